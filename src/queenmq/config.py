@@ -1,0 +1,241 @@
+"""Settings: one frozen object, filled from defaults, then the environment, then command-line flags.
+
+Each field carries its environment variable and one sentence for the table in `docs/configuration.md`.
+A variable that is set to something unusable stops the start with a sentence that names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from queenmq.errors import StartupError
+
+ENCRYPTION_KEY_DIGITS = 64
+
+
+def _text(raw: str) -> str:
+    return raw
+
+
+def _flag(raw: str) -> bool:
+    return raw == "true"
+
+
+def _count(raw: str) -> int:
+    value = int(raw)
+    if value < 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+def _positive(raw: str) -> int:
+    value = int(raw)
+    if value < 1:
+        raise ValueError("must be at least 1")
+    return value
+
+
+def _port(raw: str) -> int:
+    value = int(raw)
+    if not 0 <= value <= 65535:
+        raise ValueError("must be between 0 and 65535")
+    return value
+
+
+def _factor(raw: str) -> float:
+    value = float(raw)
+    if not 1.0 <= value <= 100.0:
+        raise ValueError("must be between 1 and 100")
+    return value
+
+
+def _path(raw: str) -> Path:
+    return Path(raw).expanduser()
+
+
+def _items(raw: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in raw.split(",") if part.strip())
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(raw: str) -> str:
+        if raw not in allowed:
+            raise ValueError(f"must be one of {', '.join(repr(a) for a in allowed)}")
+        return raw
+
+    return parse
+
+
+def _encryption_key(raw: str) -> bytes:
+    if len(raw) != ENCRYPTION_KEY_DIGITS:
+        raise ValueError(f"must be {ENCRYPTION_KEY_DIGITS} hexadecimal digits")
+    try:
+        return bytes.fromhex(raw)
+    except ValueError:
+        raise ValueError(f"must be {ENCRYPTION_KEY_DIGITS} hexadecimal digits") from None
+
+
+def setting(
+    env: str, default: Any, doc: str, parse: Callable[[str], Any] = _text, *, secret: bool = False
+) -> Any:
+    """Declare one field of `Settings`. A secret is kept out of `repr` and out of error messages."""
+    return field(
+        default=default, repr=not secret, metadata={"env": env, "doc": doc, "parse": parse, "secret": secret}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    host: str = setting("HOST", "127.0.0.1", "Address to listen on.")
+    port: int = setting("PORT", 6632, "HTTP port.", _port)
+    worker_id: str = setting("WORKER_ID", "worker-1", "Name of this server in answers and metrics.")
+    log_level: str = setting(
+        "LOG_LEVEL", "info", "`debug`, `info`, `warning` or `error`.", _choice("debug", "info", "warning", "error")
+    )
+    data_dir: Path | None = setting(
+        "QUEEN_DATA_DIR", None, "Folder of the bundled PostgreSQL. Default: `/var/lib/queen` for root, "
+        "else `$XDG_DATA_HOME/queen` or `~/.local/share/queen`.", _path
+    )
+
+    database_url: str | None = setting(
+        "DATABASE_URL", None, "Existing PostgreSQL to use instead of the bundled one.", secret=True
+    )
+    pg_host: str | None = setting("PG_HOST", None, "Host of an existing PostgreSQL; set it to use one.")
+    pg_port: int = setting("PG_PORT", 5432, "Its port.", _port)
+    pg_db: str = setting("PG_DB", "postgres", "Its database.")
+    pg_user: str = setting("PG_USER", "postgres", "User to connect as.")
+    pg_password: str = setting("PG_PASSWORD", "postgres", "Password of that user.", secret=True)
+    pg_use_ssl: bool = setting("PG_USE_SSL", False, "Connect with TLS.", _flag)
+    pg_ssl_reject_unauthorized: bool = setting(
+        "PG_SSL_REJECT_UNAUTHORIZED", True, "Verify the certificate of the database.", _flag
+    )
+    db_pool_size: int = setting("DB_POOL_SIZE", 10, "Most database connections of one server.", _positive)
+    db_connection_timeout_ms: int = setting(
+        "DB_CONNECTION_TIMEOUT", 2000, "Longest wait for a new database connection, in ms.", _positive
+    )
+    db_statement_timeout_ms: int = setting(
+        "DB_STATEMENT_TIMEOUT", 30000, "Longest single statement, in ms.", _positive
+    )
+    db_lock_timeout_ms: int = setting("DB_LOCK_TIMEOUT", 10000, "Longest wait for a lock, in ms.", _positive)
+
+    max_body_bytes: int = setting(
+        "QUEEN_MAX_BODY_BYTES", 16 * 1024 * 1024, "Largest request body.", _positive
+    )
+    max_items: int = setting(
+        "QUEEN_MAX_ITEMS", 10_000, "Most items in one push, ack batch, pop or transaction.", _positive
+    )
+    max_connections: int = setting(
+        "QUEEN_MAX_CONNECTIONS", 20_000, "Most open HTTP connections; further ones are closed.", _positive
+    )
+    max_waiters: int = setting("QUEEN_MAX_WAITERS", 20_000, "Most long polls held at a time.", _positive)
+    max_pending: int = setting(
+        "QUEEN_MAX_PENDING", 50_000, "Most requests waiting for the database; further ones get 429.", _positive
+    )
+    max_wait_ms: int = setting("QUEEN_MAX_WAIT_MS", 300_000, "Longest long poll, in ms.", _positive)
+    keep_alive_s: int = setting("QUEEN_KEEP_ALIVE_S", 75, "Idle HTTP connections close after this.", _positive)
+    shutdown_grace_s: int = setting(
+        "QUEEN_SHUTDOWN_GRACE_S", 10, "Time that running requests get at shutdown.", _positive
+    )
+
+    default_timeout_ms: int = setting("DEFAULT_TIMEOUT", 30000, "Pop `timeout` when absent, in ms.", _positive)
+    default_batch_size: int = setting("DEFAULT_BATCH_SIZE", 1, "Pop `batch` when absent.", _positive)
+    default_subscription_mode: str = setting(
+        "DEFAULT_SUBSCRIPTION_MODE", "", "Where groups start that do not say: empty or `all`, or `new`.",
+        _choice("", "all", "from_beginning", "new", "new-only"),
+    )
+    pop_wait_initial_interval_ms: int = setting(
+        "POP_WAIT_INITIAL_INTERVAL_MS", 100, "First re-check of a long poll, in ms.", _positive
+    )
+    pop_wait_backoff_threshold: int = setting(
+        "POP_WAIT_BACKOFF_THRESHOLD", 3, "Empty re-checks before the interval grows.", _positive
+    )
+    pop_wait_backoff_multiplier: float = setting(
+        "POP_WAIT_BACKOFF_MULTIPLIER", 2.0, "Growth of the re-check interval.", _factor
+    )
+    pop_wait_max_interval_ms: int = setting(
+        "POP_WAIT_MAX_INTERVAL_MS", 1000, "Longest re-check interval of a long poll, in ms.", _positive
+    )
+
+    retention_interval_ms: int = setting(
+        "RETENTION_INTERVAL", 300_000, "Pause between retention sweeps, in ms.", _positive
+    )
+    retention_batch_size: int = setting(
+        "RETENTION_BATCH_SIZE", 1000, "Most messages deleted in one retention step.", _positive
+    )
+    eviction_interval_ms: int = setting(
+        "EVICTION_INTERVAL", 60_000, "Pause between eviction sweeps (`maxWaitTimeSeconds`, `ttl`), in ms.", _positive
+    )
+    eviction_batch_size: int = setting(
+        "EVICTION_BATCH_SIZE", 1000, "Most messages evicted in one step.", _positive
+    )
+    partition_cleanup_days: int = setting(
+        "PARTITION_CLEANUP_DAYS", 30, "Empty partitions that were idle this long are removed.", _positive
+    )
+    vacuum_interval_ms: int = setting(
+        "QUEEN_VACUUM_INTERVAL_MS", 15_000, "Pause between vacuums of the hot tables, in ms; 0 leaves it to autovacuum.",
+        _count,
+    )
+
+    encryption_key: bytes | None = setting(
+        "QUEEN_ENCRYPTION_KEY", None, "64 hexadecimal digits; needed by queues with `encryptionEnabled`.",
+        _encryption_key, secret=True,
+    )
+
+    jwt_enabled: bool = setting("JWT_ENABLED", False, "Demand a token on every request.", _flag)
+    jwt_algorithm: str = setting(
+        "JWT_ALGORITHM", "HS256", "`HS256`, `RS256`, `EdDSA` or `auto`.", _choice("HS256", "RS256", "EdDSA", "auto")
+    )
+    jwt_secret: str | None = setting("JWT_SECRET", None, "Key for HS256.", secret=True)
+    jwt_public_key: str | None = setting("JWT_PUBLIC_KEY", None, "PEM public key for RS256 or EdDSA.")
+    jwt_jwks_url: str | None = setting("JWT_JWKS_URL", None, "Where the public keys are published.")
+    jwt_jwks_refresh_interval_s: int = setting(
+        "JWT_JWKS_REFRESH_INTERVAL", 3600, "Age at which published keys are fetched again, in s.", _positive
+    )
+    jwt_jwks_timeout_ms: int = setting("JWT_JWKS_TIMEOUT_MS", 5000, "Longest fetch of them, in ms.", _positive)
+    jwt_issuer: str = setting("JWT_ISSUER", "", "Required `iss` claim.")
+    jwt_audience: str = setting("JWT_AUDIENCE", "", "Required `aud` claim.")
+    jwt_clock_skew_s: int = setting("JWT_CLOCK_SKEW", 30, "Tolerance for `exp` and `nbf`, in s.", _count)
+    jwt_skip_paths: tuple[str, ...] = setting(
+        "JWT_SKIP_PATHS", ("/health", "/metrics/prometheus", "/metrics", "/"), "Paths that need no token.", _items
+    )
+    jwt_roles_claim: str = setting("JWT_ROLES_CLAIM", "role", "Claim with one role.")
+    jwt_roles_array_claim: str = setting("JWT_ROLES_ARRAY_CLAIM", "roles", "Claim with a list of roles.")
+    jwt_role_admin: str = setting("JWT_ROLE_ADMIN", "admin", "Name of the role that may do everything.")
+    jwt_role_read_write: str = setting("JWT_ROLE_READ_WRITE", "read-write", "Name of the role that may push and pop.")
+    jwt_role_read_only: str = setting("JWT_ROLE_READ_ONLY", "read-only", "Name of the role that may only look.")
+    insecure: bool = setting(
+        "QUEEN_INSECURE", False, "Allow listening outside loopback without JWT.", _flag
+    )
+
+    @property
+    def uses_bundled_database(self) -> bool:
+        return self.database_url is None and self.pg_host is None
+
+
+def load(environment: Mapping[str, str] | None = None, **flags: Any) -> Settings:
+    """Read the settings. A flag that is None was not given; an empty variable counts as not set.
+
+    Raises StartupError naming the variable that cannot be used.
+    """
+    source = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    for item in fields(Settings):
+        raw = source.get(item.metadata["env"], "")
+        if raw != "":
+            values[item.name] = _parse(item, raw)
+    values.update({name: value for name, value in flags.items() if value is not None})
+    return Settings(**values)
+
+
+def _parse(item: Field[Any], raw: str) -> Any:
+    env = item.metadata["env"]
+    try:
+        return item.metadata["parse"](raw)
+    except ValueError as error:
+        shown = "its value" if item.metadata["secret"] else repr(raw)
+        reason = str(error) if str(error).startswith("must") else "is not a number"
+        raise StartupError(f"{env} cannot be used: {shown} {reason}") from None

@@ -1,0 +1,1 @@
+"""The domain, without any I/O."""

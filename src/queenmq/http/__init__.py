@@ -1,0 +1,1 @@
+"""The HTTP front: protocol, routes, request and response schemas."""
