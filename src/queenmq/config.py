@@ -7,6 +7,7 @@ A variable that is set to something unusable stops the start with a sentence tha
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -54,7 +55,10 @@ def _factor(raw: str) -> float:
 
 
 def _path(raw: str) -> Path:
-    return Path(raw).expanduser()
+    try:
+        return Path(raw).expanduser()
+    except RuntimeError:
+        raise ValueError("must not name the home of an unknown user") from None
 
 
 def _items(raw: str) -> tuple[str, ...]:
@@ -71,21 +75,14 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 
 def _encryption_key(raw: str) -> bytes:
-    if len(raw) != ENCRYPTION_KEY_DIGITS:
+    if re.fullmatch(rf"[0-9a-fA-F]{{{ENCRYPTION_KEY_DIGITS}}}", raw) is None:
         raise ValueError(f"must be {ENCRYPTION_KEY_DIGITS} hexadecimal digits")
-    try:
-        return bytes.fromhex(raw)
-    except ValueError:
-        raise ValueError(f"must be {ENCRYPTION_KEY_DIGITS} hexadecimal digits") from None
+    return bytes.fromhex(raw)
 
 
-def setting(
-    env: str, default: Any, doc: str, parse: Callable[[str], Any] = _text, *, secret: bool = False
-) -> Any:
+def setting(env: str, default: Any, doc: str, parse: Callable[[str], Any] = _text, *, secret: bool = False) -> Any:
     """Declare one field of `Settings`. A secret is kept out of `repr` and out of error messages."""
-    return field(
-        default=default, repr=not secret, metadata={"env": env, "doc": doc, "parse": parse, "secret": secret}
-    )
+    return field(default=default, repr=not secret, metadata={"env": env, "doc": doc, "parse": parse, "secret": secret})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +94,11 @@ class Settings:
         "LOG_LEVEL", "info", "`debug`, `info`, `warning` or `error`.", _choice("debug", "info", "warning", "error")
     )
     data_dir: Path | None = setting(
-        "QUEEN_DATA_DIR", None, "Folder of the bundled PostgreSQL. Default: `/var/lib/queen` for root, "
-        "else `$XDG_DATA_HOME/queen` or `~/.local/share/queen`.", _path
+        "QUEEN_DATA_DIR",
+        None,
+        "Folder of the bundled PostgreSQL. Default: `/var/lib/queen` for root, "
+        "else `$XDG_DATA_HOME/queen` or `~/.local/share/queen`.",
+        _path,
     )
 
     database_url: str | None = setting(
@@ -117,14 +117,10 @@ class Settings:
     db_connection_timeout_ms: int = setting(
         "DB_CONNECTION_TIMEOUT", 2000, "Longest wait for a new database connection, in ms.", _positive
     )
-    db_statement_timeout_ms: int = setting(
-        "DB_STATEMENT_TIMEOUT", 30000, "Longest single statement, in ms.", _positive
-    )
+    db_statement_timeout_ms: int = setting("DB_STATEMENT_TIMEOUT", 30000, "Longest single statement, in ms.", _positive)
     db_lock_timeout_ms: int = setting("DB_LOCK_TIMEOUT", 10000, "Longest wait for a lock, in ms.", _positive)
 
-    max_body_bytes: int = setting(
-        "QUEEN_MAX_BODY_BYTES", 16 * 1024 * 1024, "Largest request body.", _positive
-    )
+    max_body_bytes: int = setting("QUEEN_MAX_BODY_BYTES", 16 * 1024 * 1024, "Largest request body.", _positive)
     max_items: int = setting(
         "QUEEN_MAX_ITEMS", 10_000, "Most items in one push, ack batch, pop or transaction.", _positive
     )
@@ -144,7 +140,9 @@ class Settings:
     default_timeout_ms: int = setting("DEFAULT_TIMEOUT", 30000, "Pop `timeout` when absent, in ms.", _positive)
     default_batch_size: int = setting("DEFAULT_BATCH_SIZE", 1, "Pop `batch` when absent.", _positive)
     default_subscription_mode: str = setting(
-        "DEFAULT_SUBSCRIPTION_MODE", "", "Where groups start that do not say: empty or `all`, or `new`.",
+        "DEFAULT_SUBSCRIPTION_MODE",
+        "",
+        "Where groups start that do not say: empty or `all`, or `new`.",
         _choice("", "all", "from_beginning", "new", "new-only"),
     )
     pop_wait_initial_interval_ms: int = setting(
@@ -169,20 +167,23 @@ class Settings:
     eviction_interval_ms: int = setting(
         "EVICTION_INTERVAL", 60_000, "Pause between eviction sweeps (`maxWaitTimeSeconds`, `ttl`), in ms.", _positive
     )
-    eviction_batch_size: int = setting(
-        "EVICTION_BATCH_SIZE", 1000, "Most messages evicted in one step.", _positive
-    )
+    eviction_batch_size: int = setting("EVICTION_BATCH_SIZE", 1000, "Most messages evicted in one step.", _positive)
     partition_cleanup_days: int = setting(
         "PARTITION_CLEANUP_DAYS", 30, "Empty partitions that were idle this long are removed.", _positive
     )
     vacuum_interval_ms: int = setting(
-        "QUEEN_VACUUM_INTERVAL_MS", 15_000, "Pause between vacuums of the hot tables, in ms; 0 leaves it to autovacuum.",
+        "QUEEN_VACUUM_INTERVAL_MS",
+        15_000,
+        "Pause between vacuums of the hot tables, in ms; 0 leaves it to autovacuum.",
         _count,
     )
 
     encryption_key: bytes | None = setting(
-        "QUEEN_ENCRYPTION_KEY", None, "64 hexadecimal digits; needed by queues with `encryptionEnabled`.",
-        _encryption_key, secret=True,
+        "QUEEN_ENCRYPTION_KEY",
+        None,
+        "64 hexadecimal digits; needed by queues with `encryptionEnabled`.",
+        _encryption_key,
+        secret=True,
     )
 
     jwt_enabled: bool = setting("JWT_ENABLED", False, "Demand a token on every request.", _flag)
@@ -207,9 +208,7 @@ class Settings:
     jwt_role_admin: str = setting("JWT_ROLE_ADMIN", "admin", "Name of the role that may do everything.")
     jwt_role_read_write: str = setting("JWT_ROLE_READ_WRITE", "read-write", "Name of the role that may push and pop.")
     jwt_role_read_only: str = setting("JWT_ROLE_READ_ONLY", "read-only", "Name of the role that may only look.")
-    insecure: bool = setting(
-        "QUEEN_INSECURE", False, "Allow listening outside loopback without JWT.", _flag
-    )
+    insecure: bool = setting("QUEEN_INSECURE", False, "Allow listening outside loopback without JWT.", _flag)
 
     @property
     def uses_bundled_database(self) -> bool:
@@ -239,3 +238,19 @@ def _parse(item: Field[Any], raw: str) -> Any:
         shown = "its value" if item.metadata["secret"] else repr(raw)
         reason = str(error) if str(error).startswith("must") else "is not a number"
         raise StartupError(f"{env} cannot be used: {shown} {reason}") from None
+
+
+def markdown_table() -> str:
+    """The table of `docs/configuration.md`: one row for each setting, in the order of the class."""
+    rows = (
+        f"| `{item.metadata['env']}` | {_shown(item.default)} | {item.metadata['doc']} |\n" for item in fields(Settings)
+    )
+    return "| Variable | Default | Meaning |\n|---|---|---|\n" + "".join(rows)
+
+
+def _shown(default: object) -> str:
+    if default in (None, ""):
+        return "–"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{','.join(default)}`" if isinstance(default, tuple) else f"`{default}`"

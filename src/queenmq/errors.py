@@ -1,21 +1,21 @@
 """Every error that Queen raises on purpose.
 
-    QueenError                    one root; `code` is stable, the message is for people
-    ├── RequestError              4xx: the caller must change something; never retried
-    │   ├── InvalidRequest        400  a field is missing, of the wrong type or out of range
-    │   ├── InvalidJson           400  the body is not JSON (or not UTF-8)
-    │   ├── Unauthenticated       401  no token, or one that does not verify
-    │   ├── Forbidden             403  the token's role is not enough
-    │   ├── NotFound              404  the named thing does not exist
-    │   ├── MethodNotAllowed      405  the path exists, the method does not
-    │   ├── Conflict              409  the request contradicts what is stored
-    │   └── TooLarge              413  the body or its number of items is over the limit
-    ├── UnavailableError          the same request may succeed later; nothing was kept
-    │   ├── DatabaseUnavailable   503  PostgreSQL does not answer
-    │   ├── ServerStopping        503  this server is shutting down
-    │   └── Overloaded            429  a bound is reached; `retry_after_s` says when to come back
-    ├── InternalError             500  a defect in Queen; the details are in the log, not in the answer
-    └── StartupError              the process cannot start; printed as one sentence, exit status 1
+QueenError                    one root; `code` is stable, the message is for people
+├── RequestError              4xx: the caller must change something; never retried
+│   ├── InvalidRequest        400  a field is missing, of the wrong type or out of range
+│   ├── InvalidJson           400  the body is not JSON (or not UTF-8)
+│   ├── Unauthenticated       401  no token, or one that does not verify
+│   ├── Forbidden             403  the token's role is not enough
+│   ├── NotFound              404  the named thing does not exist
+│   ├── MethodNotAllowed      405  the path exists, the method does not
+│   ├── Conflict              409  the request contradicts what is stored
+│   └── TooLarge              413  the body or its number of items is over the limit
+├── UnavailableError          the same request may succeed later; nothing was kept
+│   ├── DatabaseUnavailable   503  PostgreSQL does not answer
+│   ├── ServerStopping        503  this server is shutting down
+│   └── Overloaded            429  a bound is reached; `retry_after_s` says when to come back
+├── InternalError             500  a defect in Queen; the details are in the log, not in the answer
+└── StartupError              the process cannot start; printed as one sentence, exit status 1
 """
 
 from __future__ import annotations

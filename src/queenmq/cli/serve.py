@@ -1,0 +1,192 @@
+"""`queen serve`: brings up the database and then the server, says where, and takes both down again.
+
+SIGINT and SIGTERM end it at any moment, also while the database is still starting; the order is always
+server first, then database. Further signals change nothing, so the shutdown is never cut short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import uvloop
+
+import queenmq
+from queenmq import config
+from queenmq.config import Settings
+from queenmq.errors import StartupError
+from queenmq.server import Server
+from queenmq.storage.database import dsn
+from queenmq.storage.embedded import EmbeddedPostgres, default_data_dir
+
+log = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+EXAMPLE_ITEMS = '{"items":[{"queue":"hello","payload":{"text":"world"}}]}'
+
+
+def run(given: argparse.Namespace) -> int:
+    settings = config.load(host=given.host, port=given.port, data_dir=given.data_dir, log_level=given.log_level)
+    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    # A terminal or a pipe that is gone must not fill the log with complaints about the log.
+    logging.raiseExceptions = False
+    uvloop.run(_until_signal(settings))
+    return 0
+
+
+async def _until_signal(settings: Settings) -> None:
+    serving = asyncio.create_task(_serve(settings))
+    stop = _StopOnce(serving)
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        log.info("stopped")
+    finally:
+        # The loop would bring the default handlers back for its last moments.
+        _ignore_signals()
+
+
+class _StopOnce:
+    def __init__(self, serving: asyncio.Task[None]) -> None:
+        self._serving = serving
+        self._stopping = False
+
+    def __call__(self, number: signal.Signals) -> None:
+        if self._stopping:
+            log.info("already stopping")
+            return
+        self._stopping = True
+        log.info("%s: stopping", number.name)
+        self._serving.cancel()
+
+
+def _ignore_signals() -> None:
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+
+
+async def _serve(settings: Settings) -> None:
+    require_protection(settings)
+    require_free_port(settings.host, settings.port)
+    async with _database(settings) as (url, place), _server(settings, url) as server:
+        _say(announcement(server.address, place, settings))
+        await asyncio.get_running_loop().create_future()
+
+
+@asynccontextmanager
+async def _database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
+    """The URL of the database and where it is, in words without a password."""
+    if not settings.uses_bundled_database:
+        url = dsn(settings)
+        yield url, f"Database: {_without_password(url)}"
+        return
+    bundled = EmbeddedPostgres(settings.data_dir or default_data_dir())
+    url = await bundled.start()
+    try:
+        yield url, f"Data: {bundled.data_dir} (bundled PostgreSQL)"
+    finally:
+        await bundled.stop()
+
+
+@asynccontextmanager
+async def _server(settings: Settings, url: str) -> AsyncIterator[Server]:
+    server = Server(settings, url)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.stop()
+
+
+def require_protection(settings: Settings) -> None:
+    """Whoever reaches the port may read and delete everything, unless tokens are demanded."""
+    if settings.jwt_enabled or settings.insecure or _is_loopback(settings.host):
+        return
+    raise StartupError(
+        f"HOST {settings.host} is reachable from other machines, but no token is demanded; "
+        "set JWT_ENABLED=true, listen on 127.0.0.1, or set QUEEN_INSECURE=true if the network is protected"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    return all(ipaddress.ip_address(address[0]).is_loopback for _, address in _resolve(host, 0))
+
+
+def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise StartupError(f"HOST {host!r} is not an address of this machine: {error}") from None
+    return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in found]
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Fail before the database is started for nothing. The server finds out for certain later."""
+    addresses = _resolve(host, port)
+    failures = [error for family, address in addresses if (error := _bind_error(family, address))]
+    # A name may stand for addresses of which this machine has only some (localhost without IPv6).
+    telling = [error for error in failures if error.errno != errno.EADDRNOTAVAIL]
+    if telling or len(failures) == len(addresses):
+        reason = (telling or failures)[0].strerror
+        raise StartupError(f"cannot listen on {_authority((host, port))}: {reason}; choose another with HOST and PORT")
+
+
+def _bind_error(family: socket.AddressFamily, address: tuple[str, int]) -> OSError | None:
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            return error
+    return None
+
+
+def announcement(address: tuple[str, int], place: str, settings: Settings) -> str:
+    local = f"http://{_authority((_reachable(address[0]), address[1]))}"
+    token = ' -H "Authorization: Bearer $TOKEN"' if settings.jwt_enabled else ""
+    json_type = "-H 'Content-Type: application/json'"
+    return (
+        f"Queen {queenmq.__version__} listens on http://{_authority(address)}\n"
+        f"{place}\n"
+        "Try it:\n"
+        f"  curl{token} {local}/api/v1/push {json_type} -d '{EXAMPLE_ITEMS}'\n"
+        f"  curl{token} '{local}/api/v1/pop/queue/hello?autoAck=true'\n"
+        "Ctrl-C stops."
+    )
+
+
+def _authority(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _without_password(url: str) -> str:
+    """Host and database of a URL; its user, password and parameters stay out."""
+    parts = urlsplit(url)
+    return (parts.netloc.rpartition("@")[2] or "on this machine") + parts.path
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except (OSError, ValueError):
+        # Nobody can read it; what is left in the buffer must not fail the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,129 @@
+"""What is done to queues and groups rather than with messages: configure, delete, seek, dead letters, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+
+from queenmq.core.options import QueueOptions
+from queenmq.engine.encryption import PayloadEncryption
+from queenmq.errors import DatabaseUnavailable
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    queue: str | None
+    group: str | None
+    partition: str | None
+    since: datetime | None
+    until: datetime | None
+    limit: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    partition_id: str
+    transaction_id: str
+    group: str | None
+    event_type: str
+    data: bytes
+    names: list[str]
+
+
+class Administration:
+    def __init__(
+        self, database: Database, encryption: PayloadEncryption, worker_id: str, changed: Callable[[str], None]
+    ) -> None:
+        self._database = database
+        self._encryption = encryption
+        self._worker_id = worker_id
+        self._changed = changed
+
+    async def configure(self, queue: str, namespace: str, task: str, options: QueueOptions) -> tuple[str, str]:
+        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition."""
+        row = await self._database.fetchrow(
+            statement("configure"),
+            queue,
+            namespace,
+            task,
+            options.lease_time,
+            options.retry_limit,
+            options.retry_delay,
+            options.max_size,
+            options.ttl,
+            options.dead_letter_queue,
+            options.dlq_after_max_retries,
+            options.priority,
+            options.delayed_processing,
+            options.window_buffer,
+            options.retention_seconds,
+            options.completed_retention_seconds,
+            options.retention_enabled,
+            options.encryption_enabled,
+            options.max_wait_time_seconds,
+        )
+        if row is None:
+            raise AssertionError("queen.configure returned no row")
+        self._encryption.remember(queue, options.encryption_enabled)
+        self._changed(queue)
+        return str(row["queue_id"]), str(row["partition_id"])
+
+    async def delete_queue(self, queue: str) -> bool:
+        """Delete a queue with everything of it; False if there was none."""
+        existed: bool = await self._database.fetchval(statement("delete_queue"), queue)
+        self._encryption.remember(queue, False)
+        return existed
+
+    async def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> int:
+        """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""
+        deleted: int = await self._database.fetchval(statement("delete_group"), group, queue, with_metadata)
+        return deleted
+
+    async def resubscribe(self, group: str, since: datetime) -> int:
+        """Change where a group starts in partitions without a position. Returns the subscriptions changed."""
+        changed: int = await self._database.fetchval(statement("resubscribe"), group, since)
+        return changed
+
+    async def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> int:
+        """Move a group behind `at`, or to the end if it is None. Returns the partitions moved."""
+        moved: int = await self._database.fetchval(statement("seek"), group, queue, partition, at)
+        self._changed(queue)
+        return moved
+
+    async def dead_letters(self, which: DeadLetterFilter) -> tuple[list[asyncpg.Record], int]:
+        """A page of dead letters, newest failure first, and how many there are in all."""
+        narrowed = (which.queue, which.group, which.partition, which.since, which.until)
+        rows = await self._database.fetch(statement("dead_letters"), *narrowed, which.limit, which.offset)
+        total: int = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
+        return rows, total
+
+    def payload_of(self, row: asyncpg.Record) -> bytes:
+        """The payload of a stored row as it was pushed."""
+        return self._encryption.open(row["payload"], row["is_encrypted"])
+
+    async def add_trace(self, trace: Trace) -> str | None:
+        """Record a trace; its id, or None if there is no such message."""
+        trace_id = await self._database.fetchval(
+            statement("add_trace"),
+            trace.partition_id,
+            trace.transaction_id,
+            trace.group,
+            trace.event_type,
+            trace.data,
+            self._worker_id,
+            trace.names,
+        )
+        return None if trace_id is None else str(trace_id)
+
+    async def database_answers(self) -> bool:
+        try:
+            await self._database.fetchval(statement("ping"))
+        except DatabaseUnavailable:
+            return False
+        return True

@@ -1,0 +1,218 @@
+"""Pop: claims of many requests become one call of `queen.pop`; long polls wait and look again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import asyncpg
+
+from queenmq.clock import Clock
+from queenmq.config import Settings
+from queenmq.core.names import Start
+from queenmq.engine.batcher import Batcher
+from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.lease import Leases
+from queenmq.engine.waiters import ANY_QUEUE, Waiters
+from queenmq.errors import DatabaseUnavailable, QueenError
+from queenmq.ids import uuid7
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
+
+_MAX_MESSAGES = 5000
+_MAX_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one pop asks of one queue."""
+
+    queue: str
+    partition: str | None
+    group: str
+    batch: int
+    partitions: int
+    auto_ack: bool
+    start: Start
+    lease_id: str = field(default_factory=lambda: str(uuid7()))
+
+
+@dataclass(slots=True)
+class Delivery:
+    id: str
+    transaction_id: str
+    trace_id: str | None
+    payload: bytes
+    is_encrypted: bool
+    producer: str | None
+    created_at: datetime
+    partition_id: str
+    partition: str
+    retry_count: int
+
+
+@dataclass(slots=True)
+class Delivered:
+    """The messages that one claim got; `subscribed` is False if the group was not known to the queue."""
+
+    claim: Claim
+    messages: list[Delivery] = field(default_factory=list)
+    subscribed: bool = True
+
+    @property
+    def lease_id(self) -> str:
+        return "" if self.claim.auto_ack else self.claim.lease_id
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which queues a pop without a queue name looks at."""
+
+    namespace: str | None
+    task: str | None
+
+
+class Popper:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        encryption: PayloadEncryption,
+        leases: Leases,
+        waiters: Waiters,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._encryption = encryption
+        self._leases = leases
+        self._waiters = waiters
+        self._clock = clock
+        self._subscribing: dict[tuple[str, str | None, str], asyncio.Task[None]] = {}
+        self.batcher: Batcher[Claim, Delivered] = Batcher(
+            "pop",
+            self._run,
+            max_weight=_MAX_MESSAGES,
+            max_in_flight=_MAX_IN_FLIGHT,
+            max_pending=settings.max_pending,
+            orphaned=self._give_back,
+        )
+
+    async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
+        """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
+        return await self._poll(claim.queue, wait_ms, lambda: self._claim(claim))
+
+    async def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Delivered:
+        """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
+        return await self._poll(ANY_QUEUE, wait_ms, lambda: self._claim_matching(which, claim))
+
+    async def _poll(self, queue: str, wait_ms: int, look: Callable[[], Awaitable[Delivered]]) -> Delivered:
+        if wait_ms <= 0:
+            return await look()
+        deadline = self._clock.monotonic() + wait_ms / 1000
+        interval, empty = self._settings.pop_wait_initial_interval_ms, 0
+        self._waiters.enter(queue)
+        try:
+            while True:
+                signal = self._waiters.arm(queue)
+                found = await look()
+                left = deadline - self._clock.monotonic()
+                if found.messages or left <= 0 or self._waiters.closed:
+                    return found
+                if await self._waiters.wait(signal, min(left, interval / 1000)):
+                    interval, empty = self._settings.pop_wait_initial_interval_ms, 0
+                    continue
+                empty += 1
+                if empty >= self._settings.pop_wait_backoff_threshold:
+                    grown = interval * self._settings.pop_wait_backoff_multiplier
+                    interval = min(int(grown), self._settings.pop_wait_max_interval_ms)
+        finally:
+            self._waiters.leave(queue)
+
+    async def _claim(self, claim: Claim) -> Delivered:
+        found = await self.batcher.submit(claim, min(claim.batch, _MAX_MESSAGES))
+        if not found.subscribed:
+            await self._subscribe(claim)
+            found = await self.batcher.submit(claim, min(claim.batch, _MAX_MESSAGES))
+        try:
+            for message in found.messages:
+                message.payload = self._encryption.open(message.payload, message.is_encrypted)
+        except QueenError:
+            self._give_back(found)
+            raise
+        return found
+
+    async def _claim_matching(self, which: Filter, claim: Claim) -> Delivered:
+        rows = await self._database.fetch(statement("queues_matching"), which.namespace, which.task, claim.group)
+        for row in rows:
+            found = await self._claim(replace(claim, queue=row["name"]))
+            if found.messages:
+                return found
+        return Delivered(claim)
+
+    async def _subscribe(self, claim: Claim) -> None:
+        """Subscribe the group; callers who want the same at the same time share one statement."""
+        key = (claim.queue, claim.partition, claim.group)
+        task = self._subscribing.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._subscribe_once(claim))
+            self._subscribing[key] = task
+            task.add_done_callback(lambda _: self._subscribing.pop(key, None))
+        await asyncio.shield(task)
+
+    async def _subscribe_once(self, claim: Claim) -> None:
+        await self._database.fetchval(
+            statement("subscribe"), claim.queue, claim.partition, claim.group, claim.start.mode, claim.start.since
+        )
+
+    async def _run(self, claims: list[Claim]) -> list[Delivered]:
+        try:
+            rows = await self._call(claims)
+        except DatabaseUnavailable:
+            # The claim may have been committed before the connection broke.
+            for claim in claims:
+                self._leases.release_soon(claim.lease_id, claim.queue)
+            raise
+        results = [Delivered(claim) for claim in claims]
+        for row in rows:
+            result = results[row["request"] - 1]
+            if row["message_id"] is None:
+                result.subscribed = False
+            else:
+                result.messages.append(self._delivery(row))
+        return results
+
+    async def _call(self, claims: list[Claim]) -> list[asyncpg.Record]:
+        return await self._database.fetch(
+            statement("pop"),
+            [c.queue for c in claims],
+            [c.partition for c in claims],
+            [c.group for c in claims],
+            [c.batch for c in claims],
+            [c.partitions for c in claims],
+            [c.auto_ack for c in claims],
+            [c.lease_id for c in claims],
+        )
+
+    @staticmethod
+    def _delivery(row: asyncpg.Record) -> Delivery:
+        trace_id = row["trace_id"]
+        return Delivery(
+            id=str(row["message_id"]),
+            transaction_id=row["transaction_id"],
+            trace_id=None if trace_id is None else str(trace_id),
+            payload=row["payload"],
+            is_encrypted=row["is_encrypted"],
+            producer=row["producer_sub"],
+            created_at=row["created_at"],
+            partition_id=str(row["partition_id"]),
+            partition=row["partition_name"],
+            retry_count=row["retry_count"],
+        )
+
+    def _give_back(self, delivered: Delivered) -> None:
+        """The client of this claim went away: free its lease so that the messages are not held up."""
+        if delivered.messages and not delivered.claim.auto_ack:
+            self._leases.release_soon(delivered.claim.lease_id, delivered.claim.queue)

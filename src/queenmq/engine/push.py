@@ -1,0 +1,169 @@
+"""Push: messages of many requests become one call of `queen.push`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+from queenmq.engine.batcher import Batcher
+from queenmq.engine.encryption import PayloadEncryption
+from queenmq.storage.database import Database, EncryptionRequired
+from queenmq.storage.statements import statement
+
+Status = Literal["queued", "duplicate", "failed"]
+_MAX_MESSAGES = 2000
+_MAX_IN_FLIGHT = 2
+# A push may be repeated safely (same ids), so a short outage of the database is waited out.
+_REPEAT_FOR_S = 10.0
+
+
+@dataclass(slots=True)
+class Message:
+    queue: str
+    partition: str
+    payload: bytes
+    id: str
+    transaction_id: str
+    trace_id: str | None = None
+    producer: str | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one message. A duplicate has the id of the message that was there first."""
+
+    status: Status
+    message_id: str
+    partition_id: str
+
+
+@dataclass(slots=True)
+class PushCall:
+    """The merged messages as the parallel arrays that `queen.push` wants."""
+
+    queues: list[str] = field(default_factory=list)
+    partitions: list[str] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    rank: list[int] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    repeats: dict[int, int] = field(default_factory=dict)  # input position -> place of its first occurrence
+    place: list[int] = field(default_factory=list)  # input position -> place in the arrays, -1 for a repeat
+
+    @classmethod
+    def merge(cls, messages: list[Message]) -> PushCall:
+        """Sort by target, keeping the order within each, and set repeated transaction ids aside."""
+        call = cls(place=[-1] * len(messages))
+        lanes: dict[tuple[str, str], list[int]] = {}
+        first: dict[tuple[str, str, str], int] = {}
+        repeated: dict[int, int] = {}
+        for position, message in enumerate(messages):
+            known = first.setdefault((message.queue, message.partition, message.transaction_id), position)
+            if known != position:
+                repeated[position] = known
+                continue
+            lanes.setdefault((message.queue, message.partition), []).append(position)
+        for number, ((queue, partition), positions) in enumerate(lanes.items(), start=1):
+            call.queues.append(queue)
+            call.partitions.append(partition)
+            call.target.extend([number] * len(positions))
+            call.rank.extend(range(1, len(positions) + 1))
+            for position in positions:
+                call.place[position] = len(call.messages)
+                call.messages.append(messages[position])
+        call.repeats = {position: call.place[known] for position, known in repeated.items()}
+        return call
+
+    def arguments(self, encryption: PayloadEncryption) -> tuple[object, ...]:
+        sealed = [encryption.seal(m.queue, m.payload) for m in self.messages]
+        return (
+            self.queues,
+            self.partitions,
+            self.target,
+            self.rank,
+            [m.id for m in self.messages],
+            [m.transaction_id for m in self.messages],
+            [m.trace_id for m in self.messages],
+            [payload for payload, _ in sealed],
+            [is_encrypted for _, is_encrypted in sealed],
+            [m.producer for m in self.messages],
+        )
+
+    def outcomes(
+        self, partition_ids: list[object], duplicates: dict[int, str], refused: frozenset[int]
+    ) -> list[Outcome]:
+        """One outcome per input message, in input order."""
+        ids = [str(partition_id) for partition_id in partition_ids]
+        stored = [
+            self._outcome(place, message, ids[self.target[place] - 1], duplicates, refused)
+            for place, message in enumerate(self.messages)
+        ]
+        return [
+            stored[place] if place >= 0 else _repeat(stored[self.repeats[position]])
+            for position, place in enumerate(self.place)
+        ]
+
+    @staticmethod
+    def _outcome(
+        place: int, message: Message, partition_id: str, duplicates: dict[int, str], refused: frozenset[int]
+    ) -> Outcome:
+        there = duplicates.get(place, message.id)
+        if there != message.id:
+            return Outcome("duplicate", there, partition_id)
+        # Its own id, if it was there, means that an earlier try had been committed when its connection broke.
+        return Outcome("failed" if place in refused else "queued", message.id, partition_id)
+
+
+def _repeat(first: Outcome) -> Outcome:
+    if first.status == "failed":
+        return first
+    return Outcome("duplicate", first.message_id, first.partition_id)
+
+
+class Pusher:
+    def __init__(
+        self,
+        database: Database,
+        encryption: PayloadEncryption,
+        max_pending: int,
+        pushed: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._encryption = encryption
+        self._pushed = pushed
+        self.batcher: Batcher[list[Message], list[Outcome]] = Batcher(
+            "push",
+            self._run,
+            max_weight=_MAX_MESSAGES,
+            max_in_flight=_MAX_IN_FLIGHT,
+            max_pending=max_pending,
+            repeat_for_s=_REPEAT_FOR_S,
+        )
+
+    async def push(self, messages: list[Message]) -> list[Outcome]:
+        """Store `messages`; the outcomes are in their order. When this returns, they are committed."""
+        if not messages:
+            return []
+        return await self.batcher.submit(messages, len(messages))
+
+    async def _run(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+        call = PushCall.merge([message for request in requests for message in request])
+        try:
+            outcomes = await self._store(call)
+        except EncryptionRequired as refusal:
+            self._encryption.learn(refusal.detail)
+            outcomes = await self._store(call)
+        for queue in {message.queue for message in call.messages}:
+            self._pushed(queue)
+        dealt = iter(outcomes)
+        return [list(islice(dealt, len(request))) for request in requests]
+
+    async def _store(self, call: PushCall) -> list[Outcome]:
+        row = await self._database.fetchrow(statement("push"), *call.arguments(self._encryption))
+        if row is None:
+            raise AssertionError("queen.push returned no row")
+        places = [index - 1 for index in row["duplicate_index"] or ()]
+        duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
+        refused = frozenset(index - 1 for index in row["refused"] or ())
+        return call.outcomes(row["partition_ids"], duplicates, refused)

@@ -1,0 +1,99 @@
+"""Transaction: pushes and acknowledgements that are applied together or not at all.
+
+Transactions are not merged: one that fails must not touch another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.engine.ack import columns
+from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.push import Message, PushCall
+from queenmq.errors import Overloaded
+from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
+from queenmq.storage.statements import statement
+
+_TRIES = 6
+_FIRST_PAUSE_S = 0.005
+_MAX_IN_FLIGHT = 4
+
+
+@dataclass(slots=True)
+class Transaction:
+    messages: list[Message]
+    acknowledgements: list[Acknowledgement]
+    required_leases: list[str]
+
+
+@dataclass(slots=True)
+class Committed:
+    partition_ids: list[str]  # one per message
+    dead_lettered: list[bool]  # one per acknowledgement
+
+
+class Transactor:
+    def __init__(
+        self, database: Database, encryption: PayloadEncryption, max_pending: int, changed: Callable[[str], None]
+    ) -> None:
+        self._database = database
+        self._encryption = encryption
+        self._changed = changed
+        self._slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        self._max_pending = max_pending
+        self._pending = 0
+
+    async def commit(self, transaction: Transaction) -> Committed:
+        """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
+        if self._pending >= self._max_pending:
+            raise Overloaded("too many transactions are waiting for the database")
+        self._pending += 1
+        try:
+            async with self._slots:
+                return await self._commit(transaction)
+        finally:
+            self._pending -= 1
+
+    async def _commit(self, transaction: Transaction) -> Committed:
+        call = PushCall.merge(transaction.messages)
+        if call.repeats:
+            repeated = transaction.messages[min(call.repeats)].transaction_id
+            raise TransactionRefused(
+                "duplicate key value violates unique constraint: "
+                f"transactionId {repeated!r} is pushed twice to one partition"
+            )
+        try:
+            return await self._try(call, transaction)
+        except EncryptionRequired as refusal:
+            self._encryption.learn(refusal.detail)
+            return await self._try(call, transaction)
+
+    async def _try(self, call: PushCall, transaction: Transaction) -> Committed:
+        pause = _FIRST_PAUSE_S
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._run(call, transaction)
+            except TryAgain:
+                await asyncio.sleep(pause)
+                pause *= 2
+        return await self._run(call, transaction)
+
+    async def _run(self, call: PushCall, transaction: Transaction) -> Committed:
+        row = await self._database.fetchrow(
+            statement("transact"),
+            *call.arguments(self._encryption),
+            *columns(transaction.acknowledgements),
+            transaction.required_leases,
+        )
+        if row is None:
+            raise AssertionError("queen.transact returned no row")
+        for queue in {*call.queues, *(row["ack_queues"] or ())}:
+            self._changed(queue)
+        targets = [str(partition_id) for partition_id in row["partition_ids"] or ()]
+        return Committed(
+            partition_ids=[targets[call.target[place] - 1] for place in call.place],
+            dead_lettered=list(row["dead_lettered"] or ()),
+        )

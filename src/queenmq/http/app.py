@@ -1,0 +1,28 @@
+"""The application: every request finds its route, shows its token, and is handled."""
+
+from __future__ import annotations
+
+from queenmq.engine.engine import Engine
+from queenmq.http.auth import Authenticator
+from queenmq.http.messages import Request, Response
+from queenmq.http.router import Router
+from queenmq.http.routes import ack, groups, health, leases, observe, pop, push, queues, transaction
+
+
+def build_router(engine: Engine) -> Router:
+    router = Router()
+    for topic in (push, pop, ack, transaction, leases, queues, groups, observe, health):
+        topic.add_routes(router, engine)
+    return router
+
+
+class App:
+    def __init__(self, engine: Engine, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._router = build_router(engine)
+
+    async def handle(self, request: Request) -> Response:
+        route = self._router.resolve(request)
+        authorization = request.headers.get(b"authorization")
+        request.subject = await self._authenticator.authenticate(request.path, authorization, route.role)
+        return await route.handler(request)

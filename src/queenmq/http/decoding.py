@@ -1,0 +1,107 @@
+"""From bytes to checked values: JSON bodies, query parameters, and the sentence when they are wrong.
+
+Payloads are carried as raw JSON (`msgspec.Raw`), never decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from queenmq.core.names import check_name, parse_timestamp
+from queenmq.errors import InvalidJson, InvalidRequest
+from queenmq.http.messages import Request
+
+Body = TypeVar("Body")
+
+_COMPLAINT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
+_INDEX = re.compile(r"\[\d+\]")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def decode(
+    body: bytes, decoder: msgspec.json.Decoder[Body], texts: Mapping[str, str] | None = None, *, empty: bytes = b""
+) -> Body:
+    """Decode a body, or raise the error that names the field.
+
+    `texts` has the sentence for a field, with `[]` for any index. `empty` stands in for an empty body.
+    """
+    if not body:
+        if not empty:
+            raise InvalidJson("Empty request body")
+        body = empty
+    _check_utf8(body)
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), texts or {}) from None
+    except msgspec.DecodeError as error:
+        raise InvalidJson(f"Invalid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidJson("Invalid JSON: nested too deeply") from None
+
+
+def _check_utf8(body: bytes) -> None:
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        raise InvalidJson("Invalid JSON: the body is not valid UTF-8") from None
+
+
+def _explain(complaint: str, texts: Mapping[str, str]) -> InvalidRequest:
+    match = _COMPLAINT.match(complaint)
+    what, path = (match["what"], match["path"]) if match else (complaint, None)
+    field = (path or "$").removeprefix("$").removeprefix(".")
+    missing = _MISSING.search(what)
+    if missing:
+        field = f"{field}.{missing['name']}".removeprefix(".")
+        what = "is required"
+    text = texts.get(_INDEX.sub("[]", field))
+    if text is None:
+        text = f"{field or 'the request body'}: {what[:1].lower()}{what[1:]}".replace("`", "'")
+    return InvalidRequest(text, field or None)
+
+
+def query_flag(request: Request, name: str, default: bool = False) -> bool:
+    value = request.query.get(name)
+    return default if value is None else value.lower() in ("true", "1")
+
+
+def query_integer(request: Request, name: str, default: int) -> int:
+    """An integer parameter; empty counts as absent. Raises InvalidRequest for anything else."""
+    value = request.query.get(name)
+    if not value:
+        return default
+    if not _INTEGER.fullmatch(value):
+        raise InvalidRequest(f"{name} must be an integer", name)
+    return int(value)
+
+
+def query_count(request: Request, name: str, default: int, most: int) -> int:
+    """A whole number from 0 on, cut to `most`. Raises InvalidRequest for a negative one."""
+    value = query_integer(request, name, default)
+    if value < 0:
+        raise InvalidRequest(f"{name} must not be negative", name)
+    return min(value, most)
+
+
+def query_name(request: Request, name: str) -> str | None:
+    """An optional parameter that names something; empty counts as absent."""
+    value = request.query.get(name)
+    if not value:
+        return None
+    check_name(value, name)
+    return value
+
+
+def query_time(request: Request, name: str) -> datetime | None:
+    """An optional timestamp."""
+    value = request.query.get(name)
+    return parse_timestamp(value, name) if value else None

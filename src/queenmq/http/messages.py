@@ -1,0 +1,123 @@
+"""What passes between the HTTP front and the routes: `Request` and `Response`, and how the latter is written.
+
+Owns the decoding of query strings and the header blocks of answers. Parsing requests from the wire
+belongs to `protocol`, path parameters to `router`, and errors as answers to `refusals`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from http import HTTPStatus
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from queenmq.errors import InvalidRequest
+
+JSON = b"application/json"
+
+_CORS = (
+    b"Access-Control-Allow-Origin: *\r\n"
+    b"Access-Control-Allow-Methods: GET, POST, PUT, DELETE, OPTIONS\r\n"
+    b"Access-Control-Allow-Headers: Content-Type, Authorization\r\n"
+    b"Access-Control-Max-Age: 86400\r\n"
+)
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_BODILESS = frozenset({204, 304})
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Request(msgspec.Struct, eq=False):
+    """One request, complete with its body. Header names are lower case; `path` is still escaped."""
+
+    method: str
+    path: str
+    query_string: bytes = b""
+    headers: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    body: bytes = b""
+    keep_alive: bool = True
+    params: tuple[str, ...] = ()
+    subject: str | None = None
+    held: bool = False
+    half_closed: bool = False
+    _query: dict[str, str] | None = None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The decoded query parameters; of a repeated one the last. Raises InvalidRequest if not UTF-8."""
+        if self._query is None:
+            self._query = parse_query(self.query_string)
+        return self._query
+
+    def hold(self) -> None:
+        """Declare that the answer may take long (a long poll): call it before waiting or taking a lease.
+
+        From here on a client that closes its sending side counts as gone and the handler is cancelled
+        at once. Raises CancelledError if the client has done so already.
+        """
+        if self.half_closed:
+            raise asyncio.CancelledError
+        self.held = True
+
+
+class Response(msgspec.Struct, eq=False):
+    status: int
+    body: bytes = b""
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def json_response(status: int, obj: object) -> Response:
+    return Response(status, _encode_json(obj))
+
+
+def head_of(response: Response, keep_alive: bool) -> bytes:
+    """Everything of the answer that goes before its body, the empty line included."""
+    block = _head_block(response.status, response.content_type, keep_alive)
+    extra = b"".join([b"%b: %b\r\n" % header for header in response.headers]) if response.headers else b""
+    if response.status in _BODILESS:
+        return b"%b%b\r\n" % (block, extra)
+    return b"%b%d\r\n%b\r\n" % (block, len(response.body), extra)
+
+
+@lru_cache(maxsize=256)
+def _head_block(status: int, content_type: bytes, keep_alive: bool) -> bytes:
+    # "keep-alive" is said to everyone because HTTP/1.0 clients need to hear it.
+    connection = b"keep-alive" if keep_alive else b"close"
+    head = b"HTTP/1.1 %d %b\r\n%bConnection: %b\r\n" % (status, _REASONS.get(status, b"Unknown"), _CORS, connection)
+    if status in _BODILESS:
+        return head
+    return b"%bContent-Type: %b\r\nContent-Length: " % (head, content_type)
+
+
+def parse_query(query_string: bytes) -> dict[str, str]:
+    query = {}
+    for pair in query_string.split(b"&"):
+        if pair:
+            name, _, value = pair.partition(b"=")
+            decoded = _decode_name(name)
+            query[decoded] = _decode_value(decoded, value)
+    return query
+
+
+def _decode_name(raw: bytes) -> str:
+    try:
+        return _unescape(raw).decode()
+    except UnicodeDecodeError:
+        shown = raw.decode("ascii", "backslashreplace")
+        raise InvalidRequest(f"the name of query parameter {shown!r} is not valid UTF-8", shown) from None
+
+
+def _decode_value(name: str, raw: bytes) -> str:
+    try:
+        return _unescape(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"query parameter {name!r} is not valid UTF-8", name) from None
+
+
+def _unescape(raw: bytes) -> bytes:
+    if b"+" in raw:
+        raw = raw.replace(b"+", b" ")
+    return unquote_to_bytes(raw) if b"%" in raw else raw

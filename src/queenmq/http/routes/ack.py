@@ -1,0 +1,124 @@
+"""POST /api/v1/ack and /api/v1/ack/batch"""
+
+from __future__ import annotations
+
+import msgspec
+
+from queenmq.core.acknowledgement import STATUSES, Acknowledgement
+from queenmq.core.names import QUEUE_MODE, check_name, check_text
+from queenmq.engine.ack import Acked
+from queenmq.engine.engine import Engine
+from queenmq.errors import InvalidRequest
+from queenmq.http.auth import Role
+from queenmq.http.decoding import decode
+from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.router import Router
+from queenmq.http.routes.push import check_count
+from queenmq.http.schemas import AckBatchBody, AckBatchItem, AckBody
+from queenmq.ids import is_uuid
+
+# Lease ids are opaque to callers: one that Queen never gave out is answered like one that has expired.
+_NO_LEASE = "00000000-0000-0000-0000-000000000000"
+
+_ACK_TEXTS = {
+    "transactionId": "transactionId is required",
+    "partitionId": "partitionId is required to ensure message uniqueness",
+}
+_BATCH_TEXTS = {
+    "acknowledgments": "acknowledgments array is required",
+    "acknowledgments[].transactionId": "Each acknowledgment must have a valid transactionId string",
+    "acknowledgments[].partitionId": (
+        "Each acknowledgment must have a valid partitionId string to ensure message uniqueness"
+    ),
+}
+_ack_decoder = msgspec.json.Decoder(AckBody)
+_batch_decoder = msgspec.json.Decoder(AckBatchBody)
+
+
+def add_routes(router: Router, engine: Engine) -> None:
+    async def ack(request: Request) -> Response:
+        """Acknowledge one message."""
+        body = decode(request.body, _ack_decoder, _ACK_TEXTS)
+        return await _apply(engine, [read_ack(body, group_name(body.consumer_group), "")])
+
+    async def ack_batch(request: Request) -> Response:
+        """Acknowledge many messages of one group; each is answered for, in order."""
+        body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
+        check_count(len(body.acknowledgments), engine.settings, "acknowledgments")
+        group = group_name(body.consumer_group)
+        items = [read_ack(a, group, f"acknowledgments[{i}].") for i, a in enumerate(body.acknowledgments)]
+        return await _apply(engine, items)
+
+    router.add("POST", "/api/v1/ack", ack, Role.READ_WRITE)
+    router.add("POST", "/api/v1/ack/batch", ack_batch, Role.READ_WRITE)
+
+
+def group_name(given: str | None) -> str:
+    """The group of an acknowledgement; none means queue mode."""
+    if not given:
+        return QUEUE_MODE
+    check_name(given, "consumerGroup")
+    return given
+
+
+def read_ack(item: AckBody | AckBatchItem, group: str | None, prefix: str) -> Acknowledgement:
+    return make_ack(item.partition_id, item.transaction_id, group, item.lease_id, item.status, item.error, prefix)
+
+
+def make_ack(
+    partition_id: str,
+    transaction_id: str,
+    group: str | None,
+    lease_id: str | None,
+    status: str | None,
+    error: str | None,
+    prefix: str,
+) -> Acknowledgement:
+    """A checked acknowledgement; `prefix` leads to its fields in the request."""
+    check_name(transaction_id, f"{prefix}transactionId")
+    if not is_uuid(partition_id):
+        raise InvalidRequest(f"{prefix}partitionId must be a UUID", f"{prefix}partitionId")
+    if error is not None:
+        check_text(error, f"{prefix}error")
+    return Acknowledgement(
+        partition_id=partition_id.lower(),
+        transaction_id=transaction_id,
+        group=group,
+        lease_id=opaque_lease(lease_id),
+        status=status or "completed",
+        error=error,
+    )
+
+
+def opaque_lease(lease_id: str | None) -> str | None:
+    if not lease_id:
+        return None
+    return lease_id if is_uuid(lease_id) else _NO_LEASE
+
+
+async def _apply(engine: Engine, items: list[Acknowledgement]) -> Response:
+    known = [item for item in items if item.status in STATUSES]
+    acked = iter(await engine.acker.ack(known))
+    results = [
+        _result(index, item, next(acked) if item.status in STATUSES else _unknown_status(item.status))
+        for index, item in enumerate(items)
+    ]
+    return json_response(200, results)
+
+
+def _unknown_status(status: str) -> Acked:
+    problem = f"Unknown status {status!r}: use completed, success, failed, dlq or retry"
+    return Acked(problem, queue=None, partition=None, lease_released=False, dead_lettered=False)
+
+
+def _result(index: int, item: Acknowledgement, acked: Acked) -> dict[str, object]:
+    return {
+        "index": index,
+        "transactionId": item.transaction_id,
+        "success": acked.problem is None,
+        "error": acked.problem,
+        "queueName": acked.queue,
+        "partitionName": acked.partition,
+        "leaseReleased": acked.lease_released,
+        "dlq": acked.dead_lettered,
+    }

@@ -1,0 +1,101 @@
+"""Dead letters and traces: GET /api/v1/dlq and POST /api/v1/traces"""
+
+from __future__ import annotations
+
+import asyncpg
+import msgspec
+
+from queenmq.core.names import check_name, iso_millis
+from queenmq.engine.administration import DeadLetterFilter, Trace
+from queenmq.engine.engine import Engine
+from queenmq.errors import InvalidRequest, NotFound
+from queenmq.http.auth import Role
+from queenmq.http.decoding import decode, query_count, query_name, query_time
+from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.router import Router
+from queenmq.http.schemas import TraceBody
+from queenmq.ids import is_uuid
+
+_TRACE_TEXTS = {
+    "transactionId": "transactionId and partitionId are required",
+    "partitionId": "transactionId and partitionId are required",
+    "data": "data is required",
+}
+_MOST_OFFSET = 2**62
+_MOST_NAMES = 100
+_trace_decoder = msgspec.json.Decoder(TraceBody)
+
+
+def add_routes(router: Router, engine: Engine) -> None:
+    administration = engine.administration
+
+    async def dead_letters(request: Request) -> Response:
+        """Dead letters, newest failure first, with the number of all that match."""
+        which = DeadLetterFilter(
+            queue=query_name(request, "queue"),
+            group=query_name(request, "consumerGroup"),
+            partition=query_name(request, "partition"),
+            since=query_time(request, "from"),
+            until=query_time(request, "to"),
+            limit=query_count(request, "limit", 100, engine.settings.max_items),
+            offset=query_count(request, "offset", 0, _MOST_OFFSET),
+        )
+        rows, total = await administration.dead_letters(which)
+        messages = [_dead_letter(row, administration.payload_of(row)) for row in rows]
+        page = {"limit": which.limit, "offset": which.offset}
+        return json_response(200, {"messages": messages, "pagination": page, "total": total})
+
+    async def add_trace(request: Request) -> Response:
+        """Record what happened to a message; 404 if it is not stored."""
+        trace = _read_trace(decode(request.body, _trace_decoder, _TRACE_TEXTS))
+        trace_id = await administration.add_trace(trace)
+        if trace_id is None:
+            raise NotFound("Message not found")
+        return json_response(201, {"success": True, "traceId": trace_id})
+
+    router.add("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY)
+    router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
+
+
+def _dead_letter(row: asyncpg.Record, payload: bytes) -> dict[str, object]:
+    return {
+        "id": str(row["message_id"]),
+        "transactionId": row["transaction_id"],
+        "partitionId": str(row["partition_id"]),
+        "queue": row["queue"],
+        "partition": row["partition_name"],
+        "consumerGroup": row["consumer_group"],
+        "errorMessage": row["error_message"],
+        "retryCount": row["retry_count"],
+        "data": msgspec.Raw(payload),
+        "producerSub": row["producer_sub"],
+        "createdAt": iso_millis(row["created_at"]),
+        "failedAt": iso_millis(row["failed_at"]),
+    }
+
+
+def _read_trace(body: TraceBody) -> Trace:
+    check_name(body.transaction_id, "transactionId")
+    if not is_uuid(body.partition_id):
+        raise InvalidRequest("partitionId must be a UUID", "partitionId")
+    event_type = body.event_type or "info"
+    check_name(event_type, "eventType")
+    if body.consumer_group:
+        check_name(body.consumer_group, "consumerGroup")
+    return Trace(
+        partition_id=body.partition_id,
+        transaction_id=body.transaction_id,
+        group=body.consumer_group or None,
+        event_type=event_type,
+        data=bytes(body.data),
+        names=_trace_names(body.trace_names),
+    )
+
+
+def _trace_names(given: str | list[str] | None) -> list[str]:
+    names = [given] if isinstance(given, str) else given or []
+    if len(names) > _MOST_NAMES:
+        raise InvalidRequest(f"traceNames must have at most {_MOST_NAMES} elements", "traceNames")
+    for index, name in enumerate(names):
+        check_name(name, f"traceNames[{index}]")
+    return names

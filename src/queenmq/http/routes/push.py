@@ -1,0 +1,84 @@
+"""POST /api/v1/push"""
+
+from __future__ import annotations
+
+import msgspec
+
+from queenmq.config import Settings
+from queenmq.core.names import check_name
+from queenmq.engine.engine import Engine
+from queenmq.engine.push import Message, Outcome
+from queenmq.errors import InvalidRequest, TooLarge
+from queenmq.http.auth import Role
+from queenmq.http.decoding import decode
+from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.router import Router
+from queenmq.http.schemas import PushBody, PushItem
+from queenmq.ids import is_uuid, uuid7
+
+ITEM_TEXTS = {
+    "queue": "Queue must be a string",
+    "partition": "Partition must be a string",
+    "transactionId": "TransactionId must be a string",
+    "traceId": "TraceId must be a string",
+}
+_TEXTS = {"items": "items array is required"} | {f"items[].{name}": text for name, text in ITEM_TEXTS.items()}
+_decoder = msgspec.json.Decoder(PushBody)
+
+
+def add_routes(router: Router, engine: Engine) -> None:
+    async def push(request: Request) -> Response:
+        """Store messages; 201 with one result per item, in order."""
+        body = decode(request.body, _decoder, _TEXTS)
+        check_count(len(body.items), engine.settings, "items")
+        messages = [to_message(item, f"items[{index}]", request.subject) for index, item in enumerate(body.items)]
+        outcomes = await engine.pusher.push(messages)
+        results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
+        return json_response(201, results)
+
+    router.add("POST", "/api/v1/push", push, Role.READ_WRITE)
+
+
+def check_count(count: int, settings: Settings, field: str) -> None:
+    if count > settings.max_items:
+        raise TooLarge(f"{field} has {count} elements, at most {settings.max_items} are allowed")
+
+
+def to_message(item: PushItem, field: str, producer: str | None, absent: bytes = b"null") -> Message:
+    """A checked message with its ids. A trace id that is no UUID is dropped, as it only describes the message."""
+    check_name(item.queue, f"{field}.queue")
+    check_name(item.partition, f"{field}.partition")
+    message_id = str(uuid7())
+    transaction_id = item.transaction_id
+    if transaction_id is msgspec.UNSET:
+        transaction_id = message_id
+    else:
+        check_name(transaction_id, f"{field}.transactionId")
+    trace_id = None if item.trace_id is msgspec.UNSET or not is_uuid(item.trace_id) else item.trace_id
+    payload = absent if item.payload is msgspec.UNSET else bytes(item.payload)
+    return Message(item.queue, item.partition, payload, message_id, transaction_id, trace_id, producer)
+
+
+def result(index: int, message: Message, outcome: Outcome) -> dict[str, object]:
+    """The answer for one item, in both spellings that published clients read."""
+    shown: dict[str, object] = {
+        "index": index,
+        "transaction_id": message.transaction_id,
+        "transactionId": message.transaction_id,
+        "status": outcome.status,
+        "queueName": message.queue,
+    }
+    if outcome.status == "failed":
+        shown["error"] = f"queue {message.queue!r} is full: the message would exceed max capacity (maxSize)"
+        return shown
+    shown["message_id"] = shown["messageId"] = outcome.message_id
+    if outcome.status == "queued":
+        shown["partition_id"] = shown["partitionId"] = outcome.partition_id
+        shown["trace_id"] = message.trace_id
+    return shown
+
+
+def require_items(items: list[PushItem] | None, field: str) -> list[PushItem]:
+    if items is None:
+        raise InvalidRequest(f"{field}.items array is required", f"{field}.items")
+    return items

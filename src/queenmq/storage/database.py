@@ -1,0 +1,180 @@
+"""The connection pool, and the one place where database exceptions become ours.
+
+Callers run named statements (`queenmq.storage.statements`) and see only `queenmq.errors`, or one of the
+three errors below that the engine acts on.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+
+from queenmq.config import Settings
+from queenmq.errors import DatabaseUnavailable, InternalError, StartupError
+
+log = logging.getLogger(__name__)
+
+OLDEST_POSTGRES = 14
+_CONNECTION_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    OSError,
+    TimeoutError,
+)
+_TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+
+
+class TryAgain(DatabaseUnavailable):
+    """The statement was rolled back because others were in its way; the same one may succeed now."""
+
+
+class TransactionRefused(InternalError):
+    """A transaction was rolled back for a reason that the caller is told (SQLSTATE QN001)."""
+
+
+class EncryptionRequired(InternalError):
+    """A payload came in clear for a queue that demands encryption (SQLSTATE QN002); `detail` names the queues."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+def dsn(settings: Settings) -> str:
+    """The URL of the existing PostgreSQL that the settings select."""
+    if settings.database_url is not None:
+        return settings.database_url
+    user, password = quote(settings.pg_user, safe=""), quote(settings.pg_password, safe="")
+    host = settings.pg_host or "localhost"
+    if ":" in host:
+        host = f"[{host}]"
+    return f"postgresql://{user}:{password}@{host}:{settings.pg_port}/{quote(settings.pg_db, safe='')}"
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.pg_use_ssl:
+        return None
+    context = ssl.create_default_context()
+    if not settings.pg_ssl_reject_unauthorized:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def translate(error: BaseException) -> BaseException:
+    """Our error for one that asyncpg raised. What is nobody's fault but ours is logged here."""
+    if isinstance(error, asyncpg.PostgresError):
+        match error.sqlstate:
+            case "QN001":
+                return TransactionRefused(str(error))
+            case "QN002":
+                return EncryptionRequired(str(error), error.detail or "[]")
+    if isinstance(error, _TRY_AGAIN):
+        return TryAgain("database connection busy: a lock could not be had (ECONNREFUSED)")
+    if isinstance(error, asyncpg.QueryCanceledError):
+        return DatabaseUnavailable("database connection too slow: the statement was cancelled (ECONNREFUSED)")
+    if isinstance(error, asyncpg.DiskFullError):
+        return DatabaseUnavailable("database connection refused the write: its disk is full (ECONNREFUSED)")
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return DatabaseUnavailable("database connection is read-only (ECONNREFUSED)")
+    if isinstance(error, _CONNECTION_LOST):
+        return DatabaseUnavailable()
+    if isinstance(error, Exception):
+        log.error("statement failed: %s: %s", type(error).__name__, error)
+        return InternalError()
+    return error
+
+
+class Database:
+    """A bounded pool of connections to one PostgreSQL."""
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        self._settings = settings
+        self._url = url
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises StartupError with a sentence that names the cause, never the password."""
+        try:
+            self._pool = await asyncpg.create_pool(
+                self._url,
+                min_size=1,
+                max_size=self._settings.db_pool_size,
+                timeout=self._settings.db_connection_timeout_ms / 1000,
+                ssl=_tls(self._settings),
+                max_inactive_connection_lifetime=0,
+                server_settings=self._session(),
+            )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+            reason = str(error) or type(error).__name__
+            raise StartupError(f"cannot connect to PostgreSQL: {reason}") from None
+        await self._check_version()
+
+    def _session(self) -> dict[str, str]:
+        settings = self._settings
+        return {
+            "application_name": "queen",
+            "timezone": "UTC",
+            "jit": "off",
+            "default_transaction_isolation": "read committed",
+            "statement_timeout": str(settings.db_statement_timeout_ms),
+            "lock_timeout": str(settings.db_lock_timeout_ms),
+            # Every hot statement has its index. Without this a plan made while a table was small would stay a scan.
+            "enable_seqscan": "off",
+        }
+
+    async def _check_version(self) -> None:
+        async with self.connection() as connection:
+            version = connection.get_server_version()
+        if version.major < OLDEST_POSTGRES:
+            raise StartupError(f"PostgreSQL {version.major} is too old: Queen needs version {OLDEST_POSTGRES} or newer")
+
+    async def close(self) -> None:
+        if self._pool is None:
+            return
+        pool, self._pool = self._pool, None
+        pool.terminate()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy[asyncpg.Record]]:
+        """Borrow a connection. Database exceptions inside leave it as ours."""
+        if self._pool is None:
+            raise DatabaseUnavailable()
+        try:
+            async with self._pool.acquire(timeout=self._settings.db_lock_timeout_ms / 1000) as connection:
+                yield connection
+        except Exception as error:
+            ours = translate(error)
+            if ours is error:
+                raise
+            raise ours from error
+
+    async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        async with self.connection() as connection:
+            return await connection.fetch(statement, *arguments)
+
+    async def fetchrow(self, statement: str, *arguments: object) -> asyncpg.Record | None:
+        async with self.connection() as connection:
+            return await connection.fetchrow(statement, *arguments)
+
+    async def fetchval(self, statement: str, *arguments: object) -> Any:
+        async with self.connection() as connection:
+            return await connection.fetchval(statement, *arguments)
+
+    @property
+    def pool_size(self) -> int:
+        return self._pool.get_size() if self._pool else 0
+
+    @property
+    def pool_idle(self) -> int:
+        return self._pool.get_idle_size() if self._pool else 0

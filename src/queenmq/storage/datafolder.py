@@ -1,0 +1,208 @@
+"""The folder of the bundled PostgreSQL: where things lie in it, its lock, its credentials.
+
+    <data>/queen.lock        flock, held by the server that uses the folder; contains its process id
+    <data>/database.json     port, user, password and database; mode 0600
+    <data>/postgresql.conf   our settings, written anew at every start
+    <data>/postgres.log      what PostgreSQL says, bounded
+    <data>/postgres/         PGDATA
+    <data>/initdb-*/         a PGDATA in the making; renamed when complete, thrown away otherwise
+
+Every failure of the file system becomes a StartupError that names the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from queenmq.errors import StartupError
+
+LOG_LIMIT_BYTES: Final = 16 * 1024 * 1024
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def default_data_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/queen")
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "queen"
+
+
+@contextmanager
+def explained(root: Path) -> Iterator[None]:
+    """Turn a failure of the file system into a sentence about the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise StartupError(_sentence(root, error)) from error
+
+
+def _sentence(root: Path, error: OSError) -> str:
+    if error.errno in DISK_FULL:
+        return disk_full(root)
+    where = "" if error.filename in (None, str(root)) else f" ({error.filename})"
+    return (
+        f"the data folder {root} cannot be used: {error.strerror or error}{where}; choose another with QUEEN_DATA_DIR"
+    )
+
+
+def disk_full(root: Path) -> str:
+    return f"the disk that holds the data folder {root} is full; free some space and start again"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+
+    def url(self) -> str:
+        return f"postgresql://{self.user}:{self.password}@127.0.0.1:{self.port}/{self.database}"
+
+
+class DataFolder:
+    def __init__(self, root: Path) -> None:
+        # The real path, because /proc names working directories by it.
+        self.root = Path(os.path.realpath(root.expanduser()))
+        self.pgdata = self.root / "postgres"
+        self.config = self.root / "postgresql.conf"
+        self.log = self.root / "postgres.log"
+        self._credentials = self.root / "database.json"
+        self._lock = self.root / "queen.lock"
+        self._lock_fd: int | None = None
+
+    def lock(self) -> None:
+        """Make the folder and take it for this process, or say who has it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StartupError(
+                f"the data folder {self.root} is in use by another Queen (process {holder}); "
+                "stop that one or choose another folder with QUEEN_DATA_DIR"
+            ) from None
+        self._lock_fd = descriptor
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def unlock(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def make_scratch(self) -> Path:
+        """A fresh folder to create data in, and a try to remove those of interrupted attempts.
+
+        Each attempt has its own: the processes of the one before may still be writing.
+        """
+        for stale in self.root.glob("initdb-*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix="initdb-", dir=self.root))
+
+    def credentials(self) -> Credentials:
+        try:
+            return Credentials(**json.loads(self._credentials.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            raise StartupError(
+                f"{self._credentials} is missing or damaged, and with it the password of the bundled "
+                "database; restore that file"
+            ) from None
+
+    def save_credentials(self, credentials: Credentials) -> None:
+        self._write(self._credentials, json.dumps(asdict(credentials)) + "\n", 0o600)
+
+    def save_config(self, text: str) -> None:
+        self._write(self.config, text, 0o644)
+
+    def _write(self, path: Path, text: str, mode: int) -> None:
+        """Replace a file as a whole: a crash or a full disk leaves the old one."""
+        fresh = path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make renames in the folder durable."""
+        descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def open_log(self) -> int:
+        return os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def log_size(self) -> int:
+        try:
+            return self.log.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def log_since(self, offset: int) -> list[str]:
+        with self.log.open("rb") as file:
+            file.seek(offset)
+            return file.read(LOG_LIMIT_BYTES).decode(errors="replace").splitlines()
+
+    def bound_log(self) -> None:
+        """Keep one old log. PostgreSQL appends to the open file, so it is emptied rather than renamed."""
+        if self.log_size() > LOG_LIMIT_BYTES:
+            with suppress(OSError):
+                shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
+            with suppress(OSError):
+                os.truncate(self.log, 0)
+
+    def postmaster_pid(self) -> int | None:
+        """The process id that PostgreSQL noted; it may be long gone."""
+        try:
+            # PostgreSQL in single-user mode notes its number negated.
+            return abs(int((self.pgdata / "postmaster.pid").read_text().splitlines()[0]))
+        except (FileNotFoundError, ValueError, IndexError):
+            return None
+
+
+def running_url(data_dir: Path) -> str:
+    """The connection URL of the bundled database that runs on this folder; StartupError if none does."""
+    folder = DataFolder(data_dir)
+    with explained(folder.root):
+        pid = folder.postmaster_pid()
+        if pid is None or not is_alive(pid):
+            raise _not_running(folder)
+        credentials = folder.credentials()
+    try:
+        socket.create_connection(("127.0.0.1", credentials.port), timeout=5).close()
+    except OSError:
+        raise _not_running(folder) from None
+    return credentials.url()
+
+
+def _not_running(folder: DataFolder) -> StartupError:
+    return StartupError(f"no bundled database runs on the data folder {folder.root}; start it with 'queen serve'")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,364 @@
+"""The bundled PostgreSQL: created on first use, started, watched, restarted when it dies, stopped.
+
+`EmbeddedPostgres` owns the life of one database on one data folder. The layout of the folder is in
+`datafolder`, the way programs are started in `launcher`, the handling of processes in `postmaster`.
+Start it from a thread that lives as long as the server: PostgreSQL stops when that thread is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from queenmq.errors import StartupError
+from queenmq.storage import launcher, postmaster
+from queenmq.storage.datafolder import (
+    Credentials,
+    DataFolder,
+    default_data_dir,
+    disk_full,
+    explained,
+    running_url,
+)
+from queenmq.storage.launcher import Launcher
+
+__all__ = ["EmbeddedPostgres", "default_data_dir", "running_url"]
+
+log = logging.getLogger(__name__)
+
+HOST: Final = "127.0.0.1"
+USER: Final = "queen"
+DATABASE: Final = "queen"
+READY_S: Final = 300.0
+CONNECT_S: Final = 3.0
+PORT_TRIES: Final = 5
+WATCH_S: Final = 0.1
+FIRST_BACKOFF_S: Final = 0.1
+LAST_BACKOFF_S: Final = 5.0
+# A path of a socket has at most 107 bytes.
+SOCKET_PATH_BYTES: Final = 100
+SHOWN_LINES: Final = 3
+SHOWN_CHARACTERS: Final = 600
+FAILURES: Final = ("FATAL:", "PANIC:", "ERROR:", "error:")
+SEVERITY: Final = re.compile(r"\b[A-Z]{3,}: ")
+ROUTINE: Final = ("LOG:  starting PostgreSQL", "LOG:  listening on", "LOG:  database system is shut down")
+DISK_FULL_TEXTS: Final = ("No space left on device", "Disk quota exceeded")
+# What `initdb` needs, roughly; less than this explains a silent failure.
+LEAST_FREE_BYTES: Final = 64 * 1024 * 1024
+# Below the range that Linux gives to outgoing connections, so that none of them sits on our port.
+PORTS: Final = range(20_000, 32_000)
+ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath}
+# What `initdb` found out about the machine first, then ours. ALTER SYSTEM wins over both.
+CONFIG: Final = """\
+# Written by Queen at every start. Use ALTER SYSTEM to change a setting for good.
+include 'postgres/postgresql.conf'
+fsync = on
+synchronous_commit = on
+jit = off
+max_connections = 100
+shared_buffers = '256MB'
+max_wal_size = '4GB'
+checkpoint_timeout = '15min'
+random_page_cost = 1.1
+wal_compression = off
+password_encryption = 'scram-sha-256'
+timezone = 'UTC'
+log_timezone = 'UTC'
+logging_collector = off
+log_destination = 'stderr'
+"""
+
+
+class PortTaken(StartupError):
+    """Somebody took the port between our look and PostgreSQL's."""
+
+
+class EmbeddedPostgres:
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = DataFolder(data_dir)
+        self._launcher = Launcher()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def data_dir(self) -> Path:
+        return self._folder.root
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the postmaster, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> str:
+        """Bring the database up and answer its URL. After a StartupError nothing runs or is locked."""
+        with explained(self._folder.root):
+            try:
+                self._folder.lock()
+                credentials = await self._start()
+            except BaseException:
+                await self.stop()
+                raise
+        self._watcher = asyncio.create_task(self._watch(credentials), name="postgres-watcher")
+        return credentials.url()
+
+    async def stop(self) -> None:
+        """Shut down cleanly and give the folder back. May be called in any state, also twice."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait([self._watcher])
+            self._watcher = None
+        await self._end_process()
+        self._folder.unlock()
+
+    async def _start(self) -> Credentials:
+        user = launcher.database_user(self._folder.pgdata)
+        self._launcher, bundled = launcher.find(self._folder.root, user)
+        if not _holds_data(self._folder.pgdata):
+            await self._create(user)
+        launcher.require_owner(self._folder.pgdata)
+        launcher.give_tree(self._folder.pgdata, user)
+        _require_version(self._folder.pgdata, bundled)
+        self._folder.save_config(CONFIG)
+        credentials = await self._run_on_free_port(self._folder.credentials())
+        await _create_database(credentials, self._folder.root)
+        return credentials
+
+    async def _create(self, user: tuple[int, int]) -> None:
+        """Make the data beside its place and rename it when complete: what is interrupted is thrown away."""
+        log.info("creating a database in %s", self._folder.root)
+        scratch = self._folder.make_scratch()
+        launcher.give(scratch, user)
+        credentials = Credentials(_free_port(), USER, secrets.token_urlsafe(24), DATABASE)
+        await self._initdb(scratch, credentials.password, user)
+        self._folder.save_credentials(credentials)
+        (scratch / "data").rename(self._folder.pgdata)
+        self._folder.sync()
+        shutil.rmtree(scratch)
+
+    async def _initdb(self, scratch: Path, password: str, user: tuple[int, int]) -> None:
+        secret = scratch / "password"
+        secret.touch(mode=0o600)
+        secret.write_text(password)
+        launcher.give(secret, user)
+        offset = self._folder.log_size()
+        self._process = self._spawn(_initdb_command(scratch / "data", secret))
+        await postmaster.become(self._has_ended, READY_S)
+        status = self._process.poll()
+        await self._end_process()
+        if status != 0:
+            raise self._failure(offset, "the bundled PostgreSQL could not create its data")
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        output = self._folder.open_log()
+        try:
+            return self._launcher.start(command, output, ENVIRONMENT)
+        finally:
+            os.close(output)
+
+    async def _run_on_free_port(self, credentials: Credentials) -> Credentials:
+        """Start on the port of last time if it is still free, else on another that is then kept."""
+        for _ in range(PORT_TRIES):
+            if not _is_free(credentials.port):
+                credentials = replace(credentials, port=_free_port())
+            try:
+                await self._run(credentials)
+            except PortTaken:
+                continue
+            self._folder.save_credentials(credentials)
+            return credentials
+        raise StartupError(f"the bundled PostgreSQL found no free port on {HOST}")
+
+    async def _run(self, credentials: Credentials) -> None:
+        """Start PostgreSQL on exactly this port and wait until it answers."""
+        await postmaster.clear_leftovers(self._folder)
+        offset = self._folder.log_size()
+        self._process = self._spawn(_postgres_command(self._folder, credentials.port))
+        try:
+            await self._answers(credentials, offset)
+        except BaseException:
+            await self._end_process()
+            raise
+
+    async def _answers(self, credentials: Credentials, offset: int) -> None:
+        deadline = asyncio.get_running_loop().time() + READY_S
+        while not await _accepts(credentials):
+            if self._has_ended():
+                raise self._failure(offset, "the bundled PostgreSQL did not start")
+            if asyncio.get_running_loop().time() > deadline:
+                raise StartupError(
+                    f"the bundled PostgreSQL did not answer within {READY_S:.0f} s; see {self._folder.log}"
+                )
+            await asyncio.sleep(postmaster.POLL_S)
+
+    def _failure(self, offset: int, what: str) -> StartupError:
+        lines = self._folder.log_since(offset)
+        if self._is_disk_full(lines):
+            return StartupError(disk_full(self._folder.root))
+        said = _meaningful(lines)
+        if any("Address already in use" in line for line in lines):
+            return PortTaken(f"{what}: {said}")
+        return StartupError(f"{what}: {said or 'it said nothing'} (see {self._folder.log})")
+
+    def _is_disk_full(self, lines: list[str]) -> bool:
+        if any(text in line for line in lines for text in DISK_FULL_TEXTS):
+            return True
+        # The log lies on the same disk, so the complaint itself may be what did not fit.
+        silent = not any(mark in line for line in lines for mark in FAILURES)
+        return silent and shutil.disk_usage(self._folder.root).free < LEAST_FREE_BYTES
+
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    async def _end_process(self) -> None:
+        if self._process is not None:
+            await postmaster.end(self._process)
+            self._process = None
+
+    async def _watch(self, credentials: Credentials) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            self._folder.bound_log()
+            if self._has_ended():
+                log.error("PostgreSQL has died; starting it again")
+                await self._restart(credentials)
+                log.info("PostgreSQL is back")
+
+    async def _restart(self, credentials: Credentials) -> None:
+        """Try until it succeeds: a full disk may be cleared, children of the dead one may linger."""
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            try:
+                with explained(self._folder.root):
+                    return await self._run(credentials)
+            except StartupError as error:
+                log.error("PostgreSQL is still down, next try in %.1f s: %s", backoff_s, error)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 2, LAST_BACKOFF_S)
+
+
+def _holds_data(pgdata: Path) -> bool:
+    """Whether there is a database; an empty folder is none. Anything else is not ours to touch."""
+    if (pgdata / "PG_VERSION").exists():
+        return True
+    if pgdata.exists() and any(pgdata.iterdir()):
+        raise StartupError(f"{pgdata} has files in it that are no PostgreSQL data; move them away")
+    return False
+
+
+def _require_version(pgdata: Path, bundled: int) -> None:
+    found = (pgdata / "PG_VERSION").read_text().strip()
+    if found != str(bundled):
+        raise StartupError(
+            f"the data in {pgdata} is of PostgreSQL {found}, but this Queen bundles PostgreSQL {bundled}; "
+            "dump it with the Queen that wrote it, or choose another folder with QUEEN_DATA_DIR"
+        )
+
+
+def _initdb_command(target: Path, password_file: Path) -> list[str]:
+    return [
+        str(launcher.binary("initdb")),
+        f"--pgdata={target}",
+        f"--username={USER}",
+        f"--pwfile={password_file}",
+        "--auth=scram-sha-256",
+        "--encoding=UTF8",
+        "--locale=C",
+        "--no-instructions",
+    ]
+
+
+def _postgres_command(folder: DataFolder, port: int) -> list[str]:
+    settings = {
+        "config_file": str(folder.config),
+        "listen_addresses": HOST,
+        "port": str(port),
+        "unix_socket_directories": _socket_folder(folder.pgdata, port),
+    }
+    command = [str(launcher.binary("postgres")), "-D", str(folder.pgdata)]
+    return command + [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+
+
+def _socket_folder(pgdata: Path, port: int) -> str:
+    """The data itself, which nobody else can enter; quoted, because the setting is a list."""
+    if len(os.fsencode(pgdata / f".s.PGSQL.{port}")) >= SOCKET_PATH_BYTES:
+        return ""
+    return '"' + str(pgdata).replace('"', '""') + '"'
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
+def _free_port() -> int:
+    for port in random.sample(PORTS, 100):
+        if _is_free(port):
+            return port
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+async def _connect(credentials: Credentials, database: str) -> asyncpg.Connection[asyncpg.Record]:
+    return await asyncpg.connect(
+        host=HOST,
+        port=credentials.port,
+        user=credentials.user,
+        password=credentials.password,
+        database=database,
+        ssl=False,
+        timeout=CONNECT_S,
+    )
+
+
+async def _accepts(credentials: Credentials) -> bool:
+    try:
+        connection = await _connect(credentials, "postgres")
+    except asyncpg.InvalidPasswordError:
+        raise StartupError("the bundled PostgreSQL refuses the password in database.json; restore that file") from None
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return False
+    await connection.close()
+    return True
+
+
+async def _create_database(credentials: Credentials, root: Path) -> None:
+    try:
+        connection = await _connect(credentials, "postgres")
+        try:
+            if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
+                await connection.execute(f"CREATE DATABASE {DATABASE}")
+        finally:
+            await connection.close()
+    except asyncpg.DiskFullError:
+        raise StartupError(disk_full(root)) from None
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise StartupError(f"the bundled PostgreSQL could not create its database: {error}") from error
+
+
+def _meaningful(lines: list[str]) -> str:
+    """The last lines of a log that say something, without time stamps, in one line."""
+    said = [_without_stamp(line) for line in lines if not any(text in line for text in ROUTINE)]
+    return "; ".join(text for text in said[-SHOWN_LINES:] if text)[:SHOWN_CHARACTERS]
+
+
+def _without_stamp(line: str) -> str:
+    found = SEVERITY.search(line)
+    return " ".join(line[found.start() :].split()) if found else line.strip()

@@ -1,0 +1,119 @@
+"""Creates and upgrades the schema `queen`.
+
+Numbered migrations run once each, in order; the functions are replaced as a whole whenever their text changed. All
+of it happens in one transaction under an advisory lock, so several servers may start at once and a failed
+upgrade leaves the old schema. A database with a newer schema than this code knows is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+import asyncpg
+
+from queenmq.errors import HttpError, StartupError
+from queenmq.storage.database import Database
+
+log = logging.getLogger(__name__)
+
+_LOCK = 0x5175_6565_6E  # "Queen"
+
+
+@dataclass(frozen=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+
+def _sql_files(folder: str) -> list[Traversable]:
+    root = files("queenmq.storage") / "sql" / folder
+    return sorted((f for f in root.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    found = []
+    for file in _sql_files("migrations"):
+        number, _, name = file.name.removesuffix(".sql").partition("_")
+        found.append(Migration(int(number), name, file.read_text("utf-8")))
+    return tuple(found)
+
+
+@cache
+def functions() -> str:
+    return "\n".join(file.read_text("utf-8") for file in _sql_files("functions"))
+
+
+async def migrate(database: Database, upto: int | None = None) -> int:
+    """Bring the schema to the newest version (or to `upto`, for tests). Returns the version.
+
+    Raises StartupError if the database is newer than this code, or cannot be changed.
+    """
+    try:
+        async with database.connection() as connection, connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            return await _upgrade(connection, upto)
+    except HttpError as error:
+        raise StartupError(f"the schema queen cannot be created or upgraded: {error.__cause__ or error}") from error
+
+
+async def _upgrade(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], upto: int | None) -> int:
+    newest = upto or migrations()[-1].version
+    version = await _current_version(connection)
+    if version > newest:
+        raise StartupError(
+            f"the database has schema version {version}, this Queen knows only up to {newest}: run a newer Queen"
+        )
+    for migration in migrations():
+        if version < migration.version <= newest:
+            log.info("migrating the schema to version %d (%s)", migration.version, migration.name)
+            await connection.execute(migration.sql)
+            await connection.execute(
+                "INSERT INTO queen.schema_migrations (version, name) VALUES ($1, $2)", migration.version, migration.name
+            )
+    if upto is None:
+        await _replace_functions(connection)
+    return newest
+
+
+async def _current_version(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> int:
+    if not await connection.fetchval("SELECT to_regclass('queen.schema_migrations') IS NOT NULL"):
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS queen")
+        await connection.execute(
+            "CREATE TABLE queen.schema_migrations (version integer PRIMARY KEY, name text NOT NULL, "
+            "applied_at timestamptz NOT NULL DEFAULT clock_timestamp());"
+            "CREATE TABLE queen.schema_functions "
+            "(one boolean PRIMARY KEY DEFAULT true CHECK (one), digest text NOT NULL)"
+        )
+    version: int = await connection.fetchval("SELECT coalesce(max(version), 0) FROM queen.schema_migrations")
+    return version
+
+
+async def _replace_functions(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+    digest = hashlib.sha256(functions().encode()).hexdigest()
+    if await connection.fetchval("SELECT digest FROM queen.schema_functions") == digest:
+        return
+    await _drop_functions(connection)
+    await connection.execute("SET LOCAL check_function_bodies = off")
+    await connection.execute(functions())
+    await connection.execute(
+        "INSERT INTO queen.schema_functions (digest) VALUES ($1) "
+        "ON CONFLICT (one) DO UPDATE SET digest = excluded.digest",
+        digest,
+    )
+
+
+async def _drop_functions(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+    """A function whose result type changed cannot be replaced, so all go first, with their triggers."""
+    signatures = await connection.fetch(
+        "SELECT p.oid::regprocedure::text AS signature FROM pg_proc p WHERE p.pronamespace = 'queen'::regnamespace"
+    )
+    for row in signatures:
+        await connection.execute(f"DROP FUNCTION IF EXISTS {row['signature']} CASCADE")

@@ -1,0 +1,15 @@
+-- Copy messages of one (partition, group) to the dead letters. Takes no locks beyond the new rows.
+CREATE OR REPLACE FUNCTION queen.bury(
+    p_partition uuid, p_group text, p_offsets int8multirange, p_error text, p_attempts integer)
+RETURNS void LANGUAGE sql AS $$
+    INSERT INTO queen.dead_letter_queue
+        (queue_id, partition_id, partition_name, consumer_group, message_id, transaction_id, "offset", trace_id,
+         producer_sub, is_encrypted, payload, error_message, retry_count, created_at)
+    SELECT p.queue_id, p.id, p.name, p_group, m.id, m.transaction_id, m."offset", m.trace_id,
+           m.producer_sub, m.is_encrypted, m.payload, p_error, p_attempts, m.created_at
+    FROM queen.partitions p
+    JOIN queen.messages m ON m.partition_id = p.id
+    WHERE p.id = p_partition AND p_offsets @> m."offset"
+      AND m."offset" >= lower(p_offsets) AND m."offset" < upper(p_offsets)
+    ON CONFLICT (partition_id, consumer_group, message_id) DO NOTHING
+$$;

@@ -1,0 +1,20 @@
+-- Give every new partition its head and a row for each group that is registered at its queue.
+-- Fires for every way a partition is made. Locks: the inserting statement holds KEY SHARE on the queue (foreign
+-- key); queen.subscribe takes FOR UPDATE on it, so a partition and a registration cannot miss each other.
+CREATE OR REPLACE FUNCTION queen.on_partitions_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO queen.partition_lookup (partition_id, queue_id)
+    SELECT id, queue_id FROM new_partitions ORDER BY id;
+
+    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id)
+    SELECT n.id, g.name, n.queue_id
+    FROM new_partitions n
+    JOIN queen.queues q ON q.id = n.queue_id
+    JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.registered
+    ORDER BY n.id, g.name;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER partitions_insert AFTER INSERT ON queen.partitions
+    REFERENCING NEW TABLE AS new_partitions
+    FOR EACH STATEMENT EXECUTE FUNCTION queen.on_partitions_insert();

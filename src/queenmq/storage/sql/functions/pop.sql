@@ -1,0 +1,168 @@
+-- Claim partitions for a merged batch of pops and return their messages.
+-- The arrays run in parallel, one element a request; a null partition means any. A request gets up to p_batch messages
+-- from up to p_partitions partitions, under its own lease, or consumed at once with p_auto_ack.
+-- A returned row without a message says that this request's group is not subscribed yet: call queen.subscribe, then
+-- pop again. Requests that get nothing have no row.
+-- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
+-- pop could deliver is hidden from it. Then what queen.settle takes.
+CREATE OR REPLACE FUNCTION queen.pop(
+    p_queue text[], p_partition text[], p_group text[], p_batch integer[], p_partitions integer[],
+    p_auto_ack boolean[], p_lease uuid[])
+RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_id uuid, transaction_id text,
+               trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
+               retry_count integer)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    r          record;
+    v_queue    queen.queues;
+    v_only     uuid;
+    v_now      timestamptz;
+    v_next     integer;     -- the request of this group that is served next
+    v_left     integer;     -- messages it may still get
+    v_parts    integer;     -- partitions it may still claim
+    v_want     integer;
+    v_ids      uuid[];
+    v_empty    uuid[];
+    v_rows     integer;
+BEGIN
+    FOR r IN
+        SELECT t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack,
+               array_agg(t.i::integer ORDER BY t.i) AS requests, array_agg(t.lease ORDER BY t.i) AS leases
+        FROM unnest(p_queue, p_partition, p_group, p_batch, p_partitions, p_auto_ack, p_lease)
+             WITH ORDINALITY AS t (queue, partition, grp, batch, parts, auto_ack, lease, i)
+        GROUP BY t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack
+        ORDER BY min(t.i)
+    LOOP
+        SELECT * INTO v_queue FROM queen.queues q WHERE q.name = r.queue;
+        v_only := NULL;
+        IF r.partition IS NULL THEN
+            PERFORM 1 FROM queen.consumer_groups g
+            WHERE g.queue_name = r.queue AND g.name = r.grp AND g.registered AND v_queue.id IS NOT NULL;
+        ELSE
+            SELECT c.partition_id INTO v_only
+            FROM queen.partitions p
+            JOIN queen.partition_consumers c ON c.partition_id = p.id AND c.consumer_group = r.grp
+            WHERE p.queue_id = v_queue.id AND p.name = r.partition;
+        END IF;
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
+                                NULL::timestamptz, NULL::integer
+                         FROM unnest(r.requests) AS t (i);
+            CONTINUE;
+        END IF;
+
+        v_now := clock_timestamp();
+        v_next := 1;
+        v_left := r.batch;
+        v_parts := r.parts;
+        WHILE v_next <= cardinality(r.requests) LOOP
+            v_want := CASE WHEN r.parts = 1 THEN cardinality(r.requests) - v_next + 1 ELSE 1 END;
+            IF v_only IS NULL THEN
+                SELECT array_agg(x.partition_id) INTO v_ids FROM (
+                    SELECT c.partition_id FROM queen.partition_consumers c
+                    WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.ready_at <= v_now
+                    ORDER BY c.ready_at LIMIT v_want FOR NO KEY UPDATE SKIP LOCKED
+                ) x;
+            ELSE
+                SELECT array_agg(x.partition_id) INTO v_ids FROM (
+                    SELECT c.partition_id FROM queen.partition_consumers c
+                    WHERE c.partition_id = v_only AND c.consumer_group = r.grp AND c.ready_at <= v_now
+                    FOR NO KEY UPDATE SKIP LOCKED
+                ) x;
+            END IF;
+            EXIT WHEN v_ids IS NULL;
+
+            IF v_queue.dlq_after_max_retries THEN
+                PERFORM queen.count_expiry(t.id, r.grp, v_queue.retry_limit) FROM unnest(v_ids) AS t (id);
+            END IF;
+            IF v_queue.ttl_s > 0 THEN
+                PERFORM queen.skip_older(t.id, r.grp, v_now - make_interval(secs => v_queue.ttl_s),
+                                         v_queue.dead_letter_queue, 'Message expired (ttl)')
+                FROM unnest(v_ids) AS t (id);
+            END IF;
+
+            RETURN QUERY
+            WITH picked AS MATERIALIZED (
+                SELECT t.i, t.id AS part, c.attempts, m.*
+                FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
+                JOIN queen.partition_consumers c ON c.partition_id = t.id AND c.consumer_group = r.grp
+                CROSS JOIN LATERAL (
+                    SELECT * FROM (
+                        SELECT m."offset", m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted,
+                               m.producer_sub, m.created_at
+                        FROM queen.messages m
+                        WHERE m.partition_id = t.id AND m."offset" > c.position AND NOT c.done @> m."offset"
+                        ORDER BY m."offset" LIMIT v_left
+                    ) first
+                    WHERE v_queue.delayed_processing_s = 0
+                       OR first.created_at <= v_now - make_interval(secs => v_queue.delayed_processing_s)
+                ) m
+                WHERE v_queue.window_buffer_s = 0 OR EXISTS (
+                    SELECT 1 FROM queen.partition_lookup l
+                    WHERE l.partition_id = t.id
+                      AND l.last_message_at <= v_now - make_interval(secs => v_queue.window_buffer_s))
+            ), claim AS (
+                SELECT k.part, min(k."offset") AS first, max(k."offset") AS last, count(*) AS n,
+                       dense_rank() OVER (ORDER BY k.i) AS slot
+                FROM picked k GROUP BY k.part, k.i
+            ), taken AS (
+                UPDATE queen.partition_consumers c
+                SET position = CASE WHEN r.auto_ack THEN k.last ELSE k.first - 1 END,
+                    done = c.done * int8multirange(int8range(CASE WHEN r.auto_ack THEN k.last + 1 ELSE k.first END, NULL)),
+                    lease_id = CASE WHEN NOT r.auto_ack THEN r.leases[v_next - 1 + k.slot] END,
+                    lease_expires_at = CASE WHEN NOT r.auto_ack THEN
+                        v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60)) END,
+                    lease_offsets = CASE
+                        WHEN r.auto_ack THEN NULL
+                        WHEN k.n = k.last - k.first + 1 THEN int8multirange(int8range(k.first, k.last, '[]'))
+                        ELSE (SELECT range_agg(int8range(o."offset", o."offset", '[]')) FROM picked o WHERE o.part = k.part)
+                    END,
+                    ready_at = CASE WHEN r.auto_ack THEN clock_timestamp() ELSE
+                        v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60)) END,
+                    retry_at = NULL,
+                    attempts = CASE WHEN r.auto_ack THEN 0 ELSE c.attempts END,
+                    total_consumed = c.total_consumed + CASE WHEN r.auto_ack THEN k.n ELSE 0 END,
+                    last_consumed_at = CASE WHEN r.auto_ack THEN v_now ELSE c.last_consumed_at END
+                FROM claim k
+                WHERE c.partition_id = k.part AND c.consumer_group = r.grp
+                RETURNING c.partition_id AS part, k.slot
+            )
+            SELECT r.requests[v_next - 1 + t.slot], k.part, p.name, k.id, k.transaction_id, k.trace_id, k.payload,
+                   k.is_encrypted, k.producer_sub, k.created_at, k.attempts
+            FROM taken t
+            JOIN picked k ON k.part = t.part
+            JOIN queen.partitions p ON p.id = k.part
+            ORDER BY t.slot, k."offset";
+            GET DIAGNOSTICS v_rows = ROW_COUNT;
+
+            v_empty := NULL;
+            IF v_rows < cardinality(v_ids) * v_left THEN
+                SELECT array_agg(c.partition_id) INTO v_empty FROM queen.partition_consumers c
+                WHERE c.partition_id = ANY (v_ids) AND c.consumer_group = r.grp AND c.ready_at <= v_now;
+            END IF;
+            IF v_empty IS NOT NULL THEN
+                UPDATE queen.partition_consumers c
+                SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL
+                WHERE c.partition_id = ANY (v_empty) AND c.consumer_group = r.grp AND c.lease_id IS NOT NULL;
+                PERFORM queen.settle(v_empty, array_fill(r.grp, ARRAY[cardinality(v_empty)]), true);
+            END IF;
+            IF r.auto_ack THEN
+                PERFORM queen.settle(v_ids, array_fill(r.grp, ARRAY[cardinality(v_ids)]), false);
+            END IF;
+
+            IF r.parts = 1 THEN
+                v_next := v_next + cardinality(v_ids) - coalesce(cardinality(v_empty), 0);
+                EXIT WHEN cardinality(v_ids) < v_want;
+            ELSE
+                v_left := v_left - v_rows;
+                v_parts := v_parts - CASE WHEN v_empty IS NULL THEN 1 ELSE 0 END;
+                IF v_left <= 0 OR v_parts = 0 THEN
+                    v_next := v_next + 1;
+                    v_left := r.batch;
+                    v_parts := r.parts;
+                END IF;
+            END IF;
+        END LOOP;
+    END LOOP;
+END $$;

@@ -1,0 +1,89 @@
+-- Store a merged batch of messages.
+-- p_queues/p_partitions name the targets, each once. The message arrays run in parallel, sorted by target and,
+-- within a target, in the order in which the messages are to be read: p_target is an index into the targets, p_rank
+-- counts from 1 within the target. No (target, transaction id) occurs twice.
+-- Returns the partition of each target, the messages that were there already (index, stored id), and those that a
+-- full queue refused. A payload in clear for a queue that demands encryption raises QN002 with the queues' names.
+-- Locks, in this order: missing queues and partitions (queen.ensure_partitions), queues with a size limit by
+-- id, rows of partition_lookup by partition, then what the trigger on messages takes.
+CREATE OR REPLACE FUNCTION queen.push(
+    p_queues text[], p_partitions text[],
+    p_target integer[], p_rank integer[], p_id uuid[], p_transaction text[], p_trace uuid[],
+    p_payload bytea[], p_encrypted boolean[], p_producer text[],
+    OUT partition_ids uuid[], OUT duplicate_index integer[], OUT duplicate_id uuid[], OUT refused integer[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now      timestamptz;
+    v_limited  uuid[];
+    v_secret   text[];
+    v_base     bigint[];
+    v_at       timestamptz[];
+    v_skip     integer[];
+BEGIN
+    FOR attempt IN 1..10 LOOP
+        SELECT array_agg(p.id ORDER BY t.i), array_agg(DISTINCT q.id) FILTER (WHERE q.max_size > 0),
+               array_agg(q.name ORDER BY t.i) FILTER (WHERE q.encryption_enabled)
+        INTO partition_ids, v_limited, v_secret
+        FROM unnest(p_queues, p_partitions) WITH ORDINALITY AS t (queue, partition, i)
+        LEFT JOIN queen.queues q ON q.name = t.queue
+        LEFT JOIN queen.partitions p ON p.queue_id = q.id AND p.name = t.partition;
+
+        IF array_position(partition_ids, NULL) IS NOT NULL THEN
+            PERFORM queen.ensure_partitions(p_queues, p_partitions);
+            CONTINUE;
+        END IF;
+        IF v_secret IS NOT NULL AND EXISTS (
+            SELECT 1 FROM unnest(p_target, p_encrypted) AS t (target, is_encrypted)
+            WHERE NOT t.is_encrypted AND p_queues[t.target] = ANY (v_secret)
+        ) THEN
+            RAISE SQLSTATE 'QN002' USING MESSAGE = 'a queue demands encrypted payloads',
+                DETAIL = array_to_json(v_secret)::text;
+        END IF;
+        IF v_limited IS NOT NULL THEN
+            PERFORM 1 FROM queen.queues WHERE id = ANY (v_limited) ORDER BY id FOR NO KEY UPDATE;
+        END IF;
+        PERFORM 1 FROM queen.partition_lookup
+        WHERE partition_id = ANY (partition_ids) ORDER BY partition_id FOR NO KEY UPDATE;
+
+        SELECT array_agg(l.last_offset ORDER BY t.i), array_agg(l.last_message_at ORDER BY t.i)
+        INTO v_base, v_at
+        FROM unnest(partition_ids) WITH ORDINALITY AS t (id, i)
+        JOIN queen.partition_lookup l ON l.partition_id = t.id;
+        -- Fewer heads than targets: a queue was deleted while this call waited. It is made anew.
+        EXIT WHEN cardinality(v_base) = cardinality(partition_ids);
+        partition_ids := NULL;
+    END LOOP;
+    IF partition_ids IS NULL THEN
+        RAISE lock_not_available USING MESSAGE = 'the queue is being deleted again and again';
+    END IF;
+
+    SELECT array_agg(t.i::integer), array_agg(m.id) INTO duplicate_index, duplicate_id
+    FROM unnest(p_target, p_transaction) WITH ORDINALITY AS t (target, transaction_id, i)
+    JOIN queen.messages m ON m.partition_id = partition_ids[t.target] AND m.transaction_id = t.transaction_id;
+
+    v_skip := duplicate_index;
+    IF v_limited IS NOT NULL THEN
+        refused := queen.refuse_over_size(v_limited, partition_ids, p_target, duplicate_index);
+        v_skip := duplicate_index || refused;
+    END IF;
+
+    v_now := clock_timestamp();
+    IF v_skip IS NULL THEN
+        INSERT INTO queen.messages
+            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload)
+        SELECT partition_ids[t.target], v_base[t.target] + t.rank, t.id, greatest(v_now, v_at[t.target]),
+               t.is_encrypted, t.transaction_id, t.trace_id, t.producer_sub, t.payload
+        FROM unnest(p_target, p_rank, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer)
+             AS t (target, rank, id, transaction_id, trace_id, payload, is_encrypted, producer_sub);
+    ELSE
+        INSERT INTO queen.messages
+            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload)
+        SELECT partition_ids[t.target],
+               v_base[t.target] + row_number() OVER (PARTITION BY t.target ORDER BY t.rank),
+               t.id, greatest(v_now, v_at[t.target]),
+               t.is_encrypted, t.transaction_id, t.trace_id, t.producer_sub, t.payload
+        FROM unnest(p_target, p_rank, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer)
+             WITH ORDINALITY AS t (target, rank, id, transaction_id, trace_id, payload, is_encrypted, producer_sub, i)
+        WHERE t.i <> ALL (v_skip);
+    END IF;
+END $$;

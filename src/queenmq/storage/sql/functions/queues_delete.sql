@@ -1,0 +1,11 @@
+-- Subscriptions are kept by queue name, because a group may subscribe before the queue exists; they end with it.
+CREATE OR REPLACE FUNCTION queen.on_queues_delete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM queen.consumer_groups WHERE queue_name IN (SELECT name FROM old_queues);
+    DELETE FROM queen.partition_subscriptions WHERE queue_name IN (SELECT name FROM old_queues);
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER queues_delete AFTER DELETE ON queen.queues
+    REFERENCING OLD TABLE AS old_queues
+    FOR EACH STATEMENT EXECUTE FUNCTION queen.on_queues_delete();

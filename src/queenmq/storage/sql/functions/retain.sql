@@ -1,0 +1,55 @@
+-- One bounded step of retention over a queue: from the partition after p_after on, delete what is too old
+-- (retentionSeconds, ttl) or old and read by every group (completedRetentionSeconds), until about p_limit messages are gone or
+-- p_limit partitions are seen. Returns how many were deleted and where to go on; next is null at the end of the queue.
+-- Locks: heads that are free (SKIP LOCKED), one partition after the other; a busy one has its turn in the next sweep.
+CREATE OR REPLACE FUNCTION queen.retain(p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT next uuid)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_queue queen.queues;
+    v_head  queen.partition_lookup;
+    v_seen  integer := 0;
+    v_old   timestamptz;
+    v_spent timestamptz;
+    v_upto  bigint;
+    v_done  integer;
+BEGIN
+    deleted := 0;
+    SELECT * INTO v_queue FROM queen.queues WHERE id = p_queue;
+    v_old := clock_timestamp() - make_interval(secs => least(
+        CASE WHEN v_queue.retention_enabled THEN nullif(v_queue.retention_s, 0) END, nullif(v_queue.ttl_s, 0)));
+    v_spent := clock_timestamp() - make_interval(secs => CASE
+        WHEN v_queue.retention_enabled THEN nullif(v_queue.completed_retention_s, 0) END);
+    IF v_old IS NULL AND v_spent IS NULL THEN
+        RETURN;
+    END IF;
+    FOR v_head IN
+        SELECT * FROM queen.partition_lookup
+        WHERE queue_id = p_queue AND partition_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
+        ORDER BY partition_id LIMIT p_limit
+    LOOP
+        v_seen := v_seen + 1;
+        IF deleted >= p_limit THEN
+            RETURN;
+        END IF;
+        next := v_head.partition_id;
+        CONTINUE WHEN v_head.first_offset > v_head.last_offset;
+        v_upto := 0;
+        IF v_old IS NOT NULL THEN
+            v_upto := queen.offset_before(v_head.partition_id, v_old);
+        END IF;
+        IF v_spent IS NOT NULL THEN
+            v_upto := greatest(v_upto, least(queen.offset_before(v_head.partition_id, v_spent),
+                (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = v_head.partition_id)));
+        END IF;
+        CONTINUE WHEN v_upto < v_head.first_offset;
+        IF v_queue.ttl_s > 0 AND v_queue.dead_letter_queue THEN
+            PERFORM queen.skip_free_groups(v_head.partition_id,
+                clock_timestamp() - make_interval(secs => v_queue.ttl_s), true, 'Message expired (ttl)');
+        END IF;
+        v_done := queen.trim(v_head.partition_id, least(v_upto, v_head.first_offset + p_limit - 1));
+        deleted := deleted + v_done;
+    END LOOP;
+    IF v_seen < p_limit THEN
+        next := NULL;
+    END IF;
+END $$;

@@ -1,0 +1,39 @@
+-- Push and acknowledge in one transaction: all of it or nothing. Parameters as of queen.push and queen.ack.
+-- Any message that is there already, is refused, or any ack that fails, raises QN001 with the sentence for the caller.
+-- Locks: as queen.push, then as queen.ack.
+CREATE OR REPLACE FUNCTION queen.transact(
+    p_queues text[], p_partitions text[],
+    p_target integer[], p_rank integer[], p_id uuid[], p_push_transaction text[], p_trace uuid[],
+    p_payload bytea[], p_encrypted boolean[], p_producer text[],
+    p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
+    p_required uuid[],
+    OUT partition_ids uuid[], OUT dead_lettered boolean[], OUT ack_queues text[], OUT ack_groups text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_push    record;
+    v_problem text;
+BEGIN
+    IF cardinality(p_target) > 0 THEN
+        v_push := queen.push(p_queues, p_partitions, p_target, p_rank, p_id, p_push_transaction, p_trace, p_payload,
+                             p_encrypted, p_producer);
+        partition_ids := v_push.partition_ids;
+        IF v_push.duplicate_index IS NOT NULL THEN
+            RAISE SQLSTATE 'QN001' USING MESSAGE = format(
+                'duplicate key value violates unique constraint: transactionId %s is already used in this partition',
+                quote_literal(p_push_transaction[v_push.duplicate_index[1]]));
+        END IF;
+        IF v_push.refused IS NOT NULL THEN
+            RAISE SQLSTATE 'QN001' USING MESSAGE = 'the push would exceed max capacity of its queue (maxSize)';
+        END IF;
+    END IF;
+    IF cardinality(p_partition) > 0 THEN
+        SELECT array_agg(a.dead_lettered ORDER BY a.index), array_agg(a.queue_name ORDER BY a.index),
+               array_agg(a.consumer_group ORDER BY a.index),
+               (array_agg(a.problem ORDER BY a.index) FILTER (WHERE a.problem IS NOT NULL))[1]
+        INTO dead_lettered, ack_queues, ack_groups, v_problem
+        FROM queen.ack(p_partition, p_transaction, p_group, p_lease, p_status, p_error, p_required) a;
+        IF v_problem IS NOT NULL THEN
+            RAISE SQLSTATE 'QN001' USING MESSAGE = 'ACK operation failed: ' || v_problem;
+        END IF;
+    END IF;
+END $$;

@@ -1,0 +1,1 @@
+SELECT queen.delete_group($1, $2, $3)

@@ -1,0 +1,1 @@
+SELECT queen.delete_queue($1)

@@ -1,0 +1,1 @@
+SELECT * FROM queen.evict($1, $2, $3)

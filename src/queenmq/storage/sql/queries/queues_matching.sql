@@ -1,0 +1,13 @@
+-- The queues of a namespace and/or task in the order in which a pop tries them: the higher priority first, then
+-- the one whose oldest claimable partition has waited longest. A queue that the group does not know yet counts.
+SELECT q.name
+FROM queen.queues q
+LEFT JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.name = $3 AND g.registered
+LEFT JOIN LATERAL (
+    SELECT c.ready_at FROM queen.partition_consumers c
+    WHERE c.queue_id = q.id AND c.consumer_group = $3 AND c.ready_at IS NOT NULL
+    ORDER BY c.ready_at LIMIT 1
+) oldest ON true
+WHERE ($1::text IS NULL OR q.namespace = $1) AND ($2::text IS NULL OR q.task = $2)
+  AND (g.name IS NULL OR oldest.ready_at <= clock_timestamp())
+ORDER BY q.priority DESC, coalesce(oldest.ready_at, q.created_at), q.name

@@ -1,0 +1,1 @@
+SELECT queen.release($1)

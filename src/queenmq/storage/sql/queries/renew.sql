@@ -1,0 +1,1 @@
+SELECT * FROM queen.renew($1, $2)

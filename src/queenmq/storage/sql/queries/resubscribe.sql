@@ -1,0 +1,1 @@
+SELECT queen.resubscribe($1, $2)

@@ -1,0 +1,1 @@
+SELECT * FROM queen.retain($1, $2, $3)

@@ -1,0 +1,1 @@
+SELECT queen.seek($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+SELECT queen.subscribe($1, $2, $3, $4, $5)
