@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import asyncpg
 import pytest
 
 import queenmq
 from queenmq.cli.main import main
-from queenmq.storage import postmaster
+from queenmq.storage import embedded, postmaster
 from queenmq.storage.datafolder import DataFolder
 
 PATIENCE_S = 90.0
@@ -57,6 +59,10 @@ sys.modules["queenmq.server"] = server
 database = types.ModuleType("queenmq.storage.database")
 database.dsn = lambda settings: settings.database_url
 sys.modules["queenmq.storage.database"] = database
+
+if os.environ.get("INITDB_HANGS"):
+    from queenmq.storage import embedded
+    embedded._initdb_command = lambda target, secret: ["sh", "-c", 'mkdir "$0" && exec sleep 600', str(target)]
 """
 
 
@@ -108,9 +114,7 @@ def environment(data: Path, **more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return embedded._free_port()
 
 
 @contextlib.contextmanager
@@ -151,12 +155,23 @@ def refused(data: Path, *arguments: str, code: str = STAND_IN + QUEEN, **more: s
         return sentence
 
 
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def call(url: str, body: object = None) -> tuple[int, object]:
     payload = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, payload, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+    with DIRECTLY.open(request, timeout=PATIENCE_S) as answer:
         text = answer.read()
         return answer.status, json.loads(text) if text else None
+
+
+async def execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
 
 
 def nothing_runs_on(data: Path) -> bool:
@@ -217,8 +232,8 @@ def test_database_stays_up_while_the_server_stops_and_further_signals_change_not
 
 
 def test_signal_while_the_database_is_being_created(data: Path) -> None:
-    with stand_in(data) as command:
-        command.until(lambda: list(data.glob("initdb-*/data/*")))
+    with stand_in(data, INITDB_HANGS="1") as command:
+        command.until(lambda: list(data.glob("initdb-*/data")))
         assert command.end(signal.SIGINT) == 0
         assert "Traceback" not in command.stderr
         assert command.stdout == ""
@@ -349,6 +364,23 @@ def test_real_server_survives_the_death_of_its_database(data: Path) -> None:
 
         command.until(lambda: DataFolder(data).postmaster_pid() not in (None, pid))
         command.until(pushed)
+
+
+def test_real_server_refuses_a_newer_schema(data: Path) -> None:
+    with queen(data, "serve") as command:
+        command.until_up()
+        statement = "INSERT INTO queen.schema_migrations (version, name) VALUES (9999, 'from the future')"
+        asyncio.run(execute(DataFolder(data).credentials().url(), statement))
+        assert command.end() == 0
+    assert "9999" in refused(data, code=QUEEN)
+    assert nothing_runs_on(data)
+
+
+def test_real_server_without_its_existing_database(data: Path) -> None:
+    url = f"postgresql://me:hush@127.0.0.1:{free_port()}/app"
+    sentence = refused(data, code=QUEEN, DATABASE_URL=url)
+    assert "cannot connect to PostgreSQL" in sentence
+    assert "hush" not in sentence
 
 
 def test_two_real_servers_share_the_bundled_database(data: Path, tmp_path: Path) -> None:

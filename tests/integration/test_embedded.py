@@ -40,6 +40,13 @@ async def hold():
 asyncio.run(hold())
 """
 
+# An initdb that gets half of its work done and then hangs.
+HALF_DONE = 'mkdir "$0" && echo 18 >"$0/PG_VERSION" && exec sleep 600'
+HALF_HOLDER = f"""
+from queenmq.storage import embedded
+embedded._initdb_command = lambda target, secret: ["sh", "-c", {HALF_DONE!r}, str(target)]
+{HOLDER}"""
+
 
 @contextlib.asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[tuple[EmbeddedPostgres, str]]:
@@ -70,8 +77,8 @@ class Holder:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[Holder]:
-    command = [sys.executable, "-c", HOLDER, str(folder)]
+def held(folder: Path, code: str = HOLDER) -> Iterator[Holder]:
+    command = [sys.executable, "-c", code, str(folder)]
     holder = Holder(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:
         yield holder
@@ -243,7 +250,8 @@ async def test_restart_right_after_kill_recovers(tmp_path: Path) -> None:
         holder.wait_until_up()
         await execute(holder.url, "CREATE TABLE kept AS SELECT 42 AS answer")
         holder.kill()
-        os.kill(holder.postmaster, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder.postmaster, signal.SIGKILL)
         async with running(tmp_path) as (_, url):
             assert await value(url, "SELECT answer FROM kept") == 42
 
@@ -321,7 +329,7 @@ async def test_watcher_keeps_trying(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 async def test_interrupted_creation_is_repaired(tmp_path: Path) -> None:
-    with held(tmp_path) as holder:
+    with held(tmp_path, HALF_HOLDER) as holder:
         await until(lambda: bool(unfinished(tmp_path)))
         holder.kill()
     assert not (tmp_path / "postgres").exists()
@@ -330,14 +338,20 @@ async def test_interrupted_creation_is_repaired(tmp_path: Path) -> None:
     assert not unfinished(tmp_path)
 
 
-async def test_cancelled_start_leaves_nothing_running(tmp_path: Path) -> None:
+async def test_cancelled_start_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded, "_initdb_command", lambda target, _: ["sh", "-c", HALF_DONE, str(target)])
+        await start_and_cancel(tmp_path)
+    async with running(tmp_path) as (_, url):
+        assert await value(url, "SELECT 1") == 1
+
+
+async def start_and_cancel(tmp_path: Path) -> None:
     start = asyncio.create_task(EmbeddedPostgres(tmp_path).start())
     await until(lambda: bool(unfinished(tmp_path)))
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    async with running(tmp_path) as (_, url):
-        assert await value(url, "SELECT 1") == 1
 
 
 @needs_root
@@ -409,6 +423,33 @@ async def test_full_disk_at_a_later_start() -> None:
         (disk / "crumbs").unlink()
         async with running(disk / "data") as (_, url):
             assert await value(url, "SELECT answer FROM kept") == 42
+
+
+@needs_root
+async def test_full_disk_under_load_heals(caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(200) as disk:
+        async with running(disk / "data") as (database, url):
+            await execute(url, "CREATE TABLE kept AS SELECT 42 AS answer")
+            killed = database.pid
+            assert killed is not None
+            fill(disk)
+            with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                await execute(url, "CREATE TABLE big AS SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(killed, signal.SIGKILL)
+            await until(lambda: "PostgreSQL has died" in caplog.text)
+            (disk / "filler").unlink()
+            assert await answers(url, "SELECT answer FROM kept") == 42
+
+
+@needs_root
+async def test_what_root_writes_stays_usable_for_the_owner_of_the_folder(tmp_path: Path) -> None:
+    os.chown(tmp_path, *launcher.NOBODY)
+    async with running(tmp_path):
+        pass
+    owners = {entry.name: entry.stat().st_uid for entry in os.scandir(tmp_path) if entry.is_file()}
+    assert set(owners) >= {"queen.lock", "database.json", "postgres.log", "postgresql.conf"}
+    assert set(owners.values()) == {launcher.NOBODY[0]}
 
 
 async def test_a_full_disk_that_only_postgres_notices(tmp_path: Path) -> None:
@@ -517,6 +558,17 @@ async def test_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         await execute(url, "DO $$ BEGIN RAISE WARNING 'heard'; END $$")
         assert "heard" in (tmp_path / "postgres.log").read_text()
         assert (tmp_path / "postgres.log").stat().st_size <= 1000
+
+
+def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(StartupError, match="QUEEN_DATA_DIR"):
+        default_data_dir()
 
 
 def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:

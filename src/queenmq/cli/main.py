@@ -69,7 +69,7 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def _add_data_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--data-dir", type=_folder, help="folder of the bundled PostgreSQL (QUEEN_DATA_DIR)", metavar="FOLDER"
+        "--data-dir", type=Path, help="folder of the bundled PostgreSQL (QUEEN_DATA_DIR)", metavar="FOLDER"
     )
 
 
@@ -77,10 +77,6 @@ def _port(raw: str) -> int:
     if not raw.isdecimal() or int(raw) > 65535:
         raise argparse.ArgumentTypeError(f"{raw!r} is not a port between 0 and 65535")
     return int(raw)
-
-
-def _folder(raw: str) -> Path:
-    return Path(raw).expanduser()
 
 
 def _ensure_stdout() -> None:

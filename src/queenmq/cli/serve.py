@@ -105,8 +105,8 @@ async def _database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
 @asynccontextmanager
 async def _server(settings: Settings, url: str) -> AsyncIterator[Server]:
     server = Server(settings, url)
+    await server.start()
     try:
-        await server.start()
         yield server
     finally:
         await server.stop()

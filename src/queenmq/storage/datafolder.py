@@ -34,8 +34,12 @@ DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 def default_data_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/queen")
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "queen"
+    if base := os.environ.get("XDG_DATA_HOME"):
+        return Path(base) / "queen"
+    try:
+        return Path.home() / ".local" / "share" / "queen"
+    except RuntimeError:
+        raise StartupError("this user has no home directory to keep data in; set QUEEN_DATA_DIR") from None
 
 
 @contextmanager
@@ -74,7 +78,7 @@ class Credentials:
 class DataFolder:
     def __init__(self, root: Path) -> None:
         # The real path, because /proc names working directories by it.
-        self.root = Path(os.path.realpath(root.expanduser()))
+        self.root = Path(os.path.realpath(root))
         self.pgdata = self.root / "postgres"
         self.config = self.root / "postgresql.conf"
         self.log = self.root / "postgres.log"
@@ -96,6 +100,7 @@ class DataFolder:
                 "stop that one or choose another folder with QUEEN_DATA_DIR"
             ) from None
         self._lock_fd = descriptor
+        self._adopt(descriptor)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
@@ -134,11 +139,18 @@ class DataFolder:
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
             os.fchmod(file.fileno(), mode)
+            self._adopt(file.fileno())
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
         self.sync()
+
+    def _adopt(self, descriptor: int) -> None:
+        """What root writes into the folder of somebody else must stay usable for them."""
+        if os.geteuid() == 0:
+            owner = self.root.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
     def sync(self) -> None:
         """Make renames in the folder durable."""
@@ -149,7 +161,9 @@ class DataFolder:
             os.close(descriptor)
 
     def open_log(self) -> int:
-        return os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._adopt(descriptor)
+        return descriptor
 
     def log_size(self) -> int:
         try:
