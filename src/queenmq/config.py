@@ -113,7 +113,7 @@ class Settings:
     pg_ssl_reject_unauthorized: bool = setting(
         "PG_SSL_REJECT_UNAUTHORIZED", True, "Verify the certificate of the database.", _flag
     )
-    db_pool_size: int = setting("DB_POOL_SIZE", 10, "Most database connections of one server.", _positive)
+    db_pool_size: int = setting("DB_POOL_SIZE", 20, "Most database connections of one server.", _positive)
     db_connection_timeout_ms: int = setting(
         "DB_CONNECTION_TIMEOUT", 2000, "Longest wait for a new database connection, in ms.", _positive
     )
@@ -156,6 +156,86 @@ class Settings:
     )
     pop_wait_max_interval_ms: int = setting(
         "POP_WAIT_MAX_INTERVAL_MS", 1000, "Longest re-check interval of a long poll, in ms.", _positive
+    )
+
+    push_preferred_batch_size: int = setting(
+        "QUEEN_PUSH_PREFERRED_BATCH_SIZE",
+        50,
+        "Waiting push requests that start another call while one runs.",
+        _positive,
+    )
+    push_max_hold_ms: int = setting(
+        "QUEEN_PUSH_MAX_HOLD_MS", 20, "Longest wait of a push request for company while a call runs, in ms.", _count
+    )
+    push_max_batch_size: int = setting("QUEEN_PUSH_MAX_BATCH_SIZE", 500, "Most push requests in one call.", _positive)
+    push_max_concurrent: int = setting("QUEEN_PUSH_MAX_CONCURRENT", 24, "Most push calls at once.", _positive)
+    pop_preferred_batch_size: int = setting(
+        "QUEEN_POP_PREFERRED_BATCH_SIZE", 20, "Waiting pop requests that start another call while one runs.", _positive
+    )
+    pop_max_hold_ms: int = setting(
+        "QUEEN_POP_MAX_HOLD_MS", 5, "Longest wait of a pop request for company while a call runs, in ms.", _count
+    )
+    pop_max_batch_size: int = setting("QUEEN_POP_MAX_BATCH_SIZE", 500, "Most pop requests in one call.", _positive)
+    pop_max_concurrent: int = setting("QUEEN_POP_MAX_CONCURRENT", 16, "Most pop calls at once.", _positive)
+    ack_preferred_batch_size: int = setting(
+        "QUEEN_ACK_PREFERRED_BATCH_SIZE", 50, "Waiting ack requests that start another call while one runs.", _positive
+    )
+    ack_max_hold_ms: int = setting(
+        "QUEEN_ACK_MAX_HOLD_MS", 20, "Longest wait of a ack request for company while a call runs, in ms.", _count
+    )
+    ack_max_batch_size: int = setting("QUEEN_ACK_MAX_BATCH_SIZE", 500, "Most ack requests in one call.", _positive)
+    ack_max_concurrent: int = setting("QUEEN_ACK_MAX_CONCURRENT", 16, "Most ack calls at once.", _positive)
+    renew_lease_preferred_batch_size: int = setting(
+        "QUEEN_RENEW_LEASE_PREFERRED_BATCH_SIZE",
+        10,
+        "Waiting lease renewal requests that start another call while one runs.",
+        _positive,
+    )
+    renew_lease_max_hold_ms: int = setting(
+        "QUEEN_RENEW_LEASE_MAX_HOLD_MS",
+        100,
+        "Longest wait of a lease renewal request for company while a call runs, in ms.",
+        _count,
+    )
+    renew_lease_max_batch_size: int = setting(
+        "QUEEN_RENEW_LEASE_MAX_BATCH_SIZE", 100, "Most lease renewal requests in one call.", _positive
+    )
+    renew_lease_max_concurrent: int = setting(
+        "QUEEN_RENEW_LEASE_MAX_CONCURRENT", 2, "Most lease renewal calls at once.", _positive
+    )
+    transaction_preferred_batch_size: int = setting(
+        "QUEEN_TRANSACTION_PREFERRED_BATCH_SIZE", 1, "Transactions are never merged; kept for completeness.", _positive
+    )
+    transaction_max_hold_ms: int = setting(
+        "QUEEN_TRANSACTION_MAX_HOLD_MS", 0, "Transactions are never held; kept for completeness.", _count
+    )
+    transaction_max_batch_size: int = setting(
+        "QUEEN_TRANSACTION_MAX_BATCH_SIZE", 1, "Transactions are never merged; kept for completeness.", _positive
+    )
+    transaction_max_concurrent: int = setting(
+        "QUEEN_TRANSACTION_MAX_CONCURRENT", 4, "Most transactions at once.", _positive
+    )
+    max_items_per_call: int = setting(
+        "SIDECAR_MAX_ITEMS_PER_TX", 5000, "Most messages or acknowledgements in one merged call.", _positive
+    )
+    concurrency_mode: str = setting(
+        "QUEEN_CONCURRENCY_MODE",
+        "vegas",
+        "`vegas` adapts the number of calls at once, `static` does not.",
+        _choice("vegas", "static"),
+    )
+    vegas_min_limit: int = setting("QUEEN_VEGAS_MIN_LIMIT", 1, "Fewest calls at once that it goes down to.", _positive)
+    vegas_max_limit: int = setting("QUEEN_VEGAS_MAX_LIMIT", 32, "Most calls at once that it goes up to.", _positive)
+    vegas_alpha: float = setting("QUEEN_VEGAS_ALPHA", 3.0, "It allows more while fewer calls than this queue.", _factor)
+    vegas_beta: float = setting("QUEEN_VEGAS_BETA", 12.0, "It allows fewer while more calls than this queue.", _factor)
+    vegas_rtt_window_samples: int = setting(
+        "QUEEN_VEGAS_RTT_WINDOW_SAMPLES", 50, "Calls over which it averages.", _positive
+    )
+    vegas_rtt_min_window_s: int = setting(
+        "QUEEN_VEGAS_RTT_MIN_WINDOW_SEC", 30, "How long the fastest call counts as the measure, in s.", _positive
+    )
+    vegas_update_interval_ms: int = setting(
+        "QUEEN_VEGAS_UPDATE_INTERVAL_MS", 1000, "Time between its adjustments, in ms.", _positive
     )
 
     retention_interval_ms: int = setting(

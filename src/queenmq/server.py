@@ -23,7 +23,7 @@ class Server:
         self._settings = settings
         clock = SystemClock()
         self.database = Database(settings, database_url)
-        self.engine = Engine(settings, self.database, clock)
+        self.engine = Engine(settings, self.database)
         app = App(self.engine, Authenticator.from_settings(settings, clock))
         self.front = HttpFront(app.handle, Limits.of(settings), clock)
         self.front.on_stop.append(self.engine.end_long_polls)

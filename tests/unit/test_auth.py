@@ -289,9 +289,7 @@ def spellings(key: RSAPrivateKey | Ed25519PrivateKey) -> list[bytes]:
 
 
 @pytest.mark.parametrize("key", [RSA_KEY, ED_KEY], ids=["RSA", "Ed25519"])
-async def test_a_public_key_is_never_a_secret(
-    clock: ManualClock, key: RSAPrivateKey | Ed25519PrivateKey
-) -> None:
+async def test_a_public_key_is_never_a_secret(clock: ManualClock, key: RSAPrivateKey | Ed25519PrivateKey) -> None:
     public = pem(key.public_key())
     fixed = "RS256" if key is RSA_KEY else "EdDSA"
     alone = [settings(jwt_algorithm=chosen, jwt_public_key=public) for chosen in (fixed, "auto")]
@@ -344,15 +342,10 @@ PRIVATE_PEM = ED_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncrypti
 )
 @pytest.mark.parametrize("chosen", ["RS256", "EdDSA", "auto"])
 def test_an_unreadable_public_key(chosen: str, text: str) -> None:
-    assert (
-        startup_refusal(jwt_algorithm=chosen, jwt_public_key=text)
-        == "JWT_PUBLIC_KEY is not a PEM public key."
-    )
+    assert startup_refusal(jwt_algorithm=chosen, jwt_public_key=text) == "JWT_PUBLIC_KEY is not a PEM public key."
 
 
-@pytest.mark.parametrize(
-    "key", [generate_ec_key(SECP256R1()), X25519PrivateKey.generate()], ids=["EC", "X25519"]
-)
+@pytest.mark.parametrize("key", [generate_ec_key(SECP256R1()), X25519PrivateKey.generate()], ids=["EC", "X25519"])
 def test_a_public_key_of_another_kind(key: Any) -> None:
     sentence = startup_refusal(jwt_algorithm="auto", jwt_public_key=pem(key.public_key()))
     assert sentence == "JWT_PUBLIC_KEY is neither an RSA key nor an Ed25519 or Ed448 key."
@@ -371,9 +364,7 @@ def test_a_public_key_for_the_other_algorithm(chosen: str, key: Any, sentence: s
 
 async def test_a_pem_may_be_on_one_line(clock: ManualClock) -> None:
     one_line = pem(RSA_KEY.public_key()).replace("\n", "\\n")
-    authenticator = Authenticator.from_settings(
-        settings(jwt_algorithm="RS256", jwt_public_key=one_line), clock
-    )
+    authenticator = Authenticator.from_settings(settings(jwt_algorithm="RS256", jwt_public_key=one_line), clock)
     assert await ask(authenticator, sign(RSA_KEY, "RS256")) == "alice"
 
 
@@ -501,9 +492,7 @@ NAMES = {"read-only": Role.READ_ONLY, "read-write": Role.READ_WRITE, "admin": Ro
 @pytest.mark.parametrize("needed", [Role.READ_ONLY, Role.READ_WRITE, Role.ADMIN])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("form", ["role", "roles"])
-async def test_each_role_includes_the_lower_ones(
-    clock: ManualClock, form: str, name: str, needed: Role
-) -> None:
+async def test_each_role_includes_the_lower_ones(clock: ManualClock, form: str, name: str, needed: Role) -> None:
     claims = {"role": name} if form == "role" else {"role": None, "roles": ["other", name]}
     answer = ask(with_secret(clock), hs256(**claims), needed)
     if NAMES[name] >= needed:
@@ -617,9 +606,7 @@ async def test_a_remembered_token_is_refused_when_it_expires(
     assert counting.remembered_tokens == 0
 
 
-async def test_a_remembered_token_still_needs_the_role(
-    verifier: CountingVerifier, counting: Authenticator
-) -> None:
+async def test_a_remembered_token_still_needs_the_role(verifier: CountingVerifier, counting: Authenticator) -> None:
     token = hs256(role="read-only")
     assert await ask(counting, token, Role.READ_ONLY) == "alice"
     with pytest.raises(Forbidden):
@@ -907,9 +894,7 @@ async def test_keys_that_cannot_be_renewed_stay_in_use(
     assert [r.getMessage() for r in caplog.records] == ["token keys cannot be fetched: OSError: status 500"]
 
 
-async def test_an_unknown_kid_is_unavailable_while_nobody_can_know(
-    server: KeyServer, clock: ManualClock
-) -> None:
+async def test_an_unknown_kid_is_unavailable_while_nobody_can_know(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(RSA_KEY)]
     authenticator = with_keys(server, clock)
     assert await ask(authenticator, rs256()) == "alice"
@@ -988,9 +973,7 @@ async def test_the_event_loop_runs_on_while_keys_are_fetched(server: KeyServer, 
 # Published keys: failures
 
 
-async def test_the_text_of_an_outage_keeps_published_consumers_alive(
-    server: KeyServer, clock: ManualClock
-) -> None:
+async def test_the_text_of_an_outage_keeps_published_consumers_alive(server: KeyServer, clock: ManualClock) -> None:
     server.status = 503
     message = await unavailable(with_keys(server, clock), rs256())
     assert "connection" in message
@@ -1032,9 +1015,7 @@ async def test_a_server_that_answers_byte_by_byte(
         b'{"keys":[{}]}',
     ],
 )
-async def test_an_answer_without_keys_is_a_failure(
-    server: KeyServer, clock: ManualClock, body: bytes
-) -> None:
+async def test_an_answer_without_keys_is_a_failure(server: KeyServer, clock: ManualClock, body: bytes) -> None:
     server.keys = [published(RSA_KEY)]
     server.body = body
     authenticator = with_keys(server, clock)

@@ -83,9 +83,7 @@ def test_settings_are_frozen() -> None:
         ({"PG_PORT": "1"}, True),
     ],
 )
-def test_the_bundled_database_is_used_unless_another_is_named(
-    environment: dict[str, str], bundled: bool
-) -> None:
+def test_the_bundled_database_is_used_unless_another_is_named(environment: dict[str, str], bundled: bool) -> None:
     assert load(environment).uses_bundled_database is bundled
 
 
@@ -202,9 +200,7 @@ def test_the_secrets_are_marked() -> None:
 
 
 def test_secrets_are_not_in_repr() -> None:
-    settings = load(
-        dict.fromkeys(SECRETS - {"QUEEN_ENCRYPTION_KEY"}, "hush-hush") | {"QUEEN_ENCRYPTION_KEY": KEY}
-    )
+    settings = load(dict.fromkeys(SECRETS - {"QUEEN_ENCRYPTION_KEY"}, "hush-hush") | {"QUEEN_ENCRYPTION_KEY": KEY})
     assert settings.jwt_secret == settings.pg_password == settings.database_url == "hush-hush"
     for shown in (repr(settings), str(settings), f"{settings}"):
         assert "hush-hush" not in shown
@@ -236,9 +232,7 @@ def test_the_table_has_one_row_for_each_setting() -> None:
     assert "| `PORT` | `6632` | HTTP port. |" in rows
     assert "| `JWT_SECRET` | – | Key for HS256. |" in rows
     assert "| `PG_SSL_REJECT_UNAUTHORIZED` | `true` | Verify the certificate of the database. |" in rows
-    assert any(
-        row.startswith("| `JWT_SKIP_PATHS` | `/health,/metrics/prometheus,/metrics,/` |") for row in rows
-    )
+    assert any(row.startswith("| `JWT_SKIP_PATHS` | `/health,/metrics/prometheus,/metrics,/` |") for row in rows)
 
 
 def test_a_default_in_the_table_can_be_set_as_it_is_shown() -> None:

@@ -79,8 +79,18 @@ def test_head_has_no_route_of_its_own_unless_added() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "", "*", "health", "/health/", "//health", "/api/v1/pop/queue/", "/api/v1/pop/queue//partition/p",
-        "/api/v1/pop/queue/q/partition", "/api/v1/pop/queue/q/partition/p/more", "/%68ealth", "/api/v1/pop/queue",
+        "/",
+        "",
+        "*",
+        "health",
+        "/health/",
+        "//health",
+        "/api/v1/pop/queue/",
+        "/api/v1/pop/queue//partition/p",
+        "/api/v1/pop/queue/q/partition",
+        "/api/v1/pop/queue/q/partition/p/more",
+        "/%68ealth",
+        "/api/v1/pop/queue",
     ],
 )
 def test_unknown_paths(router: Router, path: str) -> None:

@@ -13,6 +13,7 @@ QUEUE_MODE = "__QUEUE_MODE__"
 
 _FROM_THE_START = frozenset({"", "all", "from_beginning"})
 _FROM_NOW = frozenset({"new", "new-only", "now"})
+START_MODES = _FROM_THE_START | _FROM_NOW
 
 
 def check_name(value: str, field: str) -> None:
@@ -73,7 +74,7 @@ BEGINNING = Start("all")
 
 def parse_start(group: str, mode: str | None, since: str | None, default_mode: str) -> Start:
     """The start that a pop asks for. Raises InvalidRequest for a mode or timestamp that means nothing."""
-    if mode is not None and mode not in _FROM_THE_START | _FROM_NOW:
+    if mode is not None and mode not in START_MODES:
         raise InvalidRequest("subscriptionMode must be 'all', 'from_beginning', 'new' or 'now'", "subscriptionMode")
     start = _start(default_mode if mode is None else mode, since)
     return BEGINNING if group == QUEUE_MODE else start

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 from queenmq.core.acknowledgement import Acknowledgement, Lanes
-from queenmq.engine.batcher import Batcher
+from queenmq.core.vegas import Vegas
+from queenmq.engine.sidecar import Lane, Policy
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
-
-_MAX_ITEMS = 5000
-_MAX_IN_FLIGHT = 2
 
 
 @dataclass(slots=True)
@@ -39,23 +38,20 @@ def columns(items: list[Acknowledgement]) -> tuple[list[object], ...]:
 
 
 class Acker:
-    def __init__(self, database: Database, max_pending: int, freed: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, policy: Policy, concurrency: Vegas | None, freed: Callable[[str, int], None]
+    ) -> None:
         self._database = database
         self._freed = freed
-        self.batcher: Batcher[list[Acknowledgement], list[Acked]] = Batcher(
-            "ack",
-            self._run,
-            max_weight=_MAX_ITEMS,
-            max_in_flight=_MAX_IN_FLIGHT,
-            max_pending=max_pending,
-            admission=lambda: Lanes().admit,
+        self.lane: Lane[list[Acknowledgement], list[Acked]] = Lane(
+            "ack", self._run, policy, concurrency=concurrency, admission=lambda: Lanes().admit
         )
 
     async def ack(self, items: list[Acknowledgement]) -> list[Acked]:
         """Apply the acknowledgements of one request; results in their order."""
         if not items:
             return []
-        return await self.batcher.submit(items, len(items))
+        return await self.lane.submit(items, items[0].lane, len(items))
 
     async def _run(self, requests: list[list[Acknowledgement]]) -> list[list[Acked]]:
         acked = iter(await self._apply([item for request in requests for item in request]))
@@ -63,8 +59,9 @@ class Acker:
 
     async def _apply(self, items: list[Acknowledgement]) -> list[Acked]:
         rows = await self._database.fetch(statement("ack"), *columns(items))
-        for queue in {row["queue_name"] for row in rows if row["lease_released"]}:
-            self._freed(queue)
+        freed = {(row["queue_name"], row["partition_name"]) for row in rows if row["lease_released"]}
+        for queue, partitions in Counter(queue for queue, _ in freed).items():
+            self._freed(queue, partitions)
         return [
             Acked(
                 problem=row["problem"],

@@ -8,14 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from queenmq.engine.batcher import Batcher
+from queenmq.engine.sidecar import Lane, Policy
 from queenmq.errors import QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
-
-_MAX_LEASES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +23,15 @@ class Renewal:
 
 
 class Leases:
-    def __init__(self, database: Database, max_pending: int, freed: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, policy: Policy, freed: Callable[[str], None]) -> None:
         self._database = database
         self._freed = freed
         self._releasing: set[asyncio.Task[None]] = set()
-        self.batcher: Batcher[Renewal, datetime | None] = Batcher(
-            "renew", self._run, max_weight=_MAX_LEASES, max_in_flight=1, max_pending=max_pending
-        )
+        self.lane: Lane[Renewal, datetime | None] = Lane("renew", self._run, policy)
 
     async def renew(self, lease_id: str, seconds: int) -> datetime | None:
         """The new expiry, or None if the lease is not live. Never shortens it."""
-        return await self.batcher.submit(Renewal(lease_id, seconds))
+        return await self.lane.submit(Renewal(lease_id, seconds), lease_id)
 
     async def _run(self, renewals: list[Renewal]) -> list[datetime | None]:
         rows = await self._database.fetch(
@@ -59,6 +55,6 @@ class Leases:
             self._freed(queue)
 
     async def close(self) -> None:
-        await self.batcher.close()
+        """Wait for releases that are under way."""
         if self._releasing:
             await asyncio.wait(self._releasing)

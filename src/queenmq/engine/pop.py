@@ -1,28 +1,27 @@
-"""Pop: claims of many requests become one call of `queen.pop`; long polls wait and look again."""
+"""Pop: claims of many requests become one call of `queen.pop`; long polls are parked in POP_WAIT."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import asyncpg
 
-from queenmq.clock import Clock
 from queenmq.config import Settings
+from queenmq.core.group_backoff import BackoffSettings
 from queenmq.core.names import Start
-from queenmq.engine.batcher import Batcher
+from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
-from queenmq.engine.waiters import ANY_QUEUE, Waiters
+from queenmq.engine.pop_wait import ANY_QUEUE, PopWait
+from queenmq.engine.sidecar import Lane, Policy
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
-_MAX_MESSAGES = 5000
-_MAX_IN_FLIGHT = 2
+_CHECK_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,10 @@ class Delivered:
     claim: Claim
     messages: list[Delivery] = field(default_factory=list)
     subscribed: bool = True
+    ready_in_s: float | None = None  # when nothing was there: how soon something may be
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
 
     @property
     def lease_id(self) -> str:
@@ -81,61 +84,49 @@ class Popper:
         database: Database,
         encryption: PayloadEncryption,
         leases: Leases,
-        waiters: Waiters,
-        clock: Clock,
+        policy: Policy,
+        concurrency: Vegas | None,
     ) -> None:
         self._settings = settings
         self._database = database
         self._encryption = encryption
         self._leases = leases
-        self._waiters = waiters
-        self._clock = clock
         self._subscribing: dict[tuple[str, str | None, str], asyncio.Task[None]] = {}
-        self.batcher: Batcher[Claim, Delivered] = Batcher(
-            "pop",
-            self._run,
-            max_weight=_MAX_MESSAGES,
-            max_in_flight=_MAX_IN_FLIGHT,
-            max_pending=settings.max_pending,
-            orphaned=self._give_back,
+        self._max_weight = policy.max_weight
+        self.lane: Lane[Claim, Delivered] = Lane(
+            "pop", self._run, policy, concurrency=concurrency, orphaned=self._give_back
+        )
+        self.waiting: PopWait[Delivered] = PopWait(
+            BackoffSettings(
+                base_s=settings.pop_wait_initial_interval_ms / 1000,
+                threshold=settings.pop_wait_backoff_threshold,
+                multiplier=settings.pop_wait_backoff_multiplier,
+                longest_s=settings.pop_wait_max_interval_ms / 1000,
+            ),
+            max_waiters=settings.max_waiters,
+            check_limit_s=settings.db_statement_timeout_ms / 1000 + _CHECK_GRACE_S,
+            discard=self._give_back,
         )
 
     async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
         """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
-        return await self._poll(claim.queue, wait_ms, lambda: self._claim(claim))
+        if wait_ms <= 0:
+            return await self._claim(claim)
+        key = (claim.queue, claim.partition, claim.group)
+        return await self.waiting.wait(key, claim.queue, lambda: self._claim(claim), wait_ms / 1000) or Delivered(claim)
 
     async def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Delivered:
         """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
-        return await self._poll(ANY_QUEUE, wait_ms, lambda: self._claim_matching(which, claim))
-
-    async def _poll(self, queue: str, wait_ms: int, look: Callable[[], Awaitable[Delivered]]) -> Delivered:
         if wait_ms <= 0:
-            return await look()
-        deadline = self._clock.monotonic() + wait_ms / 1000
-        interval, empty = self._settings.pop_wait_initial_interval_ms, 0
-        self._waiters.enter(queue)
-        try:
-            while True:
-                signal = self._waiters.arm(queue)
-                found = await look()
-                left = deadline - self._clock.monotonic()
-                if found.messages or left <= 0 or self._waiters.closed:
-                    return found
-                if await self._waiters.wait(signal, min(left, interval / 1000)):
-                    interval, empty = self._settings.pop_wait_initial_interval_ms, 0
-                    continue
-                empty += 1
-                if empty >= self._settings.pop_wait_backoff_threshold:
-                    grown = interval * self._settings.pop_wait_backoff_multiplier
-                    interval = min(int(grown), self._settings.pop_wait_max_interval_ms)
-        finally:
-            self._waiters.leave(queue)
+            return await self._claim_matching(which, claim)
+        look = lambda: self._claim_matching(which, claim)  # noqa: E731
+        return await self.waiting.wait((which, claim.group), ANY_QUEUE, look, wait_ms / 1000) or Delivered(claim)
 
     async def _claim(self, claim: Claim) -> Delivered:
-        found = await self.batcher.submit(claim, min(claim.batch, _MAX_MESSAGES))
+        found = await self._submit(claim)
         if not found.subscribed:
             await self._subscribe(claim)
-            found = await self.batcher.submit(claim, min(claim.batch, _MAX_MESSAGES))
+            found = await self._submit(claim)
         try:
             for message in found.messages:
                 message.payload = self._encryption.open(message.payload, message.is_encrypted)
@@ -143,6 +134,9 @@ class Popper:
             self._give_back(found)
             raise
         return found
+
+    async def _submit(self, claim: Claim) -> Delivered:
+        return await self.lane.submit(claim, claim.queue, min(claim.batch, self._max_weight))
 
     async def _claim_matching(self, which: Filter, claim: Claim) -> Delivered:
         rows = await self._database.fetch(statement("queues_matching"), which.namespace, which.task, claim.group)

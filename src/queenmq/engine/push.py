@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from queenmq.engine.batcher import Batcher
+from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.sidecar import Lane, Policy
 from queenmq.storage.database import Database, EncryptionRequired
 from queenmq.storage.statements import statement
 
 Status = Literal["queued", "duplicate", "failed"]
-_MAX_MESSAGES = 2000
-_MAX_IN_FLIGHT = 2
 # A push may be repeated safely (same ids), so a short outage of the database is waited out.
 _REPEAT_FOR_S = 10.0
 
@@ -126,26 +126,22 @@ class Pusher:
         self,
         database: Database,
         encryption: PayloadEncryption,
-        max_pending: int,
-        pushed: Callable[[str], None],
+        policy: Policy,
+        concurrency: Vegas | None,
+        pushed: Callable[[str, int], None],
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._pushed = pushed
-        self.batcher: Batcher[list[Message], list[Outcome]] = Batcher(
-            "push",
-            self._run,
-            max_weight=_MAX_MESSAGES,
-            max_in_flight=_MAX_IN_FLIGHT,
-            max_pending=max_pending,
-            repeat_for_s=_REPEAT_FOR_S,
+        self.lane: Lane[list[Message], list[Outcome]] = Lane(
+            "push", self._run, policy, concurrency=concurrency, repeat_for_s=_REPEAT_FOR_S
         )
 
     async def push(self, messages: list[Message]) -> list[Outcome]:
         """Store `messages`; the outcomes are in their order. When this returns, they are committed."""
         if not messages:
             return []
-        return await self.batcher.submit(messages, len(messages))
+        return await self.lane.submit(messages, messages[0].queue, len(messages))
 
     async def _run(self, requests: list[list[Message]]) -> list[list[Outcome]]:
         call = PushCall.merge([message for request in requests for message in request])
@@ -154,8 +150,8 @@ class Pusher:
         except EncryptionRequired as refusal:
             self._encryption.learn(refusal.detail)
             outcomes = await self._store(call)
-        for queue in {message.queue for message in call.messages}:
-            self._pushed(queue)
+        for queue, partitions in Counter(call.queues).items():
+            self._pushed(queue, partitions)
         dealt = iter(outcomes)
         return [list(islice(dealt, len(request))) for request in requests]
 

@@ -13,13 +13,13 @@ from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.engine.ack import columns
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.push import Message, PushCall
+from queenmq.engine.sidecar import Policy
 from queenmq.errors import Overloaded
 from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
 from queenmq.storage.statements import statement
 
 _TRIES = 6
 _FIRST_PAUSE_S = 0.005
-_MAX_IN_FLIGHT = 4
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class Committed:
 
 class Transactor:
     def __init__(
-        self, database: Database, encryption: PayloadEncryption, max_pending: int, changed: Callable[[str], None]
+        self, database: Database, encryption: PayloadEncryption, policy: Policy, changed: Callable[[str], None]
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._changed = changed
-        self._slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
-        self._max_pending = max_pending
+        self._slots = asyncio.Semaphore(policy.max_concurrent)
+        self._max_pending = policy.max_pending
         self._pending = 0
 
     async def commit(self, transaction: Transaction) -> Committed:

@@ -131,6 +131,8 @@ class Database:
             "lock_timeout": str(settings.db_lock_timeout_ms),
             # Every hot statement has its index. Without this a plan made while a table was small would stay a scan.
             "enable_seqscan": "off",
+            # Planning the functions' statements anew for every call costs more than running them.
+            "plan_cache_mode": "force_generic_plan",
         }
 
     async def _check_version(self) -> None:

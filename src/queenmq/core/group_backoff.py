@@ -1,0 +1,39 @@
+"""How often a group of parked long polls looks by itself: soon at first, more rarely while nothing comes. No I/O.
+
+This is the safety net under the wake-ups, which may get lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffSettings:
+    base_s: float = 0.1
+    threshold: int = 3
+    multiplier: float = 2.0
+    longest_s: float = 1.0
+
+
+class GroupBackoff:
+    __slots__ = ("_settings", "empty", "interval_s")
+
+    def __init__(self, settings: BackoffSettings) -> None:
+        self._settings = settings
+        self.interval_s = settings.base_s
+        self.empty = 0
+
+    @property
+    def backed_off(self) -> bool:
+        return self.empty >= self._settings.threshold
+
+    def found_nothing(self) -> None:
+        self.empty += 1
+        if self.backed_off:
+            self.interval_s = min(self.interval_s * self._settings.multiplier, self._settings.longest_s)
+
+    def reset(self) -> None:
+        """Something happened: look soon again."""
+        self.empty = 0
+        self.interval_s = self._settings.base_s

@@ -1,0 +1,290 @@
+"""POP_WAIT: long polls parked until there may be something for them.
+
+Waiters are kept by group (queue, partition or any, consumer group) and indexed by queue, so a wake-up costs what it
+wakes. The waiters of a group share their looks at the database: one look serves as many of them as there is work
+for, the one that has waited longest first. A group is woken by a push, by an ack that frees a partition, at the moment
+that the last look named (a lease ends, a delay or window ripens), and, because any of these may get lost, by itself at
+growing intervals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
+from queenmq.errors import Overloaded, QueenError
+
+log = logging.getLogger(__name__)
+
+ANY_QUEUE = ""  # cannot be a queue's name: waiters that look at several queues
+_SHORTEST_S = 0.001
+_LATE_S = 3.0
+
+
+class Found(Protocol):
+    """What a look brings: truthy with messages; else perhaps when to look again."""
+
+    @property
+    def ready_in_s(self) -> float | None: ...
+
+    def __bool__(self) -> bool: ...
+
+
+Result = TypeVar("Result", bound=Found)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter(Generic[Result]):
+    look: Callable[[], Awaitable[Result]]
+    answer: asyncio.Future[Result | None]
+    looking: bool = False
+    overdue: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Group(Generic[Result]):
+    queue: str
+    backoff: GroupBackoff
+    waiters: OrderedDict[int, _Waiter[Result]] = field(default_factory=OrderedDict)
+    members: int = 0  # parked and looking
+    activity: int = 0
+    hint: int = 0  # partitions that became readable since the last look
+    check: asyncio.Task[None] | None = None
+    check_ends_by: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+
+class PopWait(Generic[Result]):
+    def __init__(
+        self,
+        backoff: BackoffSettings,
+        *,
+        max_waiters: int,
+        check_limit_s: float,
+        discard: Callable[[Result], None],
+    ) -> None:
+        """`discard` gets what was found for a waiter that has gone. A look that takes longer than `check_limit_s` is
+        given up, so that its group is not stuck."""
+        self._backoff = backoff
+        self._max_waiters = max_waiters
+        self._check_limit_s = check_limit_s
+        self._discard = discard
+        self._groups: dict[Hashable, _Group[Result]] = {}
+        self._by_queue: dict[str, dict[Hashable, _Group[Result]]] = {}
+        self._total = 0
+        self._closed = False
+
+    async def wait(
+        self, key: Hashable, queue: str, look: Callable[[], Awaitable[Result]], timeout_s: float
+    ) -> Result | None:
+        """Look at once; if nothing is there, park until something is or the time is over (None)."""
+        if self._total >= self._max_waiters:
+            raise Overloaded("too many long polls are waiting")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        group = self._enter(key, queue)
+        try:
+            while True:
+                activity = group.activity
+                found = await look()
+                if found or self._closed or loop.time() >= deadline:
+                    return found
+                if activity == group.activity:
+                    break
+            self._look_again(key, group, found.ready_in_s)
+            return await self._park(key, group, look, deadline)
+        finally:
+            self._leave(key, group)
+
+    def wake(self, queue: str, partitions: int = 1) -> None:
+        """Something became readable in `partitions` partitions of `queue`."""
+        for name in (queue, ANY_QUEUE):
+            for key, group in list(self._by_queue.get(name, {}).items()):
+                group.activity += 1
+                group.hint += partitions
+                group.backoff.reset()
+                self._start_check(key, group)
+
+    def close(self) -> None:
+        """Answer every waiter with nothing; later ones look once."""
+        self._closed = True
+        for group in self._groups.values():
+            for waiter in group.waiters.values():
+                _resolve(waiter, None)
+
+    def parked(self) -> dict[str, int]:
+        """Waiters by queue."""
+        return {
+            queue: sum(group.members for group in groups.values()) for queue, groups in self._by_queue.items() if queue
+        }
+
+    def statistics(self) -> dict[str, int]:
+        groups = self._groups.values()
+        return {
+            "groups_tracked": len(groups),
+            "groups_in_flight": sum(group.check is not None for group in groups),
+            "groups_backed_off": sum(group.backoff.backed_off for group in groups),
+            "waiters": self._total,
+        }
+
+    def _enter(self, key: Hashable, queue: str) -> _Group[Result]:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(queue, GroupBackoff(self._backoff))
+            self._by_queue.setdefault(queue, {})[key] = group
+        group.members += 1
+        self._total += 1
+        return group
+
+    def _leave(self, key: Hashable, group: _Group[Result]) -> None:
+        self._total -= 1
+        group.members -= 1
+        if group.members:
+            return
+        if group.timer is not None:
+            group.timer.cancel()
+        del self._groups[key]
+        siblings = self._by_queue[group.queue]
+        del siblings[key]
+        if not siblings:
+            del self._by_queue[group.queue]
+
+    async def _park(
+        self, key: Hashable, group: _Group[Result], look: Callable[[], Awaitable[Result]], deadline: float
+    ) -> Result | None:
+        loop = asyncio.get_running_loop()
+        waiter: _Waiter[Result] = _Waiter(look, loop.create_future())
+        group.waiters[id(waiter)] = waiter
+        alarm = loop.call_at(deadline, self._time_is_over, waiter)
+        try:
+            return await waiter.answer
+        except asyncio.CancelledError:
+            self._abandon(waiter)
+            raise
+        finally:
+            alarm.cancel()
+            group.waiters.pop(id(waiter), None)
+
+    def _abandon(self, waiter: _Waiter[Result]) -> None:
+        answer = waiter.answer
+        if answer.done() and not answer.cancelled():
+            found = answer.result()
+            if found:
+                self._discard(found)
+        else:
+            answer.cancel()
+
+    def _time_is_over(self, waiter: _Waiter[Result]) -> None:
+        if waiter.looking and not waiter.overdue:
+            # What the look brings is still for this waiter; but it does not wait for ever.
+            waiter.overdue = True
+            asyncio.get_running_loop().call_later(_LATE_S, _resolve, waiter, None)
+        else:
+            _resolve(waiter, None)
+
+    def _start_check(self, key: Hashable, group: _Group[Result]) -> None:
+        now = asyncio.get_running_loop().time()
+        if group.check is not None and now < group.check_ends_by:
+            return
+        if not group.waiters:
+            return
+        group.check_ends_by = now + self._check_limit_s
+        group.check = asyncio.get_running_loop().create_task(self._check(key, group))
+
+    async def _check(self, key: Hashable, group: _Group[Result]) -> None:
+        """Look for as many waiters as there may be work for, and go on while there is more."""
+        this = group.check
+        ready_in_s: float | None = None
+        try:
+            while group.waiters:
+                activity, wanted = group.activity, max(group.hint, 1)
+                group.hint = 0
+                chosen = _longest_waiting(group, wanted)
+                if not chosen:
+                    break
+                async with asyncio.timeout(self._check_limit_s):
+                    served, ready_in_s = await self._look_for(chosen)
+                if served == len(chosen):
+                    group.backoff.reset()
+                    group.hint = max(group.hint, 2 * wanted)
+                elif activity == group.activity:
+                    (group.backoff.reset if served else group.backoff.found_nothing)()
+                    break
+        except (QueenError, TimeoutError) as error:
+            log.debug("a look for long polls of %s failed: %s", group.queue, error)
+            group.backoff.found_nothing()
+        finally:
+            if group.check is this:
+                group.check = None
+                if group.members:
+                    self._look_again(key, group, ready_in_s)
+
+    async def _look_for(self, chosen: list[_Waiter[Result]]) -> tuple[int, float | None]:
+        """One look for each, which share a call. Returns how many were served, and how soon to look again."""
+        for waiter in chosen:
+            waiter.looking = True
+        try:
+            results = await asyncio.gather(*(waiter.look() for waiter in chosen), return_exceptions=True)
+        finally:
+            for waiter in chosen:
+                waiter.looking = False
+        served, ready_in_s = 0, None
+        for waiter, found in zip(chosen, results, strict=True):
+            if isinstance(found, BaseException):
+                if not isinstance(found, QueenError):
+                    raise found
+                continue
+            if found:
+                served += 1
+                self._hand_over(waiter, found)
+                continue
+            if found.ready_in_s is not None:
+                ready_in_s = found.ready_in_s
+            if waiter.overdue:
+                _resolve(waiter, None)
+        return served, ready_in_s
+
+    def _hand_over(self, waiter: _Waiter[Result], found: Result) -> None:
+        if waiter.answer.done():
+            self._discard(found)
+        else:
+            waiter.answer.set_result(found)
+
+    def _look_again(self, key: Hashable, group: _Group[Result], ready_in_s: float | None) -> None:
+        """Set the group's alarm: the interval of the safety net, or the moment that is known."""
+        delay = group.backoff.interval_s
+        if ready_in_s is not None:
+            delay = min(delay, max(ready_in_s, _SHORTEST_S))
+        loop = asyncio.get_running_loop()
+        if group.timer is not None:
+            if group.timer.when() <= loop.time() + delay and not group.timer.cancelled():
+                return
+            group.timer.cancel()
+        group.timer = loop.call_later(delay, self._alarm, key, group)
+
+    def _alarm(self, key: Hashable, group: _Group[Result]) -> None:
+        group.timer = None
+        if group.members:
+            self._start_check(key, group)
+            if group.check is None:
+                self._look_again(key, group, None)
+
+
+def _longest_waiting(group: _Group[Result], count: int) -> list[_Waiter[Result]]:
+    chosen: list[_Waiter[Result]] = []
+    for waiter in group.waiters.values():
+        if len(chosen) == count:
+            break
+        if not waiter.answer.done() and not waiter.looking:
+            chosen.append(waiter)
+    return chosen
+
+
+def _resolve(waiter: _Waiter[Result], found: Result | None) -> None:
+    if not waiter.answer.done():
+        waiter.answer.set_result(found)
