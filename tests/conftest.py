@@ -80,6 +80,12 @@ async def database_url(postgres: Postgres) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+def postgres_url(postgres: Postgres) -> str:
+    """The PostgreSQL's own database, in which there is no schema of ours."""
+    return postgres.url
+
+
+@pytest.fixture
 async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A plain session on the same database, as psql would open it."""
     connection = await asyncpg.connect(database_url, server_settings={"timezone": "UTC"})

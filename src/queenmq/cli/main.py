@@ -36,6 +36,10 @@ def _run(given: argparse.Namespace) -> int:
         from queenmq.cli import serve
 
         return serve.run(given)
+    if given.command == "admin":
+        from queenmq.cli import admin
+
+        return admin.run(given)
     from queenmq.cli import db
 
     return db.run(given)
@@ -47,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_serve(commands)
     _add_db(commands)
+    _add_admin(commands)
     return parser
 
 
@@ -65,6 +70,15 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     actions = database.add_subparsers(dest="action", required=True, metavar="action")
     url = actions.add_parser("url", help="print the connection URL of the one that runs on the data folder")
     _add_data_dir(url)
+
+
+def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    admin = commands.add_parser("admin", help="check and mend what the database keeps, while servers run")
+    actions = admin.add_subparsers(dest="action", required=True, metavar="action")
+    check = actions.add_parser("check-lookup", help="report stale rows of partition_lookup; exit status 1 if any")
+    resync = actions.add_parser("resync-lookup", help="rebuild partition_lookup from the messages")
+    for parser in (check, resync):
+        _add_data_dir(parser)
 
 
 def _add_data_dir(parser: argparse.ArgumentParser) -> None:

@@ -64,6 +64,19 @@ async def migrate(database: Database, upto: int | None = None) -> int:
         raise StartupError(f"the schema queen cannot be created or upgraded: {error.__cause__ or error}") from error
 
 
+async def require_newest(database: Database) -> None:
+    """Raise StartupError unless the schema is the one that this code knows."""
+    newest = migrations()[-1].version
+    async with database.connection() as connection:
+        exists = await connection.fetchval("SELECT to_regclass('queen.schema_migrations') IS NOT NULL")
+        version = await connection.fetchval("SELECT max(version) FROM queen.schema_migrations") if exists else None
+    if version != newest:
+        raise StartupError(
+            f"the database has schema version {version or 'none'}, this command needs {newest}: "
+            "start a server of this version on it first"
+        )
+
+
 async def _upgrade(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], upto: int | None) -> int:
     newest = upto or migrations()[-1].version
     version = await _current_version(connection)

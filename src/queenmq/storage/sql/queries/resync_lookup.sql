@@ -1,0 +1,1 @@
+SELECT * FROM queen.resync_lookup($1, $2)

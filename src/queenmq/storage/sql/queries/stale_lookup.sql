@@ -1,0 +1,1 @@
+SELECT * FROM queen.stale_lookup() LIMIT $1

@@ -1,0 +1,243 @@
+"""POP_WAIT: parking, waking, sharing looks, and letting go. No database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from queenmq.core.group_backoff import BackoffSettings
+from queenmq.engine.pop_wait import ANY_QUEUE, PopWait
+from queenmq.errors import DatabaseUnavailable, Overloaded
+
+LONG_S = 600.0
+
+
+@dataclass
+class Found:
+    messages: int = 0
+    ready_in_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.messages > 0
+
+
+class Store:
+    """Stands for the database: a number of claimable partitions."""
+
+    def __init__(self) -> None:
+        self.partitions = 0
+        self.looks = 0
+        self.ready_in_s: float | None = None
+        self.failing = False
+        self.gate: asyncio.Event | None = None
+
+    async def look(self) -> Found:
+        self.looks += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        else:
+            await asyncio.sleep(0)
+        if self.failing:
+            raise DatabaseUnavailable
+        if self.partitions:
+            self.partitions -= 1
+            return Found(1)
+        return Found(ready_in_s=self.ready_in_s)
+
+
+@dataclass
+class Bench:
+    store: Store
+    waiting: PopWait[Found]
+    discarded: list[Found]
+
+    def poll(self, queue: str = "q", timeout_s: float = LONG_S, key: object = None) -> asyncio.Task[Found | None]:
+        look: Callable[[], Awaitable[Found]] = self.store.look
+        return asyncio.create_task(self.waiting.wait(key or (queue, None, "g"), queue, look, timeout_s))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """With a safety net so slow that only wake-ups can explain an answer."""
+    return make()
+
+
+def make(base_s: float = LONG_S, max_waiters: int = 10_000) -> Bench:
+    discarded: list[Found] = []
+    backoff = BackoffSettings(base_s=base_s, longest_s=LONG_S)
+    waiting = PopWait[Found](backoff, max_waiters=max_waiters, check_limit_s=30, discard=discarded.append)
+    return Bench(Store(), waiting, discarded)
+
+
+async def parked(bench: Bench, count: int, queue: str = "q") -> None:
+    async with asyncio.timeout(10):
+        while bench.waiting.parked().get(queue, 0) < count or bench.store.looks < count:
+            await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_there_is_returned_at_once(bench: Bench) -> None:
+    bench.store.partitions = 1
+    assert await bench.poll()
+    assert bench.waiting.parked() == {}
+
+
+async def test_a_push_wakes_a_parked_poll(bench: Bench) -> None:
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.partitions = 1
+    bench.waiting.wake("q")
+    assert await poll
+
+
+async def test_a_push_elsewhere_costs_nothing(bench: Bench) -> None:
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.waiting.wake("another queue")
+    await asyncio.sleep(0)
+    assert bench.store.looks == 1
+    poll.cancel()
+
+
+async def test_a_push_during_the_first_look_is_not_missed(bench: Bench) -> None:
+    bench.store.gate = asyncio.Event()
+    poll = bench.poll()
+    while bench.store.looks == 0:
+        await asyncio.sleep(0)
+    bench.waiting.wake("q")
+    bench.store.gate.set()
+    while bench.store.looks == 1:
+        await asyncio.sleep(0)
+    bench.store.partitions = 1
+    bench.waiting.wake("q")
+    assert await poll
+    assert bench.store.looks >= 2
+
+
+async def test_one_message_for_many_waiters_costs_few_looks(bench: Bench) -> None:
+    polls = [bench.poll() for _ in range(500)]
+    await parked(bench, 500)
+    before = bench.store.looks
+    bench.store.partitions = 1
+    bench.waiting.wake("q")
+    done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(done) == 1
+    assert polls[0] in done, "the one that waited longest is served first"
+    assert bench.store.looks - before <= 4
+    for poll in polls:
+        poll.cancel()
+
+
+async def test_many_messages_serve_many_waiters_with_one_wake_up(bench: Bench) -> None:
+    polls = [bench.poll() for _ in range(100)]
+    await parked(bench, 100)
+    bench.store.partitions = 100
+    bench.waiting.wake("q", 1)
+    assert all(await asyncio.gather(*polls))
+
+
+async def test_the_deadline_ends_a_poll_with_nothing(bench: Bench) -> None:
+    assert await bench.poll(timeout_s=0.01) is None
+    assert bench.waiting.statistics()["waiters"] == 0
+
+
+async def test_it_looks_again_at_the_moment_that_was_named(bench: Bench) -> None:
+    bench.store.ready_in_s = 0.01
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.partitions = 1
+    assert await asyncio.wait_for(poll, 10)
+
+
+async def test_it_looks_again_by_itself() -> None:
+    bench = make(base_s=0.01)
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.partitions = 1
+    assert await asyncio.wait_for(poll, 10)
+
+
+async def test_a_failing_look_keeps_the_poll_waiting() -> None:
+    bench = make(base_s=0.01)
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.failing = True
+    looks = bench.store.looks
+    while bench.store.looks < looks + 2:
+        await asyncio.sleep(0)
+    bench.store.failing = False
+    bench.store.partitions = 1
+    assert await asyncio.wait_for(poll, 10)
+
+
+async def test_a_failure_at_the_first_look_is_told(bench: Bench) -> None:
+    bench.store.failing = True
+    with pytest.raises(DatabaseUnavailable):
+        await bench.poll()
+
+
+async def test_what_was_found_for_a_client_that_has_gone_is_given_back(bench: Bench) -> None:
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.gate = asyncio.Event()
+    looks = bench.store.looks
+    bench.store.partitions = 1
+    bench.waiting.wake("q")
+    while bench.store.looks == looks:
+        await asyncio.sleep(0)
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    bench.store.gate.set()
+    while not bench.discarded:
+        await asyncio.sleep(0)
+    assert bench.discarded == [Found(1)]
+
+
+async def test_polls_over_several_queues_are_woken_by_any(bench: Bench) -> None:
+    poll = bench.poll(ANY_QUEUE, key="filter")
+    while bench.store.looks < 1:
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    bench.store.partitions = 1
+    bench.waiting.wake("whatever")
+    assert await poll
+
+
+async def test_closing_answers_everyone(bench: Bench) -> None:
+    polls = [bench.poll() for _ in range(3)]
+    await parked(bench, 3)
+    bench.waiting.close()
+    assert await asyncio.gather(*polls) == [None, None, None]
+
+
+async def test_too_many_waiters_are_refused() -> None:
+    bench = make(max_waiters=1)
+    poll = bench.poll()
+    await parked(bench, 1)
+    with pytest.raises(Overloaded):
+        await bench.poll()
+    poll.cancel()
+
+
+async def test_statistics(bench: Bench) -> None:
+    polls = [bench.poll(), bench.poll(), bench.poll("other")]
+    await parked(bench, 2)
+    assert bench.waiting.parked() == {"q": 2, "other": 1}
+    assert bench.waiting.statistics()["groups_tracked"] == 2
+    for poll in polls:
+        poll.cancel()
+    await asyncio.gather(*polls, return_exceptions=True)
+    assert bench.waiting.statistics() == {
+        "groups_tracked": 0,
+        "groups_in_flight": 0,
+        "groups_backed_off": 0,
+        "waiters": 0,
+    }

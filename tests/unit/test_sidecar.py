@@ -1,0 +1,211 @@
+"""The sidecar's lanes: merging, fairness, isolation, and callers who go away. No database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from queenmq.engine.sidecar import Lane, Policy
+from queenmq.errors import DatabaseUnavailable, InternalError, InvalidRequest, Overloaded
+from queenmq.storage.database import TryAgain
+
+POLICY = Policy(preferred=3, max_hold_s=60.0, max_requests=100, max_weight=1000, max_concurrent=2, max_pending=10)
+
+
+class Backend:
+    """Stands for the database: notes every call and lets it go on when told."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.fails: Callable[[list[str]], Exception | None] = lambda requests: None
+
+    async def run(self, requests: list[str]) -> list[str]:
+        self.calls.append(requests)
+        await self.gate.wait()
+        error = self.fails(requests)
+        if error is not None:
+            raise error
+        return [request.upper() for request in requests]
+
+
+async def turns(count: int = 5) -> None:
+    """Let everything that is ready run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_an_idle_lane_answers_at_once() -> None:
+    backend = Backend()
+    lane = Lane("test", backend.run, POLICY)
+    assert await lane.submit("a", "k") == "A"
+    assert backend.calls == [["a"]]
+
+
+async def test_what_waits_is_merged_when_the_call_returns() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    lane = Lane("test", backend.run, POLICY)
+    first = asyncio.create_task(lane.submit("a", "k"))
+    await turns()
+    others = [asyncio.create_task(lane.submit(name, "k")) for name in "bc"]
+    await turns()
+    assert backend.calls == [["a"]], "two are not worth a second call while one runs"
+    backend.gate.set()
+    assert await asyncio.gather(first, *others) == ["A", "B", "C"]
+    assert backend.calls == [["a"], ["b", "c"]]
+
+
+async def test_enough_waiting_requests_start_a_second_call() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    lane = Lane("test", backend.run, POLICY)
+    tasks = [asyncio.create_task(lane.submit("a", "k"))]
+    await turns()
+    tasks += [asyncio.create_task(lane.submit(name, "k")) for name in "bcd"]
+    await turns()
+    assert backend.calls == [["a"], ["b", "c", "d"]]
+    backend.gate.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_a_request_is_held_no_longer_than_allowed() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    policy = Policy(preferred=3, max_hold_s=0.01, max_requests=100, max_weight=1000, max_concurrent=2, max_pending=10)
+    lane = Lane("test", backend.run, policy)
+    tasks = [asyncio.create_task(lane.submit("a", "k"))]
+    await turns()
+    tasks.append(asyncio.create_task(lane.submit("b", "k")))
+    async with asyncio.timeout(10):
+        while len(backend.calls) < 2:
+            await asyncio.sleep(0)
+    backend.gate.set()
+    assert await asyncio.gather(*tasks) == ["A", "B"]
+
+
+async def test_a_flooded_queue_does_not_starve_another() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    policy = Policy(preferred=1, max_hold_s=0, max_requests=2, max_weight=1000, max_concurrent=1, max_pending=100)
+    lane = Lane("test", backend.run, policy)
+    tasks = [asyncio.create_task(lane.submit("x", "flood"))]
+    await turns()
+    tasks += [asyncio.create_task(lane.submit("x", "flood")) for _ in range(20)]
+    tasks.append(asyncio.create_task(lane.submit("quiet", "quiet")))
+    await turns()
+    backend.gate.set()
+    await asyncio.gather(*tasks)
+    assert "quiet" in backend.calls[1]
+
+
+async def test_only_the_guilty_request_fails() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    backend.fails = lambda requests: InvalidRequest("bad") if "bad" in requests else None
+    policy = Policy(preferred=1, max_hold_s=0, max_requests=100, max_weight=1000, max_concurrent=1, max_pending=100)
+    lane = Lane("test", backend.run, policy)
+    names = ["x", "a", "b", "bad", "c", "d"]
+    tasks = [asyncio.create_task(lane.submit(name, name)) for name in names]
+    await turns()
+    backend.gate.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [r for r in results if isinstance(r, str)] == ["X", "A", "B", "C", "D"]
+    assert isinstance(results[3], InvalidRequest)
+
+
+async def test_an_unforeseen_error_becomes_an_internal_error() -> None:
+    backend = Backend()
+    backend.fails = lambda requests: RuntimeError("bug")
+    with pytest.raises(InternalError):
+        await Lane("test", backend.run, POLICY).submit("a", "k")
+
+
+async def test_an_unavailable_database_fails_everyone_without_splitting() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    backend.fails = lambda requests: DatabaseUnavailable()
+    lane = Lane("test", backend.run, POLICY)
+    tasks = [asyncio.create_task(lane.submit(name, "k")) for name in "abc"]
+    await turns()
+    backend.gate.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(r, DatabaseUnavailable) for r in results)
+    assert backend.calls == [["a", "b", "c"]]
+
+
+async def test_what_may_be_repeated_waits_out_a_short_outage() -> None:
+    backend = Backend()
+    backend.fails = lambda requests: DatabaseUnavailable() if len(backend.calls) < 3 else None
+    lane = Lane("test", backend.run, POLICY, repeat_for_s=30)
+    assert await lane.submit("a", "k") == "A"
+    assert len(backend.calls) == 3
+
+
+async def test_a_deadlock_is_tried_again() -> None:
+    backend = Backend()
+    backend.fails = lambda requests: TryAgain("deadlock") if len(backend.calls) < 3 else None
+    assert await Lane("test", backend.run, POLICY).submit("a", "k") == "A"
+
+
+async def test_the_result_of_a_caller_who_went_away_is_reported() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    orphans: list[str] = []
+    lane = Lane("test", backend.run, POLICY, orphaned=orphans.append)
+    task = asyncio.create_task(lane.submit("a", "k"))
+    await turns()
+    task.cancel()
+    await turns()
+    backend.gate.set()
+    await lane.close()
+    assert orphans == ["A"]
+
+
+async def test_a_caller_who_goes_in_the_moment_of_the_result_is_reported_too() -> None:
+    backend = Backend()
+    orphans: list[str] = []
+    lane = Lane("test", backend.run, POLICY, orphaned=orphans.append)
+    task = asyncio.create_task(lane.submit("a", "k"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+        if lane.calls:
+            break
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert orphans == ["A"]
+
+
+async def test_a_request_whose_caller_left_before_its_turn_is_not_run() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    lane = Lane("test", backend.run, POLICY)
+    first = asyncio.create_task(lane.submit("a", "k"))
+    await turns()
+    second = asyncio.create_task(lane.submit("b", "k"))
+    await turns()
+    second.cancel()
+    await turns()
+    backend.gate.set()
+    await first
+    await lane.close()
+    assert backend.calls == [["a"]]
+
+
+async def test_a_full_lane_refuses() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    policy = Policy(preferred=99, max_hold_s=60, max_requests=1, max_weight=9, max_concurrent=1, max_pending=2)
+    lane = Lane("test", backend.run, policy)
+    tasks = [asyncio.create_task(lane.submit("a", "k"))]
+    await turns()
+    tasks += [asyncio.create_task(lane.submit("a", "k")) for _ in range(2)]
+    await turns()
+    with pytest.raises(Overloaded):
+        await lane.submit("one too many", "k")
+    backend.gate.set()
+    await asyncio.gather(*tasks)
