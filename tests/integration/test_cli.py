@@ -15,10 +15,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import asyncpg
 import pytest
@@ -119,7 +118,11 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def queen(
-    data: Path, *arguments: str, code: str = QUEEN, stdout: IO[bytes] | int | None = None, **more: str
+    data: Path,
+    *arguments: str,
+    code: str = QUEEN,
+    stdout: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Command]:
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
@@ -128,7 +131,7 @@ def queen(
                 [sys.executable, "-c", code, *arguments],
                 stdout=out_file if stdout is None else stdout,
                 stderr=err_file,
-                env=environment(data, **more),
+                env=environment(data, **(variables or {})),
             )
         try:
             yield Command(process, out, err)
@@ -141,12 +144,12 @@ def queen(
 
 
 def stand_in(data: Path, *arguments: str, **more: str) -> contextlib.AbstractContextManager[Command]:
-    return queen(data, "serve", *arguments, code=STAND_IN + QUEEN, **more)
+    return queen(data, "serve", *arguments, code=STAND_IN + QUEEN, variables=more)
 
 
 def refused(data: Path, *arguments: str, code: str = STAND_IN + QUEEN, **more: str) -> str:
     """The one sentence with which a start is refused."""
-    with queen(data, *(arguments or ("serve",)), code=code, **more) as command:
+    with queen(data, *(arguments or ("serve",)), code=code, variables=more) as command:
         assert command.process.wait(PATIENCE_S) == 1
         assert command.stdout == ""
         sentence = command.stderr.splitlines()[-1]
@@ -387,7 +390,7 @@ def test_two_real_servers_share_the_bundled_database(data: Path, tmp_path: Path)
     with queen(data, "serve") as first:
         base = first.until_up()
         url = DataFolder(data).credentials().url()
-        with queen(tmp_path / "unused", "serve", DATABASE_URL=url) as second:
+        with queen(tmp_path / "unused", "serve", variables={"DATABASE_URL": url}) as second:
             other = second.until_up()
             call(f"{base}/api/v1/push", {"items": [{"queue": "shared", "payload": 1}]})
             _, answer = call(f"{other}/api/v1/pop/queue/shared?autoAck=true")

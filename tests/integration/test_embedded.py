@@ -300,7 +300,7 @@ async def test_killed_postmaster_is_restarted_by_the_watcher(tmp_path: Path) -> 
 
 async def test_busy_children_of_a_killed_postmaster_do_not_block_the_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as (database, url):
-        busy = await asyncpg.connect(url)
+        busy = await asyncpg.connect(url, server_settings={"statement_timeout": f"{2 * PATIENCE_S:.0f}s"})
         # Pure computing never looks whether the postmaster is alive, so this child stays behind.
         work = asyncio.create_task(busy.execute("DO $$ BEGIN LOOP NULL; END LOOP; END $$"))
         active = "SELECT true FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import asyncpg
 
 from queenmq.config import Settings
-from queenmq.errors import DatabaseUnavailable, InternalError, StartupError
+from queenmq.errors import DatabaseUnavailable, InternalError, QueenError, StartupError
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,9 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
 
 
 def translate(error: BaseException) -> BaseException:
-    """Our error for one that asyncpg raised. What is nobody's fault but ours is logged here."""
+    """Our error for one that asyncpg raised; ours stay. What is nobody's fault but ours is logged here."""
+    if isinstance(error, QueenError):
+        return error
     if isinstance(error, asyncpg.PostgresError):
         match error.sqlstate:
             case "QN001":
