@@ -48,6 +48,7 @@ class HttpFront:
         self.connections_total = 0
         self.connections_refused = 0
         self.requests_total = 0
+        self.refusals_total = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self._clock = clock or SystemClock()

@@ -16,6 +16,7 @@ import msgspec
 from queenmq.errors import InvalidRequest
 
 JSON = b"application/json"
+BODILESS = frozenset({204, 304})
 
 _CORS = (
     b"Access-Control-Allow-Origin: *\r\n"
@@ -24,7 +25,6 @@ _CORS = (
     b"Access-Control-Max-Age: 86400\r\n"
 )
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-_BODILESS = frozenset({204, 304})
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -77,7 +77,7 @@ def head_of(response: Response, keep_alive: bool) -> bytes:
     """Everything of the answer that goes before its body, the empty line included."""
     block = _head_block(response.status, response.content_type, keep_alive)
     extra = b"".join([b"%b: %b\r\n" % header for header in response.headers]) if response.headers else b""
-    if response.status in _BODILESS:
+    if response.status in BODILESS:
         return b"%b%b\r\n" % (block, extra)
     return b"%b%d\r\n%b\r\n" % (block, len(response.body), extra)
 
@@ -87,7 +87,7 @@ def _head_block(status: int, content_type: bytes, keep_alive: bool) -> bytes:
     # "keep-alive" is said to everyone because HTTP/1.0 clients need to hear it.
     connection = b"keep-alive" if keep_alive else b"close"
     head = b"HTTP/1.1 %d %b\r\n%bConnection: %b\r\n" % (status, _REASONS.get(status, b"Unknown"), _CORS, connection)
-    if status in _BODILESS:
+    if status in BODILESS:
         return head
     return b"%bContent-Type: %b\r\nContent-Length: " % (head, content_type)
 
