@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import threading
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from queenmq.clock import Clock, SystemClock
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _RANDOM_BITS = 62
 _COUNTER_BITS = 12
+_STOCK = 512
 _VERSION = 0x7 << 76
 _VARIANT = 0b10 << 62
 
@@ -27,18 +29,32 @@ class Uuid7Source:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._last = 0
+        self._stock: list[int] = []
+        self._stock_owner = 0  # a forked child must not draw the same numbers
 
     def next(self) -> UUID:
         return UUID(int=self.next_int())
+
+    def next_text(self) -> str:
+        """The canonical form, without the detour over an object."""
+        digits = f"{self.next_int():032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def next_int(self) -> int:
         tick = int(self._clock.wall() * 1000) << _COUNTER_BITS
         with self._lock:
             self._last = max(self._last + 1, tick)
             stamp = self._last
+            entropy = self._entropy()
         milliseconds, counter = stamp >> _COUNTER_BITS, stamp & ((1 << _COUNTER_BITS) - 1)
-        entropy = int.from_bytes(os.urandom(8), "big") >> (64 - _RANDOM_BITS)
         return milliseconds << 80 | _VERSION | counter << 64 | _VARIANT | entropy
+
+    def _entropy(self) -> int:
+        """62 bits from the system's source, which is asked only once for many."""
+        if not self._stock or self._stock_owner != os.getpid():
+            self._stock = list(struct.unpack(f"<{_STOCK}Q", os.urandom(_STOCK * 8)))
+            self._stock_owner = os.getpid()
+        return self._stock.pop() >> (64 - _RANDOM_BITS)
 
 
 _source = Uuid7Source()
@@ -46,6 +62,10 @@ _source = Uuid7Source()
 
 def uuid7() -> UUID:
     return _source.next()
+
+
+def uuid7_text() -> str:
+    return _source.next_text()
 
 
 def is_uuid(text: str) -> bool:

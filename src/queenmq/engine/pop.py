@@ -17,7 +17,7 @@ from queenmq.engine.lease import Leases
 from queenmq.engine.pop_wait import ANY_QUEUE, PopWait
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.errors import DatabaseUnavailable, QueenError
-from queenmq.ids import uuid7
+from queenmq.ids import uuid7_text
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -35,7 +35,7 @@ class Claim:
     partitions: int
     auto_ack: bool
     start: Start
-    lease_id: str = field(default_factory=lambda: str(uuid7()))
+    lease_id: str = field(default_factory=uuid7_text)
 
 
 @dataclass(slots=True)
