@@ -172,10 +172,12 @@ class Popper:
         results = [Delivered(claim) for claim in claims]
         for row in rows:
             result = results[row["request"] - 1]
-            if row["message_id"] is None:
-                result.subscribed = False
-            else:
+            if row["message_id"] is not None:
                 result.messages.append(self._delivery(row))
+            elif row["ready_in_ms"] is not None:
+                result.ready_in_s = row["ready_in_ms"] / 1000
+            else:
+                result.subscribed = False
         return results
 
     async def _call(self, claims: list[Claim]) -> list[asyncpg.Record]:

@@ -4,7 +4,7 @@
 -- p_required not null makes it the acknowledging half of a transaction: an ack without a lease must belong to one of
 -- these leases (if there are any), a missing group is the one that holds such a lease, and `failed` goes to the dead
 -- letters at once.
--- Locks: rows of partition_consumers by (partition, group); then what queen.settle takes, without waiting.
+-- Locks: rows of partition_consumers by (partition, group); then heads that the acks reach, without waiting.
 CREATE OR REPLACE FUNCTION queen.ack(
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
     p_required uuid[] DEFAULT NULL)
@@ -13,27 +13,43 @@ RETURNS TABLE (index integer, problem text, queue_name text, partition_name text
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now    timestamptz;
-    v_groups text[];
+    v_now     timestamptz;
+    v_groups  text[] := p_group;
+    v_offsets bigint[];
+    v_held    uuid[];
 BEGIN
-    SELECT array_agg(coalesce(t.grp, held.grp, '__QUEUE_MODE__') ORDER BY t.i) INTO v_groups
-    FROM unnest(p_partition, p_group) WITH ORDINALITY AS t (part, grp, i)
-    LEFT JOIN LATERAL (
-        SELECT min(c.consumer_group) AS grp FROM queen.partition_consumers c
-        WHERE t.grp IS NULL AND c.partition_id = t.part AND c.lease_id = ANY (p_required)
-          AND c.lease_expires_at > clock_timestamp()
-        HAVING count(*) = 1
-    ) held ON true;
+    IF array_position(p_group, NULL) IS NOT NULL THEN
+        SELECT array_agg(coalesce(t.grp, held.grp, '__QUEUE_MODE__') ORDER BY t.i) INTO v_groups
+        FROM unnest(p_partition, p_group) WITH ORDINALITY AS t (part, grp, i)
+        LEFT JOIN LATERAL (
+            SELECT min(c.consumer_group) AS grp FROM queen.partition_consumers c
+            WHERE t.grp IS NULL AND c.partition_id = t.part AND c.lease_id = ANY (p_required)
+              AND c.lease_expires_at > clock_timestamp()
+            HAVING count(*) = 1
+        ) held ON true;
+    END IF;
+
+    SELECT array_agg(m."offset" ORDER BY t.i) INTO v_offsets
+    FROM unnest(p_partition, p_transaction) WITH ORDINALITY AS t (part, tx, i)
+    LEFT JOIN queen.messages m ON m.partition_id = t.part AND m.transaction_id = t.tx;
 
     PERFORM 1 FROM queen.partition_consumers c
     JOIN (SELECT DISTINCT part, grp COLLATE "C" AS grp FROM unnest(p_partition, v_groups) AS u (part, grp)) t
       ON c.partition_id = t.part AND c.consumer_group = t.grp
     ORDER BY c.partition_id, c.consumer_group FOR NO KEY UPDATE OF c;
 
+    -- Only a group that reaches the head may fall asleep, and only under the head's lock (see queen.settle).
+    SELECT array_agg(x.partition_id) INTO v_held FROM (
+        SELECT l.partition_id FROM queen.partition_lookup l
+        JOIN (SELECT part, max(o) AS o FROM unnest(p_partition, v_offsets) AS u (part, o) GROUP BY part) t
+          ON l.partition_id = t.part AND l.last_offset <= t.o
+        FOR NO KEY UPDATE OF l SKIP LOCKED
+    ) x;
+
     v_now := clock_timestamp();
     RETURN QUERY
     WITH item AS MATERIALIZED (
-        SELECT t.i, t.part, t.grp, t.error, m."offset",
+        SELECT t.i, t.part, t.grp, t.error, t."offset",
                CASE WHEN t.status = 'success' THEN 'completed'
                     WHEN t.status = 'failed' AND (p_required IS NOT NULL OR c.attempts >= q.retry_limit) THEN 'exhausted'
                     ELSE t.status END AS verdict,
@@ -44,11 +60,10 @@ BEGIN
                         AND CASE WHEN t.lease IS NOT NULL THEN c.lease_id = t.lease
                                  WHEN cardinality(p_required) > 0 THEN c.lease_id = ANY (p_required)
                                  ELSE true END, false) AS live,
-               m."offset" <= c.position OR c.done @> m."offset" AS finished,
-               coalesce(c.lease_offsets @> m."offset", false) AS leased
-        FROM unnest(p_partition, p_transaction, v_groups, p_lease, p_status, p_error)
-             WITH ORDINALITY AS t (part, tx, grp, lease, status, error, i)
-        LEFT JOIN queen.messages m ON m.partition_id = t.part AND m.transaction_id = t.tx
+               t."offset" <= c.position OR c.done @> t."offset" AS finished,
+               coalesce(c.lease_offsets @> t."offset", false) AS leased
+        FROM unnest(p_partition, v_offsets, v_groups, p_lease, p_status, p_error)
+             WITH ORDINALITY AS t (part, "offset", grp, lease, status, error, i)
         LEFT JOIN queen.partitions p ON p.id = t.part
         LEFT JOIN queen.queues q ON q.id = p.queue_id
         LEFT JOIN queen.partition_consumers c ON c.partition_id = t.part AND c.consumer_group = t.grp
@@ -96,10 +111,15 @@ BEGIN
                             ELSE c.attempts END,
             retry_at = CASE WHEN g.failed THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
                             ELSE c.retry_at END,
+            ready_at = CASE
+                WHEN NOT g.released AND c.lease_id IS NOT NULL THEN c.ready_at
+                WHEN g.position >= l.last_offset AND g.part = ANY (v_held) THEN NULL
+                ELSE greatest(v_now, CASE WHEN g.failed THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
+                                          ELSE c.retry_at END) END,
             total_consumed = c.total_consumed + g.n,
             last_consumed_at = CASE WHEN g.n > 0 THEN v_now ELSE c.last_consumed_at END
-        FROM goal g, queen.queues q
-        WHERE c.partition_id = g.part AND c.consumer_group = g.grp AND q.id = c.queue_id
+        FROM goal g, queen.queues q, queen.partition_lookup l
+        WHERE c.partition_id = g.part AND c.consumer_group = g.grp AND q.id = c.queue_id AND l.partition_id = g.part
         RETURNING c.partition_id AS part, c.consumer_group AS grp, g.released
     ), buried AS (
         SELECT e.i, queen.bury(e.part, e.grp, int8multirange(int8range(e."offset", e."offset", '[]')),
@@ -119,8 +139,11 @@ BEGIN
     LEFT JOIN buried b ON b.i = j.i
     ORDER BY j.i;
 
+    -- Delays and windows have their own idea of when the rest may be read.
     PERFORM queen.settle(array_agg(c.partition_id), array_agg(c.consumer_group), false)
     FROM (SELECT DISTINCT part, grp COLLATE "C" AS grp FROM unnest(p_partition, v_groups) AS u (part, grp)) t
     JOIN queen.partition_consumers c ON c.partition_id = t.part AND c.consumer_group = t.grp
-    WHERE c.lease_id IS NULL;
+    JOIN queen.queues q ON q.id = c.queue_id AND q.delayed_processing_s + q.window_buffer_s > 0
+    WHERE c.lease_id IS NULL AND c.ready_at IS NOT NULL
+    HAVING count(*) > 0;
 END $$;

@@ -4,20 +4,20 @@
 CREATE OR REPLACE FUNCTION queen.delete_group(p_group text, p_queue text, p_metadata boolean)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
+    v_queues  uuid[];
     v_deleted integer;
 BEGIN
-    PERFORM 1 FROM queen.queues q
-    WHERE (p_queue IS NULL OR q.name = p_queue)
-      AND EXISTS (SELECT 1 FROM queen.partition_consumers c WHERE c.consumer_group = p_group AND c.queue_id = q.id)
-    ORDER BY q.id FOR UPDATE;
+    SELECT array_agg(x.id) INTO v_queues FROM (
+        SELECT q.id FROM queen.queues q
+        WHERE (p_queue IS NULL OR q.name = p_queue)
+          AND EXISTS (SELECT 1 FROM queen.partition_consumers c WHERE c.queue_id = q.id AND c.consumer_group = p_group)
+        ORDER BY q.id FOR UPDATE OF q
+    ) x;
 
-    PERFORM 1 FROM queen.partition_consumers c
-    WHERE c.consumer_group = p_group
-      AND (p_queue IS NULL OR c.queue_id = (SELECT id FROM queen.queues WHERE name = p_queue))
-    ORDER BY c.partition_id FOR UPDATE;
-    DELETE FROM queen.partition_consumers c
-    WHERE c.consumer_group = p_group
-      AND (p_queue IS NULL OR c.queue_id = (SELECT id FROM queen.queues WHERE name = p_queue));
+    PERFORM 1 FROM queen.partition_consumers
+    WHERE queue_id = ANY (v_queues) AND consumer_group = p_group
+    ORDER BY partition_id FOR UPDATE;
+    DELETE FROM queen.partition_consumers WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     GET DIAGNOSTICS v_deleted = ROW_COUNT;
 
     IF p_metadata THEN

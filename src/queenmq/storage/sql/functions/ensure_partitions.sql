@@ -11,12 +11,18 @@ BEGIN
     ORDER BY t.name
     ON CONFLICT (name) DO NOTHING;
 
+    -- A queue that is deleted just now is waited for and passed over: the caller looks again.
+    PERFORM 1 FROM queen.queues WHERE name = ANY (p_queues) ORDER BY name FOR KEY SHARE;
+
     INSERT INTO queen.partitions (queue_id, name)
     SELECT q.id, t.partition
     FROM (SELECT DISTINCT queue COLLATE "C" AS queue, partition COLLATE "C" AS partition
           FROM unnest(p_queues, p_partitions) AS u (queue, partition)) t
     JOIN queen.queues q ON q.name = t.queue
-    WHERE NOT EXISTS (SELECT 1 FROM queen.partitions p WHERE p.queue_id = q.id AND p.name = t.partition)
+    LEFT JOIN LATERAL (
+        SELECT p.id FROM queen.partitions p WHERE p.queue_id = q.id AND p.name = t.partition LIMIT 1
+    ) p ON true
+    WHERE p.id IS NULL
     ORDER BY q.name, t.partition
     ON CONFLICT (queue_id, name) DO NOTHING;
 END $$;

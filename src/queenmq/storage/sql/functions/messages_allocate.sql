@@ -2,11 +2,16 @@
 -- Locks: the partition's row in partition_lookup, to the end of the transaction.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE queen.partition_lookup SET last_offset = last_offset + 1
-    WHERE partition_id = NEW.partition_id
-    RETURNING last_offset, greatest(NEW.created_at, last_message_at) INTO NEW."offset", NEW.created_at;
+    SELECT last_offset + 1, greatest(NEW.created_at, last_message_at) INTO NEW."offset", NEW.created_at
+    FROM queen.partition_lookup WHERE partition_id = NEW.partition_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE foreign_key_violation USING MESSAGE = format('partition %s does not exist', NEW.partition_id);
+    END IF;
+    -- A row that will be refused for its transaction id (ON CONFLICT DO NOTHING) must not use up an offset.
+    PERFORM 1 FROM queen.messages
+    WHERE partition_id = NEW.partition_id AND transaction_id = NEW.transaction_id;
+    IF NOT FOUND THEN
+        UPDATE queen.partition_lookup SET last_offset = NEW."offset" WHERE partition_id = NEW.partition_id;
     END IF;
     RETURN NEW;
 END $$;

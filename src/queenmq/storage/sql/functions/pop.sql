@@ -1,8 +1,9 @@
 -- Claim partitions for a merged batch of pops and return their messages.
 -- The arrays run in parallel, one element a request; a null partition means any. A request gets up to p_batch messages
 -- from up to p_partitions partitions, under its own lease, or consumed at once with p_auto_ack.
--- A returned row without a message says that this request's group is not subscribed yet: call queen.subscribe, then
--- pop again. Requests that get nothing have no row.
+-- A returned row without a message is about a request that got nothing: with ready_in_ms, something may be there after that
+-- time (a lease ends, a delay or window ripens); without, its group is not subscribed yet: call queen.subscribe, then
+-- pop again. A request that got nothing and has no row waits for a push.
 -- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
 -- pop could deliver is hidden from it. Then what queen.settle takes.
 CREATE OR REPLACE FUNCTION queen.pop(
@@ -10,7 +11,7 @@ CREATE OR REPLACE FUNCTION queen.pop(
     p_auto_ack boolean[], p_lease uuid[])
 RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_id uuid, transaction_id text,
                trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
-               retry_count integer)
+               retry_count integer, ready_in_ms double precision)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -24,6 +25,8 @@ DECLARE
     v_want     integer;
     v_ids      uuid[];
     v_empty    uuid[];
+    v_held     uuid[];
+    v_ready    timestamptz;
     v_rows     integer;
 BEGIN
     FOR r IN
@@ -47,7 +50,7 @@ BEGIN
         END IF;
         IF NOT FOUND THEN
             RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
-                                NULL::timestamptz, NULL::integer
+                                NULL::timestamptz, NULL::integer, NULL::double precision
                          FROM unnest(r.requests) AS t (i);
             CONTINUE;
         END IF;
@@ -80,6 +83,17 @@ BEGIN
                 PERFORM queen.skip_older(t.id, r.grp, v_now - make_interval(secs => v_queue.ttl_s),
                                          v_queue.dead_letter_queue, 'Message expired (ttl)')
                 FROM unnest(v_ids) AS t (id);
+            END IF;
+
+            v_held := NULL;
+            IF r.auto_ack THEN
+                -- Only a group that reaches the head may fall asleep, and only under its lock (see queen.settle).
+                SELECT array_agg(x.partition_id) INTO v_held FROM (
+                    SELECT l.partition_id FROM queen.partition_lookup l
+                    JOIN queen.partition_consumers c ON c.partition_id = l.partition_id AND c.consumer_group = r.grp
+                    WHERE l.partition_id = ANY (v_ids) AND l.last_offset <= c.position + v_left
+                    FOR NO KEY UPDATE OF l SKIP LOCKED
+                ) x;
             END IF;
 
             RETURN QUERY
@@ -118,8 +132,12 @@ BEGIN
                         WHEN k.n = k.last - k.first + 1 THEN int8multirange(int8range(k.first, k.last, '[]'))
                         ELSE (SELECT range_agg(int8range(o."offset", o."offset", '[]')) FROM picked o WHERE o.part = k.part)
                     END,
-                    ready_at = CASE WHEN r.auto_ack THEN clock_timestamp() ELSE
-                        v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60)) END,
+                    ready_at = CASE
+                        WHEN NOT r.auto_ack THEN
+                            v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60))
+                        WHEN k.part = ANY (v_held) AND k.last >= (
+                            SELECT l.last_offset FROM queen.partition_lookup l WHERE l.partition_id = k.part) THEN NULL
+                        ELSE clock_timestamp() END,
                     retry_at = NULL,
                     attempts = CASE WHEN r.auto_ack THEN 0 ELSE c.attempts END,
                     total_consumed = c.total_consumed + CASE WHEN r.auto_ack THEN k.n ELSE 0 END,
@@ -129,7 +147,7 @@ BEGIN
                 RETURNING c.partition_id AS part, k.slot
             )
             SELECT r.requests[v_next - 1 + t.slot], k.part, p.name, k.id, k.transaction_id, k.trace_id, k.payload,
-                   k.is_encrypted, k.producer_sub, k.created_at, k.attempts
+                   k.is_encrypted, k.producer_sub, k.created_at, k.attempts, NULL::double precision
             FROM taken t
             JOIN picked k ON k.part = t.part
             JOIN queen.partitions p ON p.id = k.part
@@ -147,13 +165,17 @@ BEGIN
                 WHERE c.partition_id = ANY (v_empty) AND c.consumer_group = r.grp AND c.lease_id IS NOT NULL;
                 PERFORM queen.settle(v_empty, array_fill(r.grp, ARRAY[cardinality(v_empty)]), true);
             END IF;
-            IF r.auto_ack THEN
+            IF r.auto_ack AND v_queue.delayed_processing_s > 0 THEN
                 PERFORM queen.settle(v_ids, array_fill(r.grp, ARRAY[cardinality(v_ids)]), false);
             END IF;
 
             IF r.parts = 1 THEN
                 v_next := v_next + cardinality(v_ids) - coalesce(cardinality(v_empty), 0);
-                EXIT WHEN cardinality(v_ids) < v_want;
+                IF r.auto_ack AND v_rows > 0 THEN
+                    v_now := clock_timestamp();     -- the same partitions may serve the next requests
+                ELSE
+                    EXIT WHEN cardinality(v_ids) < v_want;
+                END IF;
             ELSE
                 v_left := v_left - v_rows;
                 v_parts := v_parts - CASE WHEN v_empty IS NULL THEN 1 ELSE 0 END;
@@ -164,5 +186,22 @@ BEGIN
                 END IF;
             END IF;
         END LOOP;
+
+        IF v_next <= cardinality(r.requests) THEN
+            IF v_only IS NULL THEN
+                SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
+                WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.ready_at > v_now
+                ORDER BY c.ready_at LIMIT 1;
+            ELSE
+                SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
+                WHERE c.partition_id = v_only AND c.consumer_group = r.grp AND c.ready_at > v_now;
+            END IF;
+            IF v_ready IS NOT NULL THEN
+                RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
+                                    NULL::timestamptz, NULL::integer,
+                                    extract(epoch FROM v_ready - clock_timestamp())::double precision * 1000
+                             FROM unnest(r.requests[v_next:]) AS t (i);
+            END IF;
+        END IF;
     END LOOP;
 END $$;

@@ -26,7 +26,10 @@ BEGIN
         INTO partition_ids, v_limited, v_secret
         FROM unnest(p_queues, p_partitions) WITH ORDINALITY AS t (queue, partition, i)
         LEFT JOIN queen.queues q ON q.name = t.queue
-        LEFT JOIN queen.partitions p ON p.queue_id = q.id AND p.name = t.partition;
+        -- LIMIT keeps the planner at one probe a target, whatever it believes about the tables.
+        LEFT JOIN LATERAL (
+            SELECT p.id FROM queen.partitions p WHERE p.queue_id = q.id AND p.name = t.partition LIMIT 1
+        ) p ON true;
 
         IF array_position(partition_ids, NULL) IS NOT NULL THEN
             PERFORM queen.ensure_partitions(p_queues, p_partitions);
@@ -42,13 +45,13 @@ BEGIN
         IF v_limited IS NOT NULL THEN
             PERFORM 1 FROM queen.queues WHERE id = ANY (v_limited) ORDER BY id FOR NO KEY UPDATE;
         END IF;
-        PERFORM 1 FROM queen.partition_lookup
-        WHERE partition_id = ANY (partition_ids) ORDER BY partition_id FOR NO KEY UPDATE;
-
         SELECT array_agg(l.last_offset ORDER BY t.i), array_agg(l.last_message_at ORDER BY t.i)
         INTO v_base, v_at
-        FROM unnest(partition_ids) WITH ORDINALITY AS t (id, i)
-        JOIN queen.partition_lookup l ON l.partition_id = t.id;
+        FROM (
+            SELECT partition_id, last_offset, last_message_at FROM queen.partition_lookup
+            WHERE partition_id = ANY (partition_ids) ORDER BY partition_id FOR NO KEY UPDATE
+        ) l
+        JOIN unnest(partition_ids) WITH ORDINALITY AS t (id, i) ON t.id = l.partition_id;
         -- Fewer heads than targets: a queue was deleted while this call waited. It is made anew.
         EXIT WHEN cardinality(v_base) = cardinality(partition_ids);
         partition_ids := NULL;

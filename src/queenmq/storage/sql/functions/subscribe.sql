@@ -39,10 +39,14 @@ BEGIN
                CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
                     ELSE queen.offset_before(p.id, coalesce(s.since, v_since)) END,
                clock_timestamp()
-        FROM queen.partitions p
+        FROM (
+            -- A partition that is being dropped is waited for and passed over.
+            SELECT id, name FROM queen.partitions
+            WHERE queue_id = v_queue AND (p_partition IS NULL OR name = p_partition)
+            ORDER BY id FOR KEY SHARE
+        ) p
         LEFT JOIN queen.partition_subscriptions s
                ON s.queue_name = p_queue AND s.partition_name = p.name AND s.name = p_group
-        WHERE p.queue_id = v_queue AND (p_partition IS NULL OR p.name = p_partition)
         ORDER BY p.id
         ON CONFLICT (partition_id, consumer_group) DO NOTHING
         RETURNING partition_id

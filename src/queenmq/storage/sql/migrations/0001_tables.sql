@@ -95,15 +95,13 @@ CREATE TABLE queen.partition_consumers (
     PRIMARY KEY (partition_id, consumer_group)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX partition_consumers_ready ON queen.partition_consumers (queue_id, consumer_group, ready_at)
-    WHERE ready_at IS NOT NULL;
+CREATE INDEX partition_consumers_ready ON queen.partition_consumers (queue_id, consumer_group, ready_at);
 CREATE INDEX partition_consumers_lease ON queen.partition_consumers (lease_id) WHERE lease_id IS NOT NULL;
-CREATE INDEX partition_consumers_group ON queen.partition_consumers (consumer_group, queue_id);
 
 -- Dead letters are copies: they stay when retention removes the message.
 CREATE TABLE queen.dead_letter_queue (
     id              uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    queue_id        uuid NOT NULL REFERENCES queen.queues (id) ON DELETE CASCADE,
+    queue_id        uuid NOT NULL,
     partition_id    uuid NOT NULL,
     partition_name  text COLLATE "C" NOT NULL,
     consumer_group  text COLLATE "C" NOT NULL,

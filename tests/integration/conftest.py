@@ -1,0 +1,68 @@
+"""What the tests over HTTP share beyond the fixtures of every level."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import asyncpg
+import httpx
+import pytest
+
+from integration.queen import Queen
+
+if TYPE_CHECKING:
+    from conftest import Postgres
+
+SWEEP = "DELETE FROM queen.queues; DELETE FROM queen.consumer_groups; DELETE FROM queen.partition_subscriptions"
+OBJECTS = """
+    SELECT concat_ws(' ', (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc),
+                          (SELECT count(*) FROM pg_trigger), (SELECT count(*) FROM pg_constraint))
+"""
+
+
+@pytest.fixture
+def queen(http: httpx.AsyncClient) -> Queen:
+    """The verbs of the contract, spoken to the server of this test."""
+    return Queen(http)
+
+
+@pytest.fixture(scope="session")
+def swept() -> dict[str, str]:
+    """Databases that a test has left and that are empty again, with what they are made of."""
+    return {}
+
+
+@pytest.fixture
+async def database_url(request: pytest.FixtureRequest, postgres: Postgres, swept: dict[str, str]) -> AsyncIterator[str]:
+    """An empty database with the newest schema.
+
+    A new one costs more than most tests, so those that speak through `queen` hand theirs on, unless they changed
+    the schema.
+    """
+    if "queen" not in request.fixturenames:
+        url = await postgres.create()
+        yield url
+        await postgres.drop(url)
+        return
+    url, objects = swept.popitem() if swept else await _new(postgres)
+    yield url
+    if await _sweep(url) == objects:
+        swept[url] = objects
+    else:
+        await postgres.drop(url)
+
+
+async def _new(postgres: Postgres) -> tuple[str, str]:
+    url = await postgres.create()
+    return url, await _sweep(url)
+
+
+async def _sweep(url: str) -> str:
+    """Empty the database. Returns what it is made of."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(SWEEP)
+        return await connection.fetchval(OBJECTS)
+    finally:
+        await connection.close()

@@ -1,0 +1,1 @@
+"""Tests of creating and upgrading the schema."""
