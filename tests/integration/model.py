@@ -27,6 +27,9 @@ class Options:
     bury: bool = False  # deadLetterQueue
 
 
+NOBODY = "__QUEUE_MODE__"  # whose dead letters they are in a partition that no group reads
+
+
 @dataclass
 class Stored:
     offset: int
@@ -358,7 +361,7 @@ class Queue:
     def _bury(self, lane: Lane, offset: int, error: str) -> None:
         message = lane.partition.messages.get(offset)
         if message is not None:
-            self.letters.setdefault((lane.partition.name, lane.group, message.id), (error, lane.attempts))
+            self.letters[lane.partition.name, lane.group, message.id] = (error, lane.attempts)
 
     # Leases, time and seeking
 
@@ -404,14 +407,29 @@ class Queue:
         read = bool(lanes) and all(message.offset in lane.finished for lane in lanes)
         return message.aged and (even_unread or read)
 
-    def skip_free_lanes(self, partition: Partition, positions: dict[tuple[str, str], int], error: str) -> bool:
-        """Move the lanes without a live lease over what is too old. False if that left one behind."""
-        free = True
+    def skip_free_lanes(self, partition: Partition, positions: dict[tuple[str, str], int], error: str) -> int:
+        """Move the lanes without a live lease over what is too old. The offset up to which nobody needs it then."""
+        upto = partition.aged_upto()
+        lanes = [lane for lane in self.lanes.values() if lane.partition is partition]
+        needed = [upto]
+        for lane in lanes:
+            position = positions.get((partition.name, lane.group), 0)
+            if lane.leased():
+                needed.append(position)
+            else:
+                self._skip_aged(lane, position, error)
+        if not lanes and self.options.bury:
+            for message in partition.messages.values():
+                if message.aged:
+                    self.letters[partition.name, NOBODY, message.id] = (error, 0)
+        return min(needed)
+
+    def delete(self, partition: Partition, offsets: set[int]) -> None:
+        """Leases go on without what was deleted, and end if nothing is left of them."""
+        for offset in offsets:
+            del partition.messages[offset]
         for lane in self.lanes.values():
-            if lane.partition is not partition:
-                continue
-            if not lane.leased():
-                self._skip_aged(lane, positions.get((partition.name, lane.group), 0), error)
-            elif set(range(1, partition.aged_upto() + 1)) - lane.finished:
-                free = False
-        return free
+            if lane.partition is partition and lane.lease and lane.lease.unfinished & offsets:
+                lane.lease.unfinished -= offsets
+                if not lane.lease.unfinished:
+                    lane.lease = None

@@ -18,7 +18,7 @@ from queenmq.engine.pop_wait import ANY_QUEUE, PopWait
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
-from queenmq.storage.database import Database
+from queenmq.storage.database import Database, TryAgain
 from queenmq.storage.statements import statement
 
 _CHECK_GRACE_S = 5.0
@@ -113,10 +113,14 @@ class Popper:
         if wait_ms <= 0:
             return await self._claim(claim)
         key = (claim.queue, claim.partition, claim.group)
-        return await self.waiting.wait(key, claim.queue, lambda: self._claim(claim), wait_ms / 1000) or Delivered(claim)
+        look = lambda: self._claim(replace(claim, lease_id=uuid7_text()))  # noqa: E731 - a lease of its own each time
+        return await self.waiting.wait(key, claim.queue, look, wait_ms / 1000) or Delivered(claim)
 
     async def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Delivered:
         """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
+        if claim.start.mode == "new":
+            # A queue that appears while this pop waits is new from its first message on.
+            claim = replace(claim, start=Start("new", await self._database.fetchval(statement("now"))))
         if wait_ms <= 0:
             return await self._claim_matching(which, claim)
         look = lambda: self._claim_matching(which, claim)  # noqa: E731
@@ -139,12 +143,20 @@ class Popper:
         return await self.lane.submit(claim, claim.queue, min(claim.batch, self._max_weight))
 
     async def _claim_matching(self, which: Filter, claim: Claim) -> Delivered:
-        rows = await self._database.fetch(statement("queues_matching"), which.namespace, which.task, claim.group)
-        for row in rows:
-            found = await self._claim(replace(claim, queue=row["name"]))
+        for row in await self._matching(which, claim):
+            found = await self._claim(replace(claim, queue=row["name"], lease_id=uuid7_text()))
             if found.messages:
                 return found
         return Delivered(claim)
+
+    async def _matching(self, which: Filter, claim: Claim) -> list[asyncpg.Record]:
+        """The queues to try, in order. The group is subscribed to all of them first: `new` is new from this pop on."""
+        arguments = (statement("queues_matching"), which.namespace, which.task, claim.group)
+        rows = await self._database.fetch(*arguments)
+        strangers = [row["name"] for row in rows if not row["subscribed"]]
+        for name in strangers:
+            await self._subscribe(replace(claim, queue=name))
+        return await self._database.fetch(*arguments) if strangers else rows
 
     async def _subscribe(self, claim: Claim) -> None:
         """Subscribe the group; callers who want the same at the same time share one statement."""
@@ -164,6 +176,8 @@ class Popper:
     async def _run(self, claims: list[Claim]) -> list[Delivered]:
         try:
             rows = await self._call(claims)
+        except TryAgain:
+            raise
         except DatabaseUnavailable:
             # The claim may have been committed before the connection broke.
             for claim in claims:

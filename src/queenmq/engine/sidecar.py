@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from queenmq.core.fair_queue import FairQueue
 from queenmq.core.vegas import Vegas
-from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError, UnavailableError
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError
 from queenmq.storage.database import TryAgain
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class Lane(Generic[Request, Result]):
     async def _execute(self, batch: list[_Waiting[Request, Result]]) -> None:
         try:
             results = await self._run_measured(batch)
-        except UnavailableError as error:
+        except DatabaseUnavailable as error:
             self._fail(batch, error)
         except Exception as error:
             await self._isolate(batch, error)

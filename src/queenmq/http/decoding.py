@@ -21,7 +21,10 @@ Body = TypeVar("Body")
 _COMPLAINT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 _INDEX = re.compile(r"\[\d+\]")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 def decode(
@@ -70,17 +73,23 @@ def _explain(complaint: str, texts: Mapping[str, str]) -> InvalidRequest:
 
 
 def query_flag(request: Request, name: str, default: bool = False) -> bool:
-    value = request.query.get(name)
-    return default if value is None else value.lower() in ("true", "1")
-
-
-def query_integer(request: Request, name: str, default: int) -> int:
-    """An integer parameter; empty counts as absent. Raises InvalidRequest for anything else."""
+    """A flag in any case; empty counts as absent. Raises InvalidRequest for anything else."""
     value = request.query.get(name)
     if not value:
         return default
-    if not _INTEGER.fullmatch(value):
-        raise InvalidRequest(f"{name} must be an integer", name)
+    flag = _FLAGS.get(value.lower())
+    if flag is None:
+        raise InvalidRequest(f"{name} must be true or false", name)
+    return flag
+
+
+def query_integer(request: Request, name: str, default: int) -> int:
+    """An integer parameter of 64 bits; empty counts as absent. Raises InvalidRequest for anything else."""
+    value = request.query.get(name)
+    if not value:
+        return default
+    if not _INTEGER.fullmatch(value) or not MIN_INTEGER <= int(value) <= MAX_INTEGER:
+        raise InvalidRequest(f"{name} must be an integer of 64 bits", name)
     return int(value)
 
 

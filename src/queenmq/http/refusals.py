@@ -6,6 +6,7 @@ HttpError
 ├── TargetTooLong          414  the path and query are over the limit
 ├── HeadersTooLarge        431  the header block is over the limit
 ├── WrongMethod            405  a `MethodNotAllowed` that names what is allowed
+├── TooManyItems           413  an array of the request is over the limit
 └── TooManyConnections     503  the bound on open connections is reached
 """
 
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 from queenmq.errors import (
     HttpError,
+    InvalidRequest,
     MethodNotAllowed,
     Overloaded,
     RequestError,
+    TooLarge,
     Unauthenticated,
     UnavailableError,
 )
@@ -48,6 +51,11 @@ class WrongMethod(MethodNotAllowed):
     def __init__(self, method: str, allow: str) -> None:
         super().__init__(f"{method} is not allowed here; allowed: {allow}")
         self.allow = allow
+
+
+class TooManyItems(InvalidRequest):
+    status = TooLarge.status
+    code = TooLarge.code
 
 
 class TooManyConnections(UnavailableError):

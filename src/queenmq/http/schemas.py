@@ -1,31 +1,53 @@
-"""The bodies of requests, as they stand on the wire. Checks beyond types are made by the routes."""
+"""The bodies of requests and answers, as they stand on the wire; the OpenAPI document is made from them.
+
+The type and the numbers are enforced when a body is decoded. What is declared with `_documented` is enforced by the
+routes, with `queenmq.core.names` and `is_uuid`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from queenmq.core.names import DEFAULT_PARTITION
-from queenmq.core.options import QueueOptions
+from queenmq.core.names import DEFAULT_PARTITION, MAX_NAME
+from queenmq.core.options import MAX_SECONDS, QueueOptions
 
-NULL = Raw(b"null")
+Schema = dict[str, Any]
+
+MAX_TRACE_NAMES = 100
+TEXT_SCHEMA: Schema = {"pattern": "^[^\\u0000]*$"}
+LABEL_SCHEMA: Schema = {"maxLength": MAX_NAME} | TEXT_SCHEMA
+NAME_SCHEMA: Schema = {"minLength": 1} | LABEL_SCHEMA
+
+
+def _documented(schema: Schema) -> Meta:
+    return Meta(extra_json_schema=schema)
+
+
+Text = Annotated[str, _documented(TEXT_SCHEMA)]
+Label = Annotated[str, _documented(LABEL_SCHEMA)]
+Name = Annotated[str, _documented(NAME_SCHEMA)]
+Uuid = Annotated[str, _documented({"format": "uuid"})]
+Moment = Annotated[str, _documented({"format": "date-time"})]
+
+
+# Requests
 
 
 class ConfigureBody(Struct, kw_only=True):
-    queue: str
-    namespace: str | None = None
-    task: str | None = None
+    queue: Name
+    namespace: Label | None = None
+    task: Label | None = None
     options: QueueOptions | None = None
 
 
 class PushItem(Struct, kw_only=True, rename="camel"):
-    queue: str
-    partition: str = DEFAULT_PARTITION
+    queue: Name
+    partition: Name = DEFAULT_PARTITION
     payload: Raw | UnsetType = UNSET
-    transaction_id: str | UnsetType = UNSET
-    trace_id: str | UnsetType = UNSET
+    transaction_id: Name | UnsetType = UNSET
+    trace_id: Annotated[str, _documented({"description": "Dropped if it is no UUID."})] | UnsetType = UNSET
 
 
 class PushBody(Struct):
@@ -33,25 +55,25 @@ class PushBody(Struct):
 
 
 class AckBody(Struct, kw_only=True, rename="camel"):
-    transaction_id: str
-    partition_id: str
+    transaction_id: Name
+    partition_id: Uuid
     status: str | None = None
-    consumer_group: str | None = None
+    consumer_group: Label | None = None
     lease_id: str | None = None
-    error: str | None = None
+    error: Text | None = None
 
 
 class AckBatchItem(Struct, kw_only=True, rename="camel"):
-    transaction_id: str
-    partition_id: str
+    transaction_id: Name
+    partition_id: Uuid
     status: str | None = None
     lease_id: str | None = None
-    error: str | None = None
+    error: Text | None = None
 
 
 class AckBatchBody(Struct, kw_only=True, rename="camel"):
     acknowledgments: list[AckBatchItem]
-    consumer_group: str | None = None
+    consumer_group: Label | None = None
 
 
 class Operation(Struct, kw_only=True, rename="camel"):
@@ -59,40 +81,258 @@ class Operation(Struct, kw_only=True, rename="camel"):
 
     type: str
     items: list[PushItem] | None = None
-    transaction_id: str | None = None
-    partition_id: str | None = None
+    transaction_id: Name | None = None
+    partition_id: Uuid | None = None
     status: str | None = None
-    consumer_group: str | None = None
+    consumer_group: Label | None = None
     lease_id: str | None = None
-    error: str | None = None
+    error: Text | None = None
+
+
+_STRING = {"type": "string"}
+_BY_TYPE: Schema = {
+    "anyOf": [
+        {"properties": {"type": {"const": "push"}, "items": {"type": "array"}}, "required": ["items"]},
+        {
+            "properties": {"type": {"const": "ack"}, "transactionId": _STRING, "partitionId": _STRING},
+            "required": ["transactionId", "partitionId"],
+        },
+        {"properties": {"type": {"not": {"enum": ["push", "ack"]}}}, "description": "Refused with success: false."},
+    ]
+}
 
 
 class TransactionBody(Struct, kw_only=True, rename="camel"):
-    operations: list[Operation]
+    operations: Annotated[list[Annotated[Operation, _documented(_BY_TYPE)]], _documented({"minItems": 1})]
     required_leases: list[str] | None = None
 
 
 class ExtendBody(Struct):
-    seconds: int | None = None
+    seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] | None = None
 
 
 class TraceBody(Struct, kw_only=True, rename="camel"):
-    transaction_id: str
-    partition_id: str
+    transaction_id: Name
+    partition_id: Uuid
     data: Raw
-    consumer_group: str | None = None
-    event_type: str | None = None
-    trace_names: str | list[str] | None = None
+    consumer_group: Label | None = None
+    event_type: Label | None = None
+    trace_names: Name | Annotated[list[Name], Meta(max_length=MAX_TRACE_NAMES)] | None = None
 
 
 class SubscriptionBody(Struct, kw_only=True, rename="camel"):
-    subscription_timestamp: str
+    subscription_timestamp: Moment
 
 
 class SeekBody(Struct, kw_only=True, rename="camel"):
     to_end: bool | None = None
-    timestamp: str | None = None
+    timestamp: Moment | None = None
 
 
-def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+_SOMEWHERE: Schema = {
+    "anyOf": [
+        {"properties": {"toEnd": {"const": True}}, "required": ["toEnd"]},
+        {"properties": {"timestamp": _STRING}, "required": ["timestamp"]},
+    ]
+}
+SeekRequest = Annotated[SeekBody, _documented(_SOMEWHERE)]
+
+
+# Answers. Nothing has a default, so that the document calls everything required that is always sent.
+
+
+class Error(Struct):
+    """Any refusal: a sentence for people, a stable code for programs, and the field at fault where there is one."""
+
+    error: str
+    code: str
+    field: str | UnsetType = UNSET
+
+
+class Configured(Struct, kw_only=True, rename="camel"):
+    configured: bool
+    queue_id: Uuid
+    partition_id: Uuid
+    queue: str
+    namespace: str
+    task: str
+    options: QueueOptions
+
+
+class QueueDeleted(Struct, kw_only=True):
+    deleted: bool
+    queue: str
+    existed: bool
+
+
+class PushResult(Struct, kw_only=True):
+    """What became of one item. Ids come in both spellings that published clients read."""
+
+    index: int
+    status: Literal["queued", "duplicate", "failed"]
+    queue: str = field(name="queueName")
+    transaction_id: str
+    transaction_id_camel: str = field(name="transactionId")
+    message_id: Uuid | UnsetType = UNSET
+    message_id_camel: Uuid | UnsetType = field(name="messageId", default=UNSET)
+    partition_id: Uuid | UnsetType = UNSET
+    partition_id_camel: Uuid | UnsetType = field(name="partitionId", default=UNSET)
+    trace_id: Uuid | UnsetType | None = UNSET
+    error: str | UnsetType = UNSET
+
+
+class PoppedMessage(Struct, kw_only=True, rename="camel"):
+    id: Uuid
+    transaction_id: str
+    trace_id: Uuid | None
+    data: Raw
+    producer_sub: str | None
+    created_at: Moment
+    partition_id: Uuid
+    partition: str
+    lease_id: str
+    consumer_group: str
+    queue: str
+    retry_count: int
+
+
+class Popped(Struct, kw_only=True, rename="camel"):
+    """The messages; each names its own partition. `leaseId` is empty with `autoAck`."""
+
+    success: bool
+    queue: str
+    partition: str
+    partition_id: Uuid
+    lease_id: str
+    consumer_group: str
+    partitions_claimed: int
+    messages: list[PoppedMessage]
+
+
+class AckResult(Struct, kw_only=True, rename="camel"):
+    index: int
+    transaction_id: str
+    success: bool
+    error: str | None
+    queue_name: str | None
+    partition_name: str | None
+    lease_released: bool
+    dlq: bool
+
+
+class TransactionPush(Struct, kw_only=True, rename="camel", tag_field="type", tag="push"):
+    index: int
+    success: bool
+    transaction_id: str
+    message_id: Uuid
+    partition_id: Uuid
+    queue_name: str
+
+
+class TransactionAck(Struct, kw_only=True, rename="camel", tag_field="type", tag="ack"):
+    index: int
+    success: bool
+    transaction_id: str
+    error: str | None
+    dlq: bool
+
+
+class TransactionResult(Struct, kw_only=True, rename="camel"):
+    """One result per pushed item and per ack, in order; none if the transaction was refused, and `error` says why."""
+
+    transaction_id: Uuid
+    success: bool
+    error: str | UnsetType = UNSET
+    results: list[TransactionPush | TransactionAck]
+
+
+class LeaseRenewed(Struct, kw_only=True, rename="camel"):
+    lease_id: str
+    success: bool
+    renewed: bool
+    error: None
+    new_expires_at: Moment
+    expires_at: Moment
+    lease_expires_at: Moment = field(name="lease_expires_at")
+
+
+class LeaseLost(Struct, kw_only=True, rename="camel"):
+    lease_id: str
+    success: bool
+    renewed: bool
+    error: str
+    code: str
+
+
+class GroupDeleted(Struct, kw_only=True, rename="camel"):
+    success: bool
+    consumer_group: str
+    queue_name: str | UnsetType = UNSET
+    deleted_partitions: int
+    metadata_deleted: bool
+
+
+class SubscriptionMoved(Struct, kw_only=True, rename="camel"):
+    success: bool
+    consumer_group: str
+    new_timestamp: Moment
+    rows_updated: int
+
+
+class Sought(Struct, kw_only=True, rename="camel"):
+    success: bool
+    consumer_group: str
+    queue_name: str
+    seek_to_end: bool
+    target_timestamp: Moment | None
+    partitions_updated: int
+
+
+class DeadLetter(Struct, kw_only=True, rename="camel"):
+    id: Uuid
+    transaction_id: str
+    partition_id: Uuid
+    queue: str
+    partition: str
+    consumer_group: str
+    error_message: str
+    retry_count: int
+    data: Raw
+    producer_sub: str | None
+    created_at: Moment
+    failed_at: Moment
+
+
+class Page(Struct):
+    limit: int
+    offset: int
+
+
+class DeadLetters(Struct):
+    messages: list[DeadLetter]
+    pagination: Page
+    total: int
+
+
+class TraceAdded(Struct, kw_only=True, rename="camel"):
+    success: bool
+    trace_id: Uuid
+
+
+class SharedState(Struct):
+    enabled: bool
+
+
+class Worker(Struct):
+    status: Literal["active", "degraded"]
+    worker_id: int
+
+
+class Health(Struct, kw_only=True):
+    status: Literal["healthy", "unhealthy"]
+    database: Literal["connected", "disconnected"]
+    server: str
+    worker_id: str
+    version: str
+    shared_state: SharedState
+    queen: Worker

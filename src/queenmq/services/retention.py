@@ -63,4 +63,5 @@ class Eviction(Service):
         self._limit = settings.eviction_batch_size
 
     async def work(self) -> None:
-        await _sweep(self._database, "queues_with_eviction", "evict", self._limit)
+        while await _sweep(self._database, "queues_with_eviction", "evict", self._limit) >= self._limit:
+            pass

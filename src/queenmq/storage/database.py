@@ -71,7 +71,7 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-async def _leave_clean(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+async def _leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """Run when a connection goes back. The reset of asyncpg is a round trip at every call, for nothing of ours."""
     if connection.is_in_transaction():
         await connection.reset()
@@ -95,7 +95,8 @@ def translate(error: BaseException) -> BaseException:
         return DatabaseUnavailable("database connection refused the write: its disk is full (ECONNREFUSED)")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return DatabaseUnavailable("database connection is read-only (ECONNREFUSED)")
-    if isinstance(error, _CONNECTION_LOST):
+    # asyncpg calls an argument that it cannot encode an interface error, too.
+    if isinstance(error, _CONNECTION_LOST) and not isinstance(error, ValueError):
         return DatabaseUnavailable()
     if isinstance(error, Exception):
         log.error("statement failed: %s: %s", type(error).__name__, error)

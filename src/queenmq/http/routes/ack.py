@@ -12,9 +12,10 @@ from queenmq.errors import InvalidRequest
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.openapi import documented
 from queenmq.http.router import Router
 from queenmq.http.routes.push import check_count
-from queenmq.http.schemas import AckBatchBody, AckBatchItem, AckBody
+from queenmq.http.schemas import AckBatchBody, AckBatchItem, AckBody, AckResult, Operation
 from queenmq.ids import is_uuid
 
 # Lease ids are opaque to callers: one that Queen never gave out is answered like one that has expired.
@@ -36,16 +37,18 @@ _batch_decoder = msgspec.json.Decoder(AckBatchBody)
 
 
 def add_routes(router: Router, engine: Engine) -> None:
+    @documented({200: list[AckResult]}, body=AckBody)
     async def ack(request: Request) -> Response:
         """Acknowledge one message."""
         body = decode(request.body, _ack_decoder, _ACK_TEXTS)
-        return await _apply(engine, [read_ack(body, group_name(body.consumer_group), "")])
+        return await _apply(engine, [read_ack(body, group_name(body.consumer_group) or QUEUE_MODE, "")])
 
+    @documented({200: list[AckResult]}, body=AckBatchBody)
     async def ack_batch(request: Request) -> Response:
         """Acknowledge many messages of one group; each is answered for, in order."""
         body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
         check_count(len(body.acknowledgments), engine.settings, "acknowledgments")
-        group = group_name(body.consumer_group)
+        group = group_name(body.consumer_group) or QUEUE_MODE
         items = [read_ack(a, group, f"acknowledgments[{i}].") for i, a in enumerate(body.acknowledgments)]
         return await _apply(engine, items)
 
@@ -53,41 +56,42 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("POST", "/api/v1/ack/batch", ack_batch, Role.READ_WRITE)
 
 
-def group_name(given: str | None) -> str:
-    """The group of an acknowledgement; none means queue mode."""
+def group_name(given: str | None, prefix: str = "") -> str | None:
+    """The group of an acknowledgement, if one is named."""
     if not given:
-        return QUEUE_MODE
-    check_name(given, "consumerGroup")
+        return None
+    check_name(given, f"{prefix}consumerGroup")
     return given
 
 
-def read_ack(item: AckBody | AckBatchItem, group: str | None, prefix: str) -> Acknowledgement:
-    return make_ack(item.partition_id, item.transaction_id, group, item.lease_id, item.status, item.error, prefix)
-
-
-def make_ack(
-    partition_id: str,
-    transaction_id: str,
-    group: str | None,
-    lease_id: str | None,
-    status: str | None,
-    error: str | None,
-    prefix: str,
-) -> Acknowledgement:
+def read_ack(item: AckBody | AckBatchItem | Operation, group: str | None, prefix: str) -> Acknowledgement:
     """A checked acknowledgement; `prefix` leads to its fields in the request."""
-    check_name(transaction_id, f"{prefix}transactionId")
-    if not is_uuid(partition_id):
-        raise InvalidRequest(f"{prefix}partitionId must be a UUID", f"{prefix}partitionId")
-    if error is not None:
-        check_text(error, f"{prefix}error")
+    check_ack(item, prefix)
+    partition_id = _required(item.partition_id, f"{prefix}partitionId")
     return Acknowledgement(
         partition_id=partition_id.lower(),
-        transaction_id=transaction_id,
+        transaction_id=_required(item.transaction_id, f"{prefix}transactionId"),
         group=group,
-        lease_id=opaque_lease(lease_id),
-        status=status or "completed",
-        error=error,
+        lease_id=opaque_lease(item.lease_id),
+        status=item.status or "completed",
+        error=item.error,
     )
+
+
+def check_ack(item: AckBody | AckBatchItem | Operation, prefix: str) -> None:
+    """Raise InvalidRequest for the first field that is there and malformed."""
+    if item.transaction_id is not None:
+        check_name(item.transaction_id, f"{prefix}transactionId")
+    if item.partition_id is not None and not is_uuid(item.partition_id):
+        raise InvalidRequest(f"{prefix}partitionId must be a UUID", f"{prefix}partitionId")
+    if item.error is not None:
+        check_text(item.error, f"{prefix}error")
+
+
+def _required(value: str | None, field: str) -> str:
+    if value is None:
+        raise InvalidRequest(f"{field} is required", field)
+    return value
 
 
 def opaque_lease(lease_id: str | None) -> str | None:
@@ -111,14 +115,14 @@ def _unknown_status(status: str) -> Acked:
     return Acked(problem, queue=None, partition=None, lease_released=False, dead_lettered=False)
 
 
-def _result(index: int, item: Acknowledgement, acked: Acked) -> dict[str, object]:
-    return {
-        "index": index,
-        "transactionId": item.transaction_id,
-        "success": acked.problem is None,
-        "error": acked.problem,
-        "queueName": acked.queue,
-        "partitionName": acked.partition,
-        "leaseReleased": acked.lease_released,
-        "dlq": acked.dead_lettered,
-    }
+def _result(index: int, item: Acknowledgement, acked: Acked) -> AckResult:
+    return AckResult(
+        index=index,
+        transaction_id=item.transaction_id,
+        success=acked.problem is None,
+        error=acked.problem,
+        queue_name=acked.queue,
+        partition_name=acked.partition,
+        lease_released=acked.lease_released,
+        dlq=acked.dead_lettered,
+    )

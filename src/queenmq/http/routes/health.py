@@ -6,22 +6,25 @@ import queenmq
 from queenmq.engine.engine import Engine
 from queenmq.http.auth import Role
 from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.openapi import documented
 from queenmq.http.router import Router
+from queenmq.http.schemas import Health, SharedState, Worker
 
 
 def add_routes(router: Router, engine: Engine) -> None:
+    @documented({200: Health, 503: Health})
     async def health(_: Request) -> Response:
         """200 while the database answers, else 503."""
         healthy = await engine.administration.database_answers()
-        body = {
-            "status": "healthy" if healthy else "unhealthy",
-            "database": "connected" if healthy else "disconnected",
-            "server": "queen",
-            "worker_id": engine.settings.worker_id,
-            "version": queenmq.__version__,
-            "shared_state": {"enabled": False},
-            "queen": {"worker_id": 0, "status": "active" if healthy else "degraded"},
-        }
+        body = Health(
+            status="healthy" if healthy else "unhealthy",
+            database="connected" if healthy else "disconnected",
+            server="queen",
+            worker_id=engine.settings.worker_id,
+            version=queenmq.__version__,
+            shared_state=SharedState(enabled=False),
+            queen=Worker(worker_id=0, status="active" if healthy else "degraded"),
+        )
         return json_response(200 if healthy else 503, body)
 
     router.add("GET", "/health", health, Role.PUBLIC)

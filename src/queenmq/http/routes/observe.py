@@ -12,8 +12,9 @@ from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_name, query_time
 from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.openapi import COUNT, LABEL, MOMENT, Parameter, documented
 from queenmq.http.router import Router
-from queenmq.http.schemas import TraceBody
+from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, TraceAdded, TraceBody
 from queenmq.ids import is_uuid
 
 _TRACE_TEXTS = {
@@ -22,13 +23,23 @@ _TRACE_TEXTS = {
     "data": "data is required",
 }
 _MOST_OFFSET = 2**62
-_MOST_NAMES = 100
+_DEFAULT_LIMIT = 100
+_FILTERS = (
+    Parameter("queue", LABEL, "Only of this queue."),
+    Parameter("consumerGroup", LABEL, "Only of this group."),
+    Parameter("partition", LABEL, "Only of partitions with this name."),
+    Parameter("from", MOMENT, "Only what failed at or after this moment."),
+    Parameter("to", MOMENT, "Only what failed at or before this moment."),
+    Parameter("limit", COUNT, "Most dead letters in the answer; cut to the server's limit.", _DEFAULT_LIMIT),
+    Parameter("offset", COUNT, "How many to leave out.", 0),
+)
 _trace_decoder = msgspec.json.Decoder(TraceBody)
 
 
 def add_routes(router: Router, engine: Engine) -> None:
     administration = engine.administration
 
+    @documented({200: DeadLetters}, query=_FILTERS)
     async def dead_letters(request: Request) -> Response:
         """Dead letters, newest failure first, with the number of all that match."""
         which = DeadLetterFilter(
@@ -37,41 +48,41 @@ def add_routes(router: Router, engine: Engine) -> None:
             partition=query_name(request, "partition"),
             since=query_time(request, "from"),
             until=query_time(request, "to"),
-            limit=query_count(request, "limit", 100, engine.settings.max_items),
+            limit=query_count(request, "limit", _DEFAULT_LIMIT, engine.settings.max_items),
             offset=query_count(request, "offset", 0, _MOST_OFFSET),
         )
         rows, total = await administration.dead_letters(which)
         messages = [_dead_letter(row, administration.payload_of(row)) for row in rows]
-        page = {"limit": which.limit, "offset": which.offset}
-        return json_response(200, {"messages": messages, "pagination": page, "total": total})
+        return json_response(200, DeadLetters(messages, Page(which.limit, which.offset), total))
 
+    @documented({201: TraceAdded, 404: Error}, body=TraceBody)
     async def add_trace(request: Request) -> Response:
         """Record what happened to a message; 404 if it is not stored."""
         trace = _read_trace(decode(request.body, _trace_decoder, _TRACE_TEXTS))
         trace_id = await administration.add_trace(trace)
         if trace_id is None:
             raise NotFound("Message not found")
-        return json_response(201, {"success": True, "traceId": trace_id})
+        return json_response(201, TraceAdded(success=True, trace_id=trace_id))
 
     router.add("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY)
     router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
 
 
-def _dead_letter(row: asyncpg.Record, payload: bytes) -> dict[str, object]:
-    return {
-        "id": str(row["message_id"]),
-        "transactionId": row["transaction_id"],
-        "partitionId": str(row["partition_id"]),
-        "queue": row["queue"],
-        "partition": row["partition_name"],
-        "consumerGroup": row["consumer_group"],
-        "errorMessage": row["error_message"],
-        "retryCount": row["retry_count"],
-        "data": msgspec.Raw(payload),
-        "producerSub": row["producer_sub"],
-        "createdAt": iso_millis(row["created_at"]),
-        "failedAt": iso_millis(row["failed_at"]),
-    }
+def _dead_letter(row: asyncpg.Record, payload: bytes) -> DeadLetter:
+    return DeadLetter(
+        id=str(row["message_id"]),
+        transaction_id=row["transaction_id"],
+        partition_id=str(row["partition_id"]),
+        queue=row["queue"],
+        partition=row["partition_name"],
+        consumer_group=row["consumer_group"],
+        error_message=row["error_message"],
+        retry_count=row["retry_count"],
+        data=msgspec.Raw(payload),
+        producer_sub=row["producer_sub"],
+        created_at=iso_millis(row["created_at"]),
+        failed_at=iso_millis(row["failed_at"]),
+    )
 
 
 def _read_trace(body: TraceBody) -> Trace:
@@ -94,8 +105,6 @@ def _read_trace(body: TraceBody) -> Trace:
 
 def _trace_names(given: str | list[str] | None) -> list[str]:
     names = [given] if isinstance(given, str) else given or []
-    if len(names) > _MOST_NAMES:
-        raise InvalidRequest(f"traceNames must have at most {_MOST_NAMES} elements", "traceNames")
     for index, name in enumerate(names):
         check_name(name, f"traceNames[{index}]")
     return names

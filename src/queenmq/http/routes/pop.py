@@ -2,34 +2,79 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec import Raw
 
 from queenmq.config import Settings
-from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_micros, parse_start
+from queenmq.core.names import QUEUE_MODE, START_MODES, check_name, iso_micros, parse_start
 from queenmq.engine.engine import Engine
 from queenmq.engine.pop import Claim, Delivered, Delivery, Filter
 from queenmq.errors import InvalidRequest
 from queenmq.http.auth import Role
-from queenmq.http.decoding import query_count, query_flag, query_integer
-from queenmq.http.messages import Request, Response
+from queenmq.http.decoding import query_count, query_flag, query_integer, query_name
+from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.openapi import COUNT, FLAG, INTEGER, LABEL, MOMENT, Parameter, documented
+from queenmq.http.refusals import WrongMethod
 from queenmq.http.router import Router
+from queenmq.http.schemas import Popped, PoppedMessage
 
 _AUTOPILOT_BATCH = 200
+_POP = (
+    Parameter("batch", INTEGER, "Most messages, over all partitions together; cut to what the server allows."),
+    Parameter("wait", FLAG, "Hold the request until there is a message.", False),
+    Parameter("timeout", COUNT, "Longest wait in ms; cut to what the server allows."),
+    Parameter("consumerGroup", LABEL, "Group to read as.", QUEUE_MODE),
+    Parameter("autoAck", FLAG, "Finish the messages at delivery: no lease, at most once.", False),
+    Parameter(
+        "subscriptionMode",
+        {"type": "string", "enum": sorted(START_MODES)},
+        "Where a new group starts. Default: a setting of the server.",
+    ),
+    Parameter(
+        "subscriptionFrom",
+        {"anyOf": [{"const": "now"}, MOMENT]},
+        "Where a new group starts; goes before subscriptionMode.",
+    ),
+    Parameter("autopilot", FLAG, "Let the server choose the batch if there is none.", False),
+)
+_POP_MANY = (
+    *_POP,
+    Parameter("partitions", INTEGER, "Most partitions to take messages from; less than 1 counts as 1.", 1),
+)
+_MATCHING = (
+    Parameter("namespace", LABEL, "Queues of this namespace. This or `task` is required."),
+    Parameter("task", LABEL, "Queues of this task."),
+    *_POP_MANY,
+)
+_ANSWERS = {200: Popped, 204: None}
+_LEASE = "$response.body#/leaseId"
+_MESSAGE = {
+    "transactionId": "$response.body#/messages/0/transactionId",
+    "partitionId": "$response.body#/messages/0/partitionId",
+    "consumerGroup": "$response.body#/consumerGroup",
+}
+_LINKS: dict[str, dict[str, object]] = {
+    "ack": {"requestBody": _MESSAGE | {"leaseId": _LEASE}},
+    "extend_lease": {"parameters": {"leaseId": _LEASE}},
+    "add_trace": {"requestBody": _MESSAGE | {"data": {}}},
+}
 
 
 def add_routes(router: Router, engine: Engine) -> None:
     settings = engine.settings
 
+    @documented(_ANSWERS, query=_POP_MANY, links=_LINKS)
     async def pop_queue(request: Request) -> Response:
         """Messages of any partition of a queue; 204 if there are none."""
         claim = read_claim(request, settings, request.params[0], None)
         return _answer(await engine.popper.pop(claim, _wait_ms(request, settings)))
 
+    @documented(_ANSWERS, query=_POP, links=_LINKS)
     async def pop_partition(request: Request) -> Response:
         """Messages of one partition; 204 if there are none."""
         claim = read_claim(request, settings, request.params[0], request.params[1])
         return _answer(await engine.popper.pop(claim, _wait_ms(request, settings)))
 
+    @documented(_ANSWERS, query=_MATCHING, links=_LINKS)
     async def pop_matching(request: Request) -> Response:
         """Messages of a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
         which = _read_filter(request)
@@ -42,12 +87,14 @@ def add_routes(router: Router, engine: Engine) -> None:
 
 
 def read_claim(request: Request, settings: Settings, queue: str, partition: str | None) -> Claim:
+    if request.method == "HEAD":
+        # It would take messages and throw them away.
+        raise WrongMethod("HEAD", "GET, OPTIONS")
     if queue:
         check_name(queue, "queue")
     if partition is not None:
         check_name(partition, "partition")
-    group = request.query.get("consumerGroup") or QUEUE_MODE
-    check_name(group, "consumerGroup")
+    group = query_name(request, "consumerGroup") or QUEUE_MODE
     if query_flag(request, "conflation"):
         raise InvalidRequest("conflation is not supported", "conflation")
     autopilot = query_flag(request, "autopilot")
@@ -74,66 +121,35 @@ def _wait_ms(request: Request, settings: Settings) -> int:
 
 
 def _read_filter(request: Request) -> Filter:
-    namespace, task = request.query.get("namespace"), request.query.get("task")
-    if not namespace and not task:
+    which = Filter(query_name(request, "namespace"), query_name(request, "task"))
+    if which.namespace is None and which.task is None:
         raise InvalidRequest("namespace or task is required", "namespace")
-    for name, value in (("namespace", namespace), ("task", task)):
-        check_text(value or "", name)
-    return Filter(namespace or None, task or None)
-
-
-class _Message(msgspec.Struct, rename="camel"):
-    id: str
-    transaction_id: str
-    trace_id: str | None
-    data: msgspec.Raw
-    producer_sub: str | None
-    created_at: str
-    partition_id: str
-    partition: str
-    lease_id: str
-    consumer_group: str
-    queue: str
-    retry_count: int
-
-
-class _PopAnswer(msgspec.Struct, rename="camel"):
-    queue: str
-    partition: str
-    partition_id: str
-    lease_id: str
-    consumer_group: str
-    partitions_claimed: int
-    messages: list[_Message]
-    success: bool = True
-
-
-_encode = msgspec.json.Encoder().encode
+    return which
 
 
 def _answer(delivered: Delivered) -> Response:
     messages = delivered.messages
     if not messages:
         return Response(204)
-    claim = delivered.claim
-    answer = _PopAnswer(
-        queue=claim.queue,
+    popped = Popped(
+        success=True,
+        queue=delivered.claim.queue,
         partition=messages[0].partition,
         partition_id=messages[0].partition_id,
         lease_id=delivered.lease_id,
-        consumer_group=claim.group,
+        consumer_group=delivered.claim.group,
         partitions_claimed=len({message.partition_id for message in messages}),
         messages=[_shown(message, delivered) for message in messages],
     )
-    return Response(200, _encode(answer))
+    return json_response(200, popped)
 
 
-def _shown(message: Delivery, delivered: Delivered) -> _Message:
-    return _Message(
+def _shown(message: Delivery, delivered: Delivered) -> PoppedMessage:
+    return PoppedMessage(
         id=message.id,
         transaction_id=message.transaction_id,
         trace_id=message.trace_id,
-        data=msgspec.Raw(message.payload),
+        data=Raw(message.payload),
         producer_sub=message.producer,
         created_at=iso_micros(message.created_at),
         partition_id=message.partition_id,

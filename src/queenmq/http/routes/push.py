@@ -8,13 +8,14 @@ from queenmq.config import Settings
 from queenmq.core.names import check_name
 from queenmq.engine.engine import Engine
 from queenmq.engine.push import Message, Outcome
-from queenmq.errors import InvalidRequest, TooLarge
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.openapi import documented
+from queenmq.http.refusals import TooManyItems
 from queenmq.http.router import Router
-from queenmq.http.schemas import PushBody, PushItem
-from queenmq.ids import is_uuid, uuid7
+from queenmq.http.schemas import PushBody, PushItem, PushResult
+from queenmq.ids import is_uuid, uuid7_text
 
 ITEM_TEXTS = {
     "queue": "Queue must be a string",
@@ -27,6 +28,11 @@ _decoder = msgspec.json.Decoder(PushBody)
 
 
 def add_routes(router: Router, engine: Engine) -> None:
+    @documented(
+        {201: list[PushResult]},
+        body=PushBody,
+        links={"pop_queue": {"parameters": {"queue": "$response.body#/0/queueName"}}},
+    )
     async def push(request: Request) -> Response:
         """Store messages; 201 with one result per item, in order."""
         body = decode(request.body, _decoder, _TEXTS)
@@ -41,14 +47,14 @@ def add_routes(router: Router, engine: Engine) -> None:
 
 def check_count(count: int, settings: Settings, field: str) -> None:
     if count > settings.max_items:
-        raise TooLarge(f"{field} has {count} elements, at most {settings.max_items} are allowed")
+        raise TooManyItems(f"{field} has {count} elements, at most {settings.max_items} are allowed", field)
 
 
 def to_message(item: PushItem, field: str, producer: str | None, absent: bytes = b"null") -> Message:
     """A checked message with its ids. A trace id that is no UUID is dropped, as it only describes the message."""
     check_name(item.queue, f"{field}.queue")
     check_name(item.partition, f"{field}.partition")
-    message_id = str(uuid7())
+    message_id = uuid7_text()
     transaction_id = item.transaction_id
     if transaction_id is msgspec.UNSET:
         transaction_id = message_id
@@ -59,26 +65,19 @@ def to_message(item: PushItem, field: str, producer: str | None, absent: bytes =
     return Message(item.queue, item.partition, payload, message_id, transaction_id, trace_id, producer)
 
 
-def result(index: int, message: Message, outcome: Outcome) -> dict[str, object]:
-    """The answer for one item, in both spellings that published clients read."""
-    shown: dict[str, object] = {
-        "index": index,
-        "transaction_id": message.transaction_id,
-        "transactionId": message.transaction_id,
-        "status": outcome.status,
-        "queueName": message.queue,
-    }
+def result(index: int, message: Message, outcome: Outcome) -> PushResult:
+    shown = PushResult(
+        index=index,
+        status=outcome.status,
+        queue=message.queue,
+        transaction_id=message.transaction_id,
+        transaction_id_camel=message.transaction_id,
+    )
     if outcome.status == "failed":
-        shown["error"] = f"queue {message.queue!r} is full: the message would exceed max capacity (maxSize)"
+        shown.error = f"queue {message.queue!r} is full: the message would exceed max capacity (maxSize)"
         return shown
-    shown["message_id"] = shown["messageId"] = outcome.message_id
+    shown.message_id = shown.message_id_camel = outcome.message_id
     if outcome.status == "queued":
-        shown["partition_id"] = shown["partitionId"] = outcome.partition_id
-        shown["trace_id"] = message.trace_id
+        shown.partition_id = shown.partition_id_camel = outcome.partition_id
+        shown.trace_id = message.trace_id
     return shown
-
-
-def require_items(items: list[PushItem] | None, field: str) -> list[PushItem]:
-    if items is None:
-        raise InvalidRequest(f"{field}.items array is required", f"{field}.items")
-    return items

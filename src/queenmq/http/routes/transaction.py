@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from queenmq.core.acknowledgement import TRANSACTION_STATUSES, Acknowledgement
-from queenmq.core.names import check_name
 from queenmq.engine.engine import Engine
 from queenmq.engine.push import Message
 from queenmq.engine.transaction import Committed, Transaction
@@ -13,11 +12,12 @@ from queenmq.errors import InvalidRequest
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.openapi import documented
 from queenmq.http.router import Router
-from queenmq.http.routes.ack import make_ack, opaque_lease
-from queenmq.http.routes.push import ITEM_TEXTS, check_count, require_items, to_message
-from queenmq.http.schemas import Operation, TransactionBody
-from queenmq.ids import uuid7
+from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
+from queenmq.http.routes.push import ITEM_TEXTS, check_count, to_message
+from queenmq.http.schemas import Operation, TransactionAck, TransactionBody, TransactionPush, TransactionResult
+from queenmq.ids import uuid7_text
 from queenmq.storage.database import TransactionRefused
 
 _TEXTS = {"operations": "operations array required"} | {
@@ -27,22 +27,23 @@ _decoder = msgspec.json.Decoder(TransactionBody)
 
 
 def add_routes(router: Router, engine: Engine) -> None:
+    @documented({200: TransactionResult}, body=TransactionBody)
     async def transaction(request: Request) -> Response:
         """Apply pushes and acknowledgements together, or none of them; 200 either way, `success` tells."""
         body = decode(request.body, _decoder, _TEXTS)
         if not body.operations:
             raise InvalidRequest("operations array cannot be empty", "operations")
-        transaction_id = str(uuid7())
+        check_count(len(body.operations), engine.settings, "operations")
+        check_count(len(body.required_leases or ()), engine.settings, "requiredLeases")
+        outcome = TransactionResult(transaction_id=uuid7_text(), success=True, results=[])
         try:
             steps = _read_steps(body, request.subject)
             check_count(len(steps), engine.settings, "operations")
-            committed = await engine.transactor.commit(_transaction(steps, body))
+            outcome.results = _results(steps, await engine.transactor.commit(_transaction(steps, body)))
         except TransactionRefused as refusal:
-            return json_response(
-                200, {"transactionId": transaction_id, "success": False, "error": refusal.message, "results": []}
-            )
-        results = _results(steps, committed)
-        return json_response(200, {"transactionId": transaction_id, "success": True, "results": results})
+            outcome.success = False
+            outcome.error = refusal.message
+        return json_response(200, outcome)
 
     router.add("POST", "/api/v1/transaction", transaction, Role.READ_WRITE)
 
@@ -51,43 +52,40 @@ Step = Message | Acknowledgement
 
 
 def _read_steps(body: TransactionBody, producer: str | None) -> list[Step]:
-    """Every pushed item and every ack, in order. What is well-formed but cannot be done raises TransactionRefused."""
+    """Every pushed item and every ack, in order.
+
+    Raises TransactionRefused for the first that cannot be done, but only if all of the request is well-formed.
+    """
     steps: list[Step] = []
+    refusal: TransactionRefused | None = None
     for index, operation in enumerate(body.operations):
-        field = f"operations[{index}]"
-        match operation.type:
-            case "push":
-                items = require_items(operation.items, field)
-                steps.extend(
-                    to_message(item, f"{field}.items[{i}]", producer, absent=b"{}") for i, item in enumerate(items)
-                )
-            case "ack":
-                steps.append(_read_ack(operation, field))
-            case unknown:
-                raise TransactionRefused(f"Unknown operation type: {unknown}")
+        try:
+            steps.extend(_read_operation(operation, f"operations[{index}]", producer))
+        except TransactionRefused as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
     return steps
 
 
-def _read_ack(operation: Operation, field: str) -> Acknowledgement:
-    transaction_id, partition_id = operation.transaction_id, operation.partition_id
-    if transaction_id is None:
-        raise InvalidRequest(f"{field}.transactionId is required", f"{field}.transactionId")
-    if partition_id is None:
-        raise InvalidRequest(f"{field}.partitionId is required", f"{field}.partitionId")
-    if operation.consumer_group:
-        check_name(operation.consumer_group, f"{field}.consumerGroup")
-    ack = make_ack(
-        partition_id,
-        transaction_id,
-        operation.consumer_group or None,
-        operation.lease_id,
-        operation.status,
-        operation.error,
-        f"{field}.",
-    )
-    if ack.status not in TRANSACTION_STATUSES:
-        raise TransactionRefused("ACK operation failed: Unknown error")
-    return ack
+def _read_operation(operation: Operation, field: str, producer: str | None) -> list[Step]:
+    # Every field that is there is checked, also those that the type does not need.
+    group = group_name(operation.consumer_group, f"{field}.")
+    check_ack(operation, f"{field}.")
+    items = enumerate(operation.items or ())
+    messages = [to_message(item, f"{field}.items[{i}]", producer, absent=b"{}") for i, item in items]
+    match operation.type:
+        case "push" if operation.items is None:
+            raise InvalidRequest(f"{field}.items array is required", f"{field}.items")
+        case "push":
+            return [*messages]
+        case "ack":
+            ack = read_ack(operation, group, f"{field}.")
+            if ack.status not in TRANSACTION_STATUSES:
+                raise TransactionRefused("ACK operation failed: Unknown error")
+            return [ack]
+        case unknown:
+            raise TransactionRefused(f"Unknown operation type: {unknown}")
 
 
 def _transaction(steps: list[Step], body: TransactionBody) -> Transaction:
@@ -99,7 +97,7 @@ def _transaction(steps: list[Step], body: TransactionBody) -> Transaction:
     )
 
 
-def _results(steps: list[Step], committed: Committed) -> list[dict[str, object]]:
+def _results(steps: list[Step], committed: Committed) -> list[TransactionPush | TransactionAck]:
     partition_ids, dead_lettered = iter(committed.partition_ids), iter(committed.dead_lettered)
     return [
         _push_result(index, step, next(partition_ids))
@@ -109,24 +107,16 @@ def _results(steps: list[Step], committed: Committed) -> list[dict[str, object]]
     ]
 
 
-def _push_result(index: int, message: Message, partition_id: str) -> dict[str, object]:
-    return {
-        "index": index,
-        "type": "push",
-        "success": True,
-        "transactionId": message.transaction_id,
-        "messageId": message.id,
-        "partitionId": partition_id,
-        "queueName": message.queue,
-    }
+def _push_result(index: int, message: Message, partition_id: str) -> TransactionPush:
+    return TransactionPush(
+        index=index,
+        success=True,
+        transaction_id=message.transaction_id,
+        message_id=message.id,
+        partition_id=partition_id,
+        queue_name=message.queue,
+    )
 
 
-def _ack_result(index: int, ack: Acknowledgement, dead_lettered: bool) -> dict[str, object]:
-    return {
-        "index": index,
-        "type": "ack",
-        "success": True,
-        "transactionId": ack.transaction_id,
-        "error": None,
-        "dlq": dead_lettered,
-    }
+def _ack_result(index: int, ack: Acknowledgement, dead_lettered: bool) -> TransactionAck:
+    return TransactionAck(index=index, success=True, transaction_id=ack.transaction_id, error=None, dlq=dead_lettered)

@@ -11,5 +11,6 @@ RETURNS void LANGUAGE sql AS $$
     JOIN queen.messages m ON m.partition_id = p.id
     WHERE p.id = p_partition AND p_offsets @> m."offset"
       AND m."offset" >= lower(p_offsets) AND m."offset" < upper(p_offsets)
-    ON CONFLICT (partition_id, consumer_group, message_id) DO NOTHING
+    ON CONFLICT (partition_id, consumer_group, message_id) DO UPDATE
+    SET error_message = excluded.error_message, retry_count = excluded.retry_count, failed_at = excluded.failed_at
 $$;

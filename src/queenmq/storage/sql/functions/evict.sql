@@ -1,5 +1,6 @@
 -- One bounded step of eviction over a queue with maxWaitTimeSeconds: messages that waited longer and that some group
--- has not finished are taken out of delivery and deleted (to the dead letters first, if the queue asks for it).
+-- has not finished are taken out of delivery and deleted with what lies before them (to the dead letters first, if the queue
+-- asks for it).
 -- Returns how many were deleted and where to go on; next is null at the end. A partition whose group is at work on the
 -- messages is left for a later sweep. Locks: as queen.skip_free_groups and queen.trim, one partition after the other.
 CREATE OR REPLACE FUNCTION queen.evict(p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT next uuid)
@@ -9,7 +10,7 @@ DECLARE
     v_head   queen.partition_lookup;
     v_seen   integer := 0;
     v_before timestamptz;
-    v_unread bigint;
+    v_read   bigint;
     v_upto   bigint;
 BEGIN
     deleted := 0;
@@ -29,14 +30,14 @@ BEGIN
         END IF;
         next := v_head.partition_id;
         CONTINUE WHEN v_head.first_offset > v_head.last_offset;
+        SELECT greatest(coalesce(min(position), 0), v_head.first_offset - 1) INTO v_read
+        FROM queen.partition_consumers WHERE partition_id = v_head.partition_id;
         v_upto := queen.offset_before(v_head.partition_id, v_before, true);
-        SELECT min(position) INTO v_unread FROM queen.partition_consumers WHERE partition_id = v_head.partition_id;
-        CONTINUE WHEN v_upto < v_head.first_offset OR v_unread >= v_upto;
-        IF v_unread IS NOT NULL
-           AND queen.skip_free_groups(v_head.partition_id, v_before, v_queue.dead_letter_queue,
-                                      'Message waited longer than maxWaitTimeSeconds') < v_upto THEN
-            CONTINUE;
-        END IF;
+        CONTINUE WHEN v_upto <= v_read;
+        v_upto := least(v_upto, v_head.first_offset + p_limit - 1);
+        v_upto := least(v_upto, queen.skip_free_groups(v_head.partition_id, v_upto, v_queue.dead_letter_queue,
+                                                       'Message waited longer than maxWaitTimeSeconds'));
+        CONTINUE WHEN v_upto < v_head.first_offset;
         deleted := deleted + queen.trim(v_head.partition_id, v_upto);
     END LOOP;
     IF v_seen < p_limit THEN

@@ -2,6 +2,7 @@
 -- Locks: the partition's row in partition_lookup, to the end of the transaction.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM convert_from(NEW.payload, 'UTF8')::json;    -- it goes out as it is, so it must be JSON
     SELECT last_offset + 1, greatest(NEW.created_at, last_message_at) INTO NEW."offset", NEW.created_at
     FROM queen.partition_lookup WHERE partition_id = NEW.partition_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN

@@ -41,7 +41,7 @@ BEGIN
     ORDER BY partition_id, consumer_group FOR NO KEY UPDATE;
     IF FOUND THEN
         UPDATE queen.partition_consumers c
-        SET ready_at = clock_timestamp() + make_interval(secs => q.delayed_processing_s + q.window_buffer_s)
+        SET ready_at = clock_timestamp() + make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s))
         FROM queen.queues q
         WHERE c.partition_id = ANY (v_partitions) AND c.ready_at IS NULL AND q.id = c.queue_id;
     END IF;

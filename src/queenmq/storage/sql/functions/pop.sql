@@ -27,6 +27,7 @@ DECLARE
     v_empty    uuid[];
     v_held     uuid[];
     v_ready    timestamptz;
+    v_reached  timestamptz;
     v_rows     integer;
 BEGIN
     FOR r IN
@@ -56,15 +57,18 @@ BEGIN
         END IF;
 
         v_now := clock_timestamp();
+        v_reached := '-infinity';
         v_next := 1;
         v_left := r.batch;
         v_parts := r.parts;
         WHILE v_next <= cardinality(r.requests) LOOP
             v_want := CASE WHEN r.parts = 1 THEN cardinality(r.requests) - v_next + 1 ELSE 1 END;
             IF v_only IS NULL THEN
-                SELECT array_agg(x.partition_id) INTO v_ids FROM (
-                    SELECT c.partition_id FROM queen.partition_consumers c
-                    WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.ready_at <= v_now
+                -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
+                SELECT array_agg(x.partition_id), max(x.ready_at) INTO v_ids, v_reached FROM (
+                    SELECT c.partition_id, c.ready_at FROM queen.partition_consumers c
+                    WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
+                      AND c.ready_at >= v_reached AND c.ready_at <= v_now
                     ORDER BY c.ready_at LIMIT v_want FOR NO KEY UPDATE SKIP LOCKED
                 ) x;
             ELSE
@@ -80,8 +84,9 @@ BEGIN
                 PERFORM queen.count_expiry(t.id, r.grp, v_queue.retry_limit) FROM unnest(v_ids) AS t (id);
             END IF;
             IF v_queue.ttl_s > 0 THEN
-                PERFORM queen.skip_older(t.id, r.grp, v_now - make_interval(secs => v_queue.ttl_s),
-                                         v_queue.dead_letter_queue, 'Message expired (ttl)')
+                PERFORM queen.skip_over(
+                    t.id, r.grp, queen.offset_before(t.id, v_now - make_interval(secs => v_queue.ttl_s), true),
+                    v_queue.dead_letter_queue, 'Message expired (ttl)')
                 FROM unnest(v_ids) AS t (id);
             END IF;
 

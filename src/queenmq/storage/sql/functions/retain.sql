@@ -11,7 +11,6 @@ DECLARE
     v_old   timestamptz;
     v_spent timestamptz;
     v_upto  bigint;
-    v_done  integer;
 BEGIN
     deleted := 0;
     SELECT * INTO v_queue FROM queen.queues WHERE id = p_queue;
@@ -38,16 +37,16 @@ BEGIN
             v_upto := queen.offset_before(v_head.partition_id, v_old);
         END IF;
         IF v_spent IS NOT NULL THEN
-            v_upto := greatest(v_upto, least(queen.offset_before(v_head.partition_id, v_spent),
-                (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = v_head.partition_id)));
+            v_upto := greatest(v_upto, least(queen.offset_before(v_head.partition_id, v_spent), coalesce(
+                (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = v_head.partition_id), 0)));
         END IF;
+        v_upto := least(v_upto, v_head.first_offset + p_limit - 1);
         CONTINUE WHEN v_upto < v_head.first_offset;
         IF v_queue.ttl_s > 0 AND v_queue.dead_letter_queue THEN
-            PERFORM queen.skip_free_groups(v_head.partition_id,
-                clock_timestamp() - make_interval(secs => v_queue.ttl_s), true, 'Message expired (ttl)');
+            -- What a consumer holds just now becomes a dead letter only if it fails: left for a later sweep.
+            v_upto := least(v_upto, queen.skip_free_groups(v_head.partition_id, v_upto, true, 'Message expired (ttl)'));
         END IF;
-        v_done := queen.trim(v_head.partition_id, least(v_upto, v_head.first_offset + p_limit - 1));
-        deleted := deleted + v_done;
+        deleted := deleted + queen.trim(v_head.partition_id, v_upto);
     END LOOP;
     IF v_seen < p_limit THEN
         next := NULL;

@@ -10,7 +10,7 @@ DECLARE
     v_since timestamptz;
     v_rows  uuid[];
 BEGIN
-    IF p_mode = 'new' OR p_since > clock_timestamp() THEN
+    IF (p_mode = 'new' AND p_since IS NULL) OR p_since > clock_timestamp() THEN
         p_since := clock_timestamp();       -- a client whose clock is ahead means now, too
     END IF;
     IF p_since IS NOT NULL AND p_partition IS NULL THEN
@@ -52,7 +52,20 @@ BEGIN
         RETURNING partition_id
     )
     SELECT array_agg(partition_id) INTO v_rows FROM added;
-    IF v_rows IS NOT NULL THEN
-        PERFORM queen.settle(v_rows, array_fill(p_group, ARRAY[cardinality(v_rows)]), false);
+    IF v_rows IS NULL THEN
+        RETURN;
     END IF;
+    PERFORM queen.settle(v_rows, array_fill(p_group, ARRAY[cardinality(v_rows)]), false);
+
+    -- Whoever has waited longest is served first, although the group is new.
+    UPDATE queen.partition_consumers c SET ready_at = n.created_at
+    FROM unnest(v_rows) AS t (id)
+    CROSS JOIN LATERAL (
+        SELECT m.created_at FROM queen.partition_consumers u
+        JOIN queen.messages m ON m.partition_id = u.partition_id AND m."offset" > u.position
+        WHERE u.partition_id = t.id AND u.consumer_group = p_group
+        ORDER BY m."offset" LIMIT 1
+    ) n
+    WHERE c.partition_id = t.id AND c.consumer_group = p_group
+      AND c.ready_at <= clock_timestamp() AND n.created_at < c.ready_at;
 END $$;

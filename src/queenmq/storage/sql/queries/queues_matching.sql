@@ -1,6 +1,6 @@
 -- The queues of a namespace and/or task in the order in which a pop tries them: the higher priority first, then
 -- the one whose oldest claimable partition has waited longest. A queue that the group does not know yet counts.
-SELECT q.name
+SELECT q.name, g.name IS NOT NULL AS subscribed
 FROM queen.queues q
 LEFT JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.name = $3 AND g.registered
 LEFT JOIN LATERAL (

@@ -1,0 +1,110 @@
+"""The dead letters: what their listing shows and how it can be narrowed."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+import asyncpg
+
+from integration.queen import Queen, data
+
+
+async def bury(queen: Queen, queue: str, *payloads: str, partition: str = "Default", group: str | None = None) -> None:
+    """Push and dead-letter messages one after the other."""
+    params = {"consumerGroup": group} if group else {}
+    for payload in payloads:
+        await queen.push(queue, payload, partition=partition)
+        [message] = await queen.pop(queue, partition, **params)
+        assert (await queen.ack(message, "dlq", error=f"{payload} is bad"))["dlq"]
+
+
+async def test_the_whole_listing(queen: Queen) -> None:
+    await queen.configure("orders", retryLimit=1, retryDelay=0)
+    payload = {"n": [1, None, "x"]}
+    item = {"queue": "orders", "partition": "eu", "payload": payload, "transactionId": "t"}
+    [pushed] = await queen.push_items(item)
+    for _ in range(2):
+        [message] = await queen.pop("orders", consumerGroup="g")
+        await queen.ack(message, "failed", error="it broke")
+    page = await queen.dead_letter_page()
+    [letter] = page.pop("messages")
+    assert page == {"pagination": {"limit": 100, "offset": 0}, "total": 1}
+    for name in ("createdAt", "failedAt"):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", letter[name])
+    assert letter.pop("createdAt") <= letter.pop("failedAt")
+    assert letter == {
+        "id": pushed["message_id"],
+        "transactionId": "t",
+        "partitionId": pushed["partition_id"],
+        "queue": "orders",
+        "partition": "eu",
+        "consumerGroup": "g",
+        "errorMessage": "it broke",
+        "retryCount": 1,
+        "data": payload,
+        "producerSub": None,
+    }
+
+
+async def test_an_unused_queue_has_none(queen: Queen) -> None:
+    await bury(queen, "orders", "a")
+    assert await queen.dead_letters("unused") == []
+
+
+async def test_it_can_be_narrowed_by_queue_group_and_partition(queen: Queen) -> None:
+    await bury(queen, "orders", "a", "b")
+    await bury(queen, "orders", "c", partition="p")
+    await bury(queen, "other", "d", group="g")
+    assert sorted(data(await queen.dead_letters())) == ["a", "b", "c", "d"]
+    assert sorted(data(await queen.dead_letters("orders"))) == ["a", "b", "c"]
+    assert data(await queen.dead_letters("orders", partition="p")) == ["c"]
+    assert data(await queen.dead_letters(consumerGroup="g")) == ["d"]
+    assert await queen.dead_letters("orders", consumerGroup="g") == []
+    assert len(await queen.dead_letters(consumerGroup="__QUEUE_MODE__")) == 3
+
+
+async def test_the_newest_failure_comes_first_and_pages_follow_each_other(queen: Queen) -> None:
+    await bury(queen, "orders", *"abcde")
+    pages = [await queen.dead_letter_page(queue="orders", limit=2, offset=offset) for offset in (0, 2, 4, 6)]
+    assert [data(page["messages"]) for page in pages] == [["e", "d"], ["c", "b"], ["a"], []]
+    assert {page["total"] for page in pages} == {5}
+    assert pages[1]["pagination"] == {"limit": 2, "offset": 2}
+
+
+async def test_it_can_be_narrowed_by_the_time_of_the_failure(queen: Queen, sql: asyncpg.Connection) -> None:
+    await bury(queen, "orders", *"abc")
+    rows = await sql.fetch("SELECT failed_at FROM queen.dead_letter_queue ORDER BY failed_at")
+    [first, second, third] = [row["failed_at"].isoformat() for row in rows]
+    assert data(await queen.dead_letters("orders", **{"from": second})) == ["c", "b"]
+    assert data(await queen.dead_letters("orders", to=second)) == ["b", "a"]
+    assert data(await queen.dead_letters("orders", **{"from": first, "to": first})) == ["a"]
+    later = datetime.fromisoformat(third) + timedelta(seconds=1)
+    assert await queen.dead_letters("orders", **{"from": later.isoformat()}) == []
+
+
+async def test_each_group_has_its_own(queen: Queen) -> None:
+    await queen.configure("orders", retryLimit=0)
+    await queen.push("orders", "m")
+    for group in ("a", "b"):
+        [message] = await queen.pop("orders", consumerGroup=group)
+        await queen.ack(message, "failed", error=f"bad for {group}")
+    letters = await queen.dead_letters("orders")
+    assert {letter["consumerGroup"]: letter["errorMessage"] for letter in letters} == {
+        "a": "bad for a",
+        "b": "bad for b",
+    }
+
+
+async def test_a_message_that_fails_again_after_a_replay_is_there_once(queen: Queen) -> None:
+    await bury(queen, "orders", "m", group="g")
+    await queen.seek("g", "orders", timestamp="1970-01-01T00:00:00Z")
+    [message] = await queen.pop("orders", consumerGroup="g")
+    assert (await queen.ack(message, "dlq", error="bad again"))["dlq"]
+    assert len(await queen.dead_letters("orders")) == 1
+
+
+async def test_bad_filters_are_refused(queen: Queen) -> None:
+    for query in ("limit=-1", "offset=-1", "limit=x", "from=then", "to=now", "queue=%00"):
+        refusal = await queen.refused(f"/api/v1/dlq?{query}", None, "GET")
+        assert refusal["field"] == query.partition("=")[0]

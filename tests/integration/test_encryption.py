@@ -1,0 +1,183 @@
+"""Encryption at rest: nothing readable is stored, everything comes back as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import asyncpg
+import pytest
+
+from integration.queen import Queen, another_server, data, leases, push_op
+from queenmq.config import Settings
+
+SECRET = {"card": "4111-1111-1111-1111"}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(port=0, shutdown_grace_s=2, encryption_key=bytes(range(32)))
+
+
+@pytest.fixture
+def keyless(settings: Settings) -> Settings:
+    return replace(settings, encryption_key=None)
+
+
+async def payloads(sql: asyncpg.Connection, table: str = "messages") -> list[tuple[bool, bytes]]:
+    rows = await sql.fetch(f"SELECT is_encrypted, payload FROM queen.{table}")
+    return [(row["is_encrypted"], row["payload"]) for row in rows]
+
+
+async def test_nothing_readable_is_stored_and_the_payload_comes_back(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    await queen.push("secret", SECRET)
+    [(is_encrypted, stored)] = await payloads(sql)
+    assert is_encrypted
+    assert b"4111" not in stored
+    assert json.loads(stored).keys() == {"encrypted", "iv", "authTag"}
+    assert data(await queen.pop("secret")) == [SECRET]
+
+
+async def test_equal_payloads_are_stored_differently(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    await queen.push("secret", SECRET, SECRET)
+    assert len(set(await payloads(sql))) == 2
+
+
+async def test_the_payload_is_the_same_byte_for_byte(queen: Queen) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    texts = ("null", "1e400", '{"a":1,"a":2}', '"\\u0000ü"', "[" + "1," * 100_000 + "1]")
+    for text in texts:
+        body = f'{{"items":[{{"queue":"secret","payload":{text}}}]}}'
+        assert (await queen.http.post("/api/v1/push", content=body.encode())).status_code == 201
+        popped = await queen.http.get("/api/v1/pop/queue/secret?autoAck=true")
+        assert f'"data":{text},'.encode() in popped.content
+
+
+async def test_a_transaction_encrypts_too(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    assert (await queen.transact(push_op("secret", SECRET), push_op("plain", "open")))["success"]
+    assert sorted(is_encrypted for is_encrypted, _ in await payloads(sql)) == [False, True]
+    assert data(await queen.pop("secret")) == [SECRET]
+    assert data(await queen.pop("plain")) == ["open"]
+
+
+async def test_dead_letters_stay_encrypted_and_are_listed_readable(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    await queen.push("secret", SECRET)
+    [message] = await queen.pop("secret")
+    await queen.ack(message, "dlq")
+    [(is_encrypted, stored)] = await payloads(sql, "dead_letter_queue")
+    assert is_encrypted
+    assert b"4111" not in stored
+    assert data(await queen.dead_letters("secret")) == [SECRET]
+
+
+async def test_a_payload_that_looks_encrypted_is_left_alone(queen: Queen) -> None:
+    lookalike = {"encrypted": "abc", "iv": "def", "authTag": "ghi"}
+    await queen.configure("secret", encryptionEnabled=True)
+    for queue in ("plain", "secret"):
+        await queen.push(queue, lookalike)
+        [message] = await queen.pop(queue)
+        assert message["data"] == lookalike
+        await queen.ack(message, "dlq")
+        assert data(await queen.dead_letters(queue)) == [lookalike]
+
+
+async def test_keys_are_unique_in_an_encrypted_queue_too(queen: Queen) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    results = [*await queen.push("secret", "t", "t"), *await queen.push("secret", "t")]
+    assert [result["status"] for result in results] == ["queued", "duplicate", "duplicate"]
+
+
+async def test_switching_it_off_leaves_old_messages_readable(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    await queen.push("secret", "sealed")
+    await queen.configure("secret")
+    await queen.push("secret", "open")
+    assert [is_encrypted for is_encrypted, _ in await payloads(sql)] == [True, False]
+    assert data(await queen.drain("secret")) == ["sealed", "open"]
+
+
+async def test_a_row_that_psql_inserted_in_clear_is_delivered(queen: Queen, sql: asyncpg.Connection) -> None:
+    partition_id = (await queen.configure("secret", encryptionEnabled=True))["partitionId"]
+    await sql.execute("INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '{}')", partition_id)
+    assert data(await queen.pop("secret")) == [{}]
+
+
+async def test_a_server_that_does_not_know_of_it_encrypts_all_the_same(
+    queen: Queen, sql: asyncpg.Connection, settings: Settings, database_url: str
+) -> None:
+    async with another_server(settings, database_url) as other:
+        await other.push("pushed", "warm up")
+        await other.push("transacted", "warm up")
+        for queue in ("pushed", "transacted"):
+            await queen.drain(queue)
+            await sql.execute("DELETE FROM queen.messages")
+            await queen.configure(queue, encryptionEnabled=True)
+        await asyncio.gather(
+            other.push("pushed", SECRET), other.transact(push_op("transacted", SECRET)), other.push("plain", "open")
+        )
+        for queue in ("pushed", "transacted"):
+            assert data(await queen.pop(queue)) == [SECRET]
+    secret = "SELECT count(*) FROM queen.messages WHERE position('4111' IN encode(payload, 'escape')) > 0"
+    assert await sql.fetchval(secret) == 0
+    assert sorted(is_encrypted for is_encrypted, _ in await payloads(sql)) == [False, True, True]
+
+
+class TestWithoutTheKey:
+    async def test_the_configuration_is_refused(self, keyless: Settings, database_url: str) -> None:
+        async with another_server(keyless, database_url) as without:
+            refusal = await without.refused(
+                "/api/v1/configure", {"queue": "secret", "options": {"encryptionEnabled": True}}
+            )
+            assert "QUEEN_ENCRYPTION_KEY" in refusal["error"]
+
+    async def test_nothing_is_stored_in_clear(
+        self, queen: Queen, sql: asyncpg.Connection, keyless: Settings, database_url: str
+    ) -> None:
+        await queen.configure("secret", encryptionEnabled=True)
+        async with another_server(keyless, database_url) as without:
+            for _ in range(2):
+                answer = await without.http.post("/api/v1/push", json={"items": [{"queue": "secret"}]})
+                assert answer.status_code >= 400
+                assert "QUEEN_ENCRYPTION_KEY" in answer.json()["error"]
+            operation = push_op("secret", SECRET)
+            answer = await without.http.post("/api/v1/transaction", json={"operations": [operation]})
+            assert answer.json().get("success") is not True
+        assert await payloads(sql) == []
+
+    async def test_a_pop_keeps_no_lease(
+        self, queen: Queen, sql: asyncpg.Connection, keyless: Settings, database_url: str
+    ) -> None:
+        await queen.configure("secret", encryptionEnabled=True)
+        await queen.push("secret", SECRET)
+        async with another_server(keyless, database_url) as without:
+            assert (await without.http.get("/api/v1/pop/queue/secret")).status_code >= 400
+        assert data(await queen.wait("secret")) == [SECRET]
+        assert await leases(sql) == 1
+
+    async def test_pushes_to_other_queues_are_not_harmed(
+        self, queen: Queen, keyless: Settings, database_url: str
+    ) -> None:
+        await queen.configure("secret", encryptionEnabled=True)
+        async with another_server(keyless, database_url) as without:
+            good = [without.http.post("/api/v1/push", json={"items": [{"queue": "plain"}]}) for _ in range(10)]
+            bad = [without.http.post("/api/v1/push", json={"items": [{"queue": "secret"}]}) for _ in range(10)]
+            pairs = [call for pair in zip(good, bad, strict=True) for call in pair]
+            answers = await asyncio.gather(*pairs)
+        assert {answer.status_code for answer in answers[::2]} == {201}
+
+
+async def test_another_key_opens_nothing_and_keeps_no_lease(
+    queen: Queen, settings: Settings, database_url: str
+) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    await queen.push("secret", SECRET)
+    async with another_server(replace(settings, encryption_key=bytes(32)), database_url) as other:
+        answer = await other.http.get("/api/v1/pop/queue/secret")
+        assert answer.status_code >= 400
+        assert b"4111" not in answer.content
+    assert data(await queen.wait("secret")) == [SECRET]

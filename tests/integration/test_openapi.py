@@ -1,0 +1,192 @@
+"""The OpenAPI document says what the server does, and the server survives what the document allows and forbids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenmq.config import Settings
+from queenmq.http.app import build_router
+from queenmq.server import Server
+
+HERE = Path(__file__).parent
+LONG = os.environ.get("QUEEN_LONG") == "1"
+MAX_ITEMS = 20
+METHODS = {"get", "post", "put", "delete", "patch", "head", "options", "trace"}
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(
+        port=0, shutdown_grace_s=2, max_wait_ms=200, max_items=MAX_ITEMS, encryption_key=bytes(32), max_body_bytes=10**6
+    )
+
+
+@pytest.fixture
+async def document(http: httpx.AsyncClient) -> Json:
+    answer = await http.get("/openapi.json")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    document: Json = answer.json()
+    return document
+
+
+def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, item in document["paths"].items():
+        for method in METHODS & item.keys():
+            yield method.upper(), path, item[method]
+
+
+def dicts(part: object) -> Iterator[Json]:
+    """Every object in the document."""
+    if isinstance(part, dict):
+        yield part
+    if isinstance(part, dict | list):
+        for element in part.values() if isinstance(part, dict) else part:
+            yield from dicts(element)
+
+
+def resolve(document: Json, reference: str) -> Json:
+    place: Any = document
+    for step in reference.removeprefix("#/").split("/"):
+        place = place[step]
+    assert isinstance(place, dict)
+    return place
+
+
+async def test_the_document_has_every_route_and_no_other(server: Server, document: Json) -> None:
+    served = {(route.method, route.pattern) for route in build_router(server.engine).routes()}
+    assert {(method, path) for method, path, _ in operations(document)} == served
+
+
+async def test_every_operation_says_what_it_does(document: Json) -> None:
+    described = [operation for _, _, operation in operations(document)]
+    names = [operation["operationId"] for operation in described]
+    assert len(set(names)) == len(names)
+    for operation in described:
+        assert operation["summary"]
+        assert operation["tags"]
+        assert any(status.startswith("2") for status in operation["responses"])
+
+
+async def test_every_path_parameter_is_described(document: Json) -> None:
+    for _, path, operation in operations(document):
+        described = [p["name"] for p in operation["parameters"] if p["in"] == "path"]
+        assert described == re.findall(r"{(\w+)}", path)
+
+
+async def test_every_reference_leads_somewhere(document: Json) -> None:
+    references = [part["$ref"] for part in dicts(document) if "$ref" in part]
+    assert references
+    for reference in references:
+        assert resolve(document, reference)["type"] == "object"
+
+
+async def test_every_link_leads_to_an_operation(document: Json) -> None:
+    names = {operation["operationId"] for _, _, operation in operations(document)}
+    links = [link for part in dicts(document) for link in part.get("links", {}).values()]
+    assert links
+    assert {link["operationId"] for link in links} <= names
+
+
+async def test_refusals_share_one_schema(document: Json) -> None:
+    own = {("GET", "/health", "503"), ("POST", "/api/v1/lease/{leaseId}/extend", "404")}
+    for method, path, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            if status >= "400" and (method, path, status) not in own:
+                schema = answer["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/Error"}
+    assert resolve(document, "#/components/schemas/Error")["required"] == ["error", "code"]
+
+
+async def test_names_carry_their_limits(document: Json) -> None:
+    limits = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^\\u0000]*$"}
+    item = resolve(document, "#/components/schemas/PushItem/properties")
+    for name in ("queue", "partition", "transactionId"):
+        assert item[name].items() >= limits.items()
+    for parameter in document["paths"]["/api/v1/pop/queue/{queue}/partition/{partition}"]["get"]["parameters"][:2]:
+        assert parameter["schema"] == limits
+
+
+async def test_numbers_and_ids_carry_their_limits(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["AckBody"]["properties"]["partitionId"] == {"type": "string", "format": "uuid"}
+    lease_time = schemas["QueueOptions"]["properties"]["leaseTime"]
+    assert (lease_time["minimum"], lease_time["maximum"], lease_time["default"]) == (0, 315_360_000, 300)
+    seconds = schemas["ExtendBody"]["properties"]["seconds"]["anyOf"][0]
+    assert (seconds["minimum"], seconds["maximum"]) == (1, 315_360_000)
+
+
+async def test_arrays_carry_the_limit_of_this_server(document: Json) -> None:
+    arrays = [part for part in dicts(document) if part.get("type") == "array"]
+    assert {array["maxItems"] for array in arrays} == {MAX_ITEMS, 100}  # 100 for the names of a trace
+    assert resolve(document, "#/components/schemas/PushBody/properties/items")["maxItems"] == MAX_ITEMS
+
+
+async def test_without_tokens_none_is_demanded(document: Json) -> None:
+    for _, _, operation in operations(document):
+        assert "security" not in operation
+        assert "401" not in operation["responses"]
+
+
+class TestWithTokens:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret="s" * 32)
+
+    async def test_the_document_demands_them(self, document: Json) -> None:
+        [scheme] = document["components"]["securitySchemes"]
+        assert document["components"]["securitySchemes"][scheme] == {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "JWT",
+        }
+        for _, _, operation in operations(document):
+            if operation["x-queen-role"] == "public":
+                assert "security" not in operation
+            else:
+                assert operation["security"] == [{scheme: []}]
+                assert {"401", "403"} <= operation["responses"].keys()
+
+
+@pytest.mark.timeout(3600 if LONG else 300)
+async def test_schemathesis_finds_nothing(
+    server: Server, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = server.address
+    report = await run_schemathesis(f"http://{host}:{port}/openapi.json", tmp_path)
+    # It does not call the document that it runs on.
+    assert f"Tested: {len(build_router(server.engine).routes()) - 1}\n" in report
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert (await http.get("/health")).status_code == 200
+
+
+async def run_schemathesis(url: str, folder: Path) -> str:
+    """Its report, if it found nothing."""
+    command = f"-m schemathesis.cli --config-file {HERE / 'schemathesis.toml'} run {url}"
+    effort = "--max-examples 1000" if LONG else "--max-examples 15 --seed 1"
+    options = f"{effort} --max-failures 10 --no-color --warnings off"
+    run = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command.split(),
+        *options.split(),
+        cwd=folder,
+        env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(HERE)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await run.communicate()
+    report = output.decode()
+    assert run.returncode == 0, report
+    return report
