@@ -4,10 +4,11 @@
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format clean
+.PHONY: help setup serve bench test lint format clean
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
+	@echo "make bench    measure throughput and latency (BENCH='--only push-*' passes options; docs/benchmark.md)"
 	@echo "make test     run linters, types and every test"
 	@echo "make lint     only linters and types"
 	@echo "make format   rewrite the code in the house format"
@@ -19,6 +20,14 @@ setup:
 serve:
 	@.ci/setup serve
 	@exec $(BIN)/queen serve
+
+# The plot needs more packages; without them everything else is measured and written all the same.
+bench:
+	@.ci/setup serve
+	@$(BIN)/python -c 'import matplotlib, procrastinate, psycopg' 2>/dev/null || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    --no-build-isolation --editable '.[bench]' || true
+	@$(BIN)/queen bench $(BENCH)
 
 lint: setup
 	$(BIN)/ruff check

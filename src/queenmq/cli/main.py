@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import queenmq
+from queenmq.cli import bench
 from queenmq.errors import StartupError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -40,6 +41,8 @@ def _run(given: argparse.Namespace) -> int:
         from queenmq.cli import admin
 
         return admin.run(given)
+    if given.command == "bench":
+        return bench.run(given)
     from queenmq.cli import db
 
     return db.run(given)
@@ -52,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_db(commands)
     _add_admin(commands)
+    bench.add(commands)
     return parser
 
 

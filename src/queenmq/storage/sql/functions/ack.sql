@@ -113,13 +113,16 @@ BEGIN
                             ELSE c.retry_at END,
             ready_at = CASE
                 WHEN NOT g.released AND c.lease_id IS NOT NULL THEN c.ready_at
-                WHEN g.position >= l.last_offset AND g.part = ANY (v_held) THEN NULL
+                WHEN g.position >= l.last_offset AND h.id IS NOT NULL THEN NULL
                 ELSE greatest(v_now, CASE WHEN g.failed THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
                                           ELSE c.retry_at END) END,
             total_consumed = c.total_consumed + g.n,
             last_consumed_at = CASE WHEN g.n > 0 THEN v_now ELSE c.last_consumed_at END
-        FROM goal g, queen.queues q, queen.partition_lookup l
-        WHERE c.partition_id = g.part AND c.consumer_group = g.grp AND q.id = c.queue_id AND l.partition_id = g.part
+        FROM goal g
+        JOIN queen.partition_lookup l ON l.partition_id = g.part
+        JOIN queen.queues q ON q.id = l.queue_id
+        LEFT JOIN unnest(v_held) AS h (id) ON h.id = g.part
+        WHERE c.partition_id = g.part AND c.consumer_group = g.grp
         RETURNING c.partition_id AS part, c.consumer_group AS grp, g.released
     ), buried AS (
         SELECT e.i, queen.bury(e.part, e.grp, int8multirange(int8range(e."offset", e."offset", '[]')),

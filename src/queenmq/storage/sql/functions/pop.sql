@@ -123,8 +123,10 @@ BEGIN
                       AND l.last_message_at <= v_now - make_interval(secs => v_queue.window_buffer_s))
             ), claim AS (
                 SELECT k.part, min(k."offset") AS first, max(k."offset") AS last, count(*) AS n,
-                       dense_rank() OVER (ORDER BY k.i) AS slot
-                FROM picked k GROUP BY k.part, k.i
+                       dense_rank() OVER (ORDER BY k.i) AS slot, h.id IS NOT NULL AS held
+                FROM picked k
+                LEFT JOIN unnest(v_held) AS h (id) ON h.id = k.part
+                GROUP BY k.part, k.i, h.id
             ), taken AS (
                 UPDATE queen.partition_consumers c
                 SET position = CASE WHEN r.auto_ack THEN k.last ELSE k.first - 1 END,
@@ -140,7 +142,7 @@ BEGIN
                     ready_at = CASE
                         WHEN NOT r.auto_ack THEN
                             v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60))
-                        WHEN k.part = ANY (v_held) AND k.last >= (
+                        WHEN k.held AND k.last >= (
                             SELECT l.last_offset FROM queen.partition_lookup l WHERE l.partition_id = k.part) THEN NULL
                         ELSE clock_timestamp() END,
                     retry_at = NULL,

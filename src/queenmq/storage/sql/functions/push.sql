@@ -22,7 +22,7 @@ DECLARE
 BEGIN
     FOR attempt IN 1..10 LOOP
         SELECT array_agg(p.id ORDER BY t.i), array_agg(DISTINCT q.id) FILTER (WHERE q.max_size > 0),
-               array_agg(q.name ORDER BY t.i) FILTER (WHERE q.encryption_enabled)
+               array_agg(DISTINCT q.name) FILTER (WHERE q.encryption_enabled)
         INTO partition_ids, v_limited, v_secret
         FROM unnest(p_queues, p_partitions) WITH ORDINALITY AS t (queue, partition, i)
         LEFT JOIN queen.queues q ON q.name = t.queue
@@ -87,6 +87,7 @@ BEGIN
                t.is_encrypted, t.transaction_id, t.trace_id, t.producer_sub, t.payload
         FROM unnest(p_target, p_rank, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer)
              WITH ORDINALITY AS t (target, rank, id, transaction_id, trace_id, payload, is_encrypted, producer_sub, i)
-        WHERE t.i <> ALL (v_skip);
+        LEFT JOIN unnest(v_skip) AS s (i) ON s.i = t.i
+        WHERE s.i IS NULL;
     END IF;
 END $$;

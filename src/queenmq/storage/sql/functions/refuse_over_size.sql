@@ -14,7 +14,8 @@ RETURNS integer[] LANGUAGE sql AS $$
         SELECT t.i, l.queue_id, row_number() OVER (PARTITION BY l.queue_id ORDER BY t.i) AS nth
         FROM unnest(p_target) WITH ORDINALITY AS t (target, i)
         JOIN queen.partition_lookup l ON l.partition_id = p_partitions[t.target]
-        WHERE p_duplicates IS NULL OR t.i <> ALL (p_duplicates)
+        LEFT JOIN unnest(p_duplicates) AS d (i) ON d.i = t.i
+        WHERE d.i IS NULL
     )
     SELECT array_agg(w.i::integer) FROM wanted w JOIN room r ON r.id = w.queue_id WHERE w.nth > r.free
 $$;

@@ -7,40 +7,49 @@
 CREATE OR REPLACE FUNCTION queen.settle(p_partitions uuid[], p_groups text[], p_verify boolean)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_held uuid[];
+    v_partitions uuid[];
+    v_groups     text[];
+    v_held       uuid[];
 BEGIN
-    SELECT array_agg(partition_id) INTO v_held FROM (
-        SELECT l.partition_id FROM queen.partition_lookup l
-        WHERE l.partition_id = ANY (p_partitions)
-          AND (p_verify OR EXISTS (
-              SELECT 1 FROM queen.partition_consumers c
-              WHERE c.partition_id = l.partition_id AND c.lease_id IS NULL AND c.position >= l.last_offset))
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) held;
+    -- In portions, because joins of long arrays are planned as if they were short.
+    FOR v_from IN 1 .. cardinality(p_partitions) BY 500 LOOP
+        v_partitions := p_partitions[v_from : v_from + 499];
+        v_groups := p_groups[v_from : v_from + 499];
 
-    UPDATE queen.partition_consumers c
-    SET position = CASE WHEN s.read THEN greatest(c.position, s.last_offset) ELSE c.position END,
-        done     = CASE WHEN s.read THEN '{}' ELSE c.done END,
-        ready_at = CASE WHEN s.read THEN NULL ELSE greatest(clock_timestamp(), c.retry_at, s.ripe_at) END
-    FROM (
-        SELECT c.partition_id, c.consumer_group, l.last_offset,
-               l.partition_id = ANY (coalesce(v_held, '{}'))
-                   AND (c.position >= l.last_offset OR (p_verify AND n.created_at IS NULL)) AS read,
-               greatest(CASE WHEN q.delayed_processing_s > 0
-                             THEN n.created_at + make_interval(secs => q.delayed_processing_s) END,
-                        CASE WHEN q.window_buffer_s > 0
-                             THEN l.last_message_at + make_interval(secs => q.window_buffer_s) END) AS ripe_at
-        FROM unnest(p_partitions, p_groups) AS t (partition_id, consumer_group)
-        JOIN queen.partition_consumers c USING (partition_id, consumer_group)
-        JOIN queen.partition_lookup l USING (partition_id)
-        JOIN queen.queues q ON q.id = c.queue_id
-        LEFT JOIN LATERAL (
-            SELECT m.created_at FROM queen.messages m
-            WHERE m.partition_id = c.partition_id AND m."offset" > c.position AND NOT c.done @> m."offset"
-              AND (p_verify OR q.delayed_processing_s > 0)
-            ORDER BY m."offset" LIMIT 1
-        ) n ON true
-        WHERE c.lease_id IS NULL
-    ) s
-    WHERE c.partition_id = s.partition_id AND c.consumer_group = s.consumer_group;
+        SELECT array_agg(partition_id) INTO v_held FROM (
+            SELECT l.partition_id FROM queen.partition_lookup l
+            WHERE l.partition_id = ANY (v_partitions)
+              AND (p_verify OR EXISTS (
+                  SELECT 1 FROM queen.partition_consumers c
+                  WHERE c.partition_id = l.partition_id AND c.lease_id IS NULL AND c.position >= l.last_offset))
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) held;
+
+        UPDATE queen.partition_consumers c
+        SET position = CASE WHEN s.read THEN greatest(c.position, s.last_offset) ELSE c.position END,
+            done     = CASE WHEN s.read THEN '{}' ELSE c.done END,
+            ready_at = CASE WHEN s.read THEN NULL ELSE greatest(clock_timestamp(), c.retry_at, s.ripe_at) END
+        FROM (
+            SELECT c.partition_id, c.consumer_group, l.last_offset,
+                   h.partition_id IS NOT NULL
+                       AND (c.position >= l.last_offset OR (p_verify AND n.created_at IS NULL)) AS read,
+                   greatest(CASE WHEN q.delayed_processing_s > 0
+                                 THEN n.created_at + make_interval(secs => q.delayed_processing_s) END,
+                            CASE WHEN q.window_buffer_s > 0
+                                 THEN l.last_message_at + make_interval(secs => q.window_buffer_s) END) AS ripe_at
+            FROM unnest(v_partitions, v_groups) AS t (partition_id, consumer_group)
+            JOIN queen.partition_consumers c USING (partition_id, consumer_group)
+            JOIN queen.partition_lookup l USING (partition_id)
+            LEFT JOIN unnest(v_held) AS h (partition_id) USING (partition_id)
+            JOIN queen.queues q ON q.id = c.queue_id
+            LEFT JOIN LATERAL (
+                SELECT m.created_at FROM queen.messages m
+                WHERE m.partition_id = c.partition_id AND m."offset" > c.position AND NOT c.done @> m."offset"
+                  AND (p_verify OR q.delayed_processing_s > 0)
+                ORDER BY m."offset" LIMIT 1
+            ) n ON true
+            WHERE c.lease_id IS NULL
+        ) s
+        WHERE c.partition_id = s.partition_id AND c.consumer_group = s.consumer_group;
+    END LOOP;
 END $$;

@@ -1,0 +1,45 @@
+"""What the load looks like: names of queues and partitions, the payload, and which lane goes where."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+_FRAME: Final = '{"x":""}'
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Lanes are dealt over the partitions of one queue.
+
+    A cold layout goes on to a further queue when every partition of one has been used, and never comes back.
+    """
+
+    partitions: int
+    payload_bytes: int
+    cold: bool = False
+    run: str = field(default_factory=lambda: f"bench-{secrets.token_hex(4)}")
+
+    @property
+    def text(self) -> str:
+        """The text in every payload, the same in every run; by it a consumer checks that payloads arrive whole."""
+        length = max(self.payload_bytes - len(_FRAME), 1)
+        return "".join(random.Random(self.payload_bytes).choices(_ALPHABET, k=length))  # noqa: S311 - no secret
+
+    @property
+    def payload(self) -> str:
+        """JSON of exactly the wanted size."""
+        return '{"x":"' + self.text + '"}'
+
+    def queue(self, lane: int = 0) -> str:
+        return f"{self.run}-{lane // self.partitions}" if self.cold else self.run
+
+    def queues(self, lanes: int) -> list[str]:
+        """All queues that the first `lanes` lanes have used."""
+        return list(dict.fromkeys(self.queue(lane) for lane in range(0, max(lanes, 1), self.partitions)))
+
+    def partition(self, lane: int) -> str:
+        return f"p{lane % self.partitions}"

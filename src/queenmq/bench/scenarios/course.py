@@ -1,0 +1,57 @@
+"""The course that all scenarios with producers and consumers take: prepare, measure, drain, audit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenmq.bench.audit import Audit
+from queenmq.bench.drain import drain, last_look
+from queenmq.bench.layout import Layout
+from queenmq.bench.load import Load, Stop, now
+from queenmq.bench.meter import Meter
+from queenmq.bench.options import Options
+from queenmq.bench.result import Result
+from queenmq.bench.subject import Subject
+
+LEASES: Final = "ack/batch"
+AUTO_ACK: Final = "autoAck"
+
+
+class Course:
+    """One run on one subject."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        options: Options,
+        *,
+        partitions: int,
+        producers: int | None = None,
+        groups: int = 0,
+        cold: bool = False,
+    ) -> None:
+        self.audit = Audit(*(f"g{number}" for number in range(groups)))
+        self.broker = subject.broker(Layout(partitions, options.payload, cold), options.connections)
+        self.load = Load(
+            self.broker, self.audit, producers=producers or options.connections, lanes=partitions, cold=cold
+        )
+        self._subject = subject
+
+    def meter(self) -> Meter:
+        return Meter(self._subject.watch)
+
+    async def drain(self) -> None:
+        await drain(self.broker, self.audit)
+
+    async def close(self, result: Result) -> Result:
+        """Pop the rest and write into the result what is wrong."""
+        result.pending = self.audit.pending
+        await self.drain()
+        await last_look(self.broker, self.audit)
+        result.problems = self.audit.finish()
+        return result
+
+
+def for_seconds(seconds: float) -> Stop:
+    end = now() + seconds
+    return lambda: now() >= end
