@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -49,7 +50,14 @@ class Postgres:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """The bundled PostgreSQL, in a folder of its own, on its own event loop."""
+    """The bundled PostgreSQL in a folder of its own, or the one that QUEEN_TEST_POSTGRES names."""
+    given = os.environ.get("QUEEN_TEST_POSTGRES")
+    if given:
+        with asyncio.Runner() as runner:
+            server = Postgres(given)
+            runner.run(_make_template(server))
+            yield server
+        return
     folder: Path = tmp_path_factory.mktemp("postgres")
     with asyncio.Runner() as runner:
         bundled = EmbeddedPostgres(folder)
@@ -62,6 +70,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 
 
 async def _make_template(server: Postgres) -> None:
+    await server._execute(f"DROP DATABASE IF EXISTS {_TEMPLATE}")
     await server._execute(f"CREATE DATABASE {_TEMPLATE}")
     database = Database(Settings(), server.url_of(_TEMPLATE))
     await database.open()

@@ -50,8 +50,10 @@ class Partition:
         return next((m for m in self.messages.values() if m.transaction == transaction), None)
 
     def aged_upto(self) -> int:
-        """The last offset that is over an age limit, with everything before it."""
-        return max((m.offset for m in self.messages.values() if m.aged), default=0)
+        """The last offset that is over an age limit, as is everything before it, stored or not any more."""
+        return max(
+            (m.offset for m in self.messages.values() if m.aged), default=min(self.messages, default=self.last + 1) - 1
+        )
 
 
 @dataclass
@@ -249,8 +251,7 @@ class Queue:
             self._skip_aged(lane, position, "Message expired (ttl)")
         if not lane.unread():
             lane.lease = None
-            lane.finished = set(range(1, lane.partition.last + 1))
-            lane.rest_if_drained()
+            self._rest_if_empty(lane)
 
     def _count_expiry(self, lane: Lane) -> None:
         assert lane.lease is not None
@@ -401,35 +402,37 @@ class Queue:
             for message in partition.messages.values():
                 message.at, message.aged = message.at - AGEING, True
 
-    def may_delete(self, partition: Partition, message: Stored, even_unread: bool) -> bool:
-        """Whether retention may take a message away."""
-        lanes = [lane for lane in self.lanes.values() if lane.partition is partition]
-        read = bool(lanes) and all(message.offset in lane.finished for lane in lanes)
-        return message.aged and (even_unread or read)
+    def lanes_of(self, partition: Partition) -> list[Lane]:
+        return [lane for lane in self.lanes.values() if lane.partition is partition]
 
     def skip_free_lanes(self, partition: Partition, positions: dict[tuple[str, str], int], error: str) -> int:
-        """Move the lanes without a live lease over what is too old. The offset up to which nobody needs it then."""
-        upto = partition.aged_upto()
-        lanes = [lane for lane in self.lanes.values() if lane.partition is partition]
-        needed = [upto]
+        """Move the lanes without a live lease over what is too old. Returns up to where nobody needs anything."""
+        upto = needed = partition.aged_upto()
+        lanes = self.lanes_of(partition)
         for lane in lanes:
-            position = positions.get((partition.name, lane.group), 0)
+            position = positions[partition.name, lane.group]
             if lane.leased():
-                needed.append(position)
+                needed = min(needed, position)
             else:
                 self._skip_aged(lane, position, error)
         if not lanes and self.options.bury:
-            for message in partition.messages.values():
-                if message.aged:
-                    self.letters[partition.name, NOBODY, message.id] = (error, 0)
-        return min(needed)
+            nobody = Lane(partition, QUEUE_MODE)
+            for offset in range(1, upto + 1):
+                self._bury(nobody, offset, error)
+        return needed
 
-    def delete(self, partition: Partition, offsets: set[int]) -> None:
-        """Leases go on without what was deleted, and end if nothing is left of them."""
+    def delete(self, partition: Partition, offsets: Iterable[int]) -> None:
+        """Retention takes messages away. A lease goes on without them, and ends if nothing is left of it."""
         for offset in offsets:
             del partition.messages[offset]
-        for lane in self.lanes.values():
-            if lane.partition is partition and lane.lease and lane.lease.unfinished & offsets:
-                lane.lease.unfinished -= offsets
+        for lane in self.lanes_of(partition):
+            if lane.lease is not None:
+                lane.lease.unfinished.difference_update(offsets)
                 if not lane.lease.unfinished:
                     lane.lease = None
+                    self._rest_if_empty(lane)
+
+    def _rest_if_empty(self, lane: Lane) -> None:
+        if not lane.unread():
+            lane.finished = set(range(1, lane.partition.last + 1))
+            lane.rest_if_drained()

@@ -504,33 +504,32 @@ class AnySequence(RuleBasedStateMachine):
     def retain_or_evict(self) -> None:
         if not self.sweep:
             return
-        evicts = self.sweep == "maxWaitTimeSeconds"
-        deleted = self.storage.run(self.storage.session.sweep("evict" if evicts else "retain", self.queue))
+        step = "evict" if self.sweep == "maxWaitTimeSeconds" else "retain"
+        deleted = self.storage.run(self.storage.session.sweep(step, self.queue))
         left = self.storage.snapshot(self.queue).messages
         for name, there in self.model.partitions.items():
             gone = there.messages.keys() - left[name].keys()
             deleted -= len(gone)
-            self._check_deleted(there, gone)
+            aged = {message.offset for message in there.messages.values() if message.aged}
+            assert gone == {offset for offset in aged if offset <= self._deletable(there)}, name
             self.model.delete(there, gone)
         assert deleted == 0
 
-    def _check_deleted(self, there: model.Partition, gone: set[int]) -> None:
-        aged = {message.offset for message in there.messages.values() if message.aged}
-        lanes = [lane for lane in self.model.lanes.values() if lane.partition is there]
-        if self.sweep == "retentionSeconds":
-            assert gone == aged
-        elif self.sweep == "completedRetentionSeconds":
-            assert all(self.model.may_delete(there, there.messages[o], False) for o in gone), "unread and deleted"
-        elif self.sweep == "ttl":
-            upto = there.aged_upto()
-            if self.model.options.bury and aged:
-                upto = self.model.skip_free_lanes(there, self.positions, "Message expired (ttl)")
-            assert gone == {offset for offset in aged if offset <= upto}
-        elif lanes and all(self.positions[there.name, lane.group] >= there.aged_upto() for lane in lanes):
-            assert not gone, "eviction is for what waits"
-        elif aged:
-            upto = self.model.skip_free_lanes(there, self.positions, "Message waited longer than maxWaitTimeSeconds")
-            assert gone == {offset for offset in aged if offset <= upto}
+    def _deletable(self, there: model.Partition) -> int:
+        """Up to which offset the sweep may delete what is too old, after it has moved groups over it."""
+        upto = there.aged_upto()
+        read = min((self.positions[there.name, lane.group] for lane in self.model.lanes_of(there)), default=0)
+        if not any(message.aged for message in there.messages.values()):
+            return 0
+        if self.sweep == "completedRetentionSeconds":
+            return read
+        if self.sweep == "maxWaitTimeSeconds":
+            if upto <= read:
+                return 0  # eviction is for what waits
+            return self.model.skip_free_lanes(there, self.positions, "Message waited longer than maxWaitTimeSeconds")
+        if self.sweep == "ttl" and self.model.options.bury:
+            return self.model.skip_free_lanes(there, self.positions, "Message expired (ttl)")
+        return upto
 
     @rule()
     def resync(self) -> None:
