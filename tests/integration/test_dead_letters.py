@@ -44,6 +44,7 @@ async def test_the_whole_listing(queen: Queen) -> None:
         "retryCount": 1,
         "data": payload,
         "producerSub": None,
+        "undecryptable": False,
     }
 
 

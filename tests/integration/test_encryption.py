@@ -159,6 +159,19 @@ class TestWithoutTheKey:
         assert data(await queen.wait("secret")) == [SECRET]
         assert await leases(sql) == 1
 
+    async def test_dead_letters_are_listed_without_what_cannot_be_read(
+        self, queen: Queen, keyless: Settings, database_url: str
+    ) -> None:
+        await queen.configure("secret", encryptionEnabled=True)
+        for name in ("secret", "plain"):
+            await queen.push(name, SECRET)
+            [message] = await queen.pop(name)
+            await queen.ack(message, status="dlq")
+        async with another_server(keyless, database_url) as without:
+            letters = (await without.http.get("/api/v1/dlq")).json()["messages"]
+        shown = {letter["queue"]: (letter["data"], letter["undecryptable"]) for letter in letters}
+        assert shown == {"secret": (None, True), "plain": (SECRET, False)}
+
     async def test_pushes_to_other_queues_are_not_harmed(
         self, queen: Queen, keyless: Settings, database_url: str
     ) -> None:

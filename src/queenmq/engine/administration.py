@@ -10,7 +10,7 @@ import asyncpg
 
 from queenmq.core.options import QueueOptions
 from queenmq.engine.encryption import PayloadEncryption
-from queenmq.errors import DatabaseUnavailable
+from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -103,9 +103,12 @@ class Administration:
         total: int = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
         return rows, total
 
-    def payload_of(self, row: asyncpg.Record) -> bytes:
-        """The payload of a stored row as it was pushed."""
-        return self._encryption.open(row["payload"], row["is_encrypted"])
+    def payload_of(self, row: asyncpg.Record) -> bytes | None:
+        """The payload of a stored row as it was pushed; None if it cannot be decrypted here."""
+        try:
+            return self._encryption.open(row["payload"], row["is_encrypted"])
+        except QueenError:
+            return None
 
     async def add_trace(self, trace: Trace) -> str | None:
         """Record a trace; its id, or None if there is no such message."""

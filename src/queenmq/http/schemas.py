@@ -298,6 +298,7 @@ class DeadLetter(Struct, kw_only=True, rename="camel"):
     error_message: str
     retry_count: int
     data: Raw
+    undecryptable: bool
     producer_sub: str | None
     created_at: Moment
     failed_at: Moment

@@ -68,7 +68,7 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
 
 
-def _dead_letter(row: asyncpg.Record, payload: bytes) -> DeadLetter:
+def _dead_letter(row: asyncpg.Record, payload: bytes | None) -> DeadLetter:
     return DeadLetter(
         id=str(row["message_id"]),
         transaction_id=row["transaction_id"],
@@ -78,7 +78,8 @@ def _dead_letter(row: asyncpg.Record, payload: bytes) -> DeadLetter:
         consumer_group=row["consumer_group"],
         error_message=row["error_message"],
         retry_count=row["retry_count"],
-        data=msgspec.Raw(payload),
+        data=msgspec.Raw(b"null" if payload is None else payload),
+        undecryptable=payload is None,
         producer_sub=row["producer_sub"],
         created_at=iso_millis(row["created_at"]),
         failed_at=iso_millis(row["failed_at"]),
