@@ -620,7 +620,7 @@ def test_any_sequence_does_what_the_model_does(storage: Storage) -> None:
     run_state_machine_as_test(
         lambda: AnySequence(storage),
         settings=settings(
-            max_examples=int(os.environ.get("EX", "20000" if LONG else "120")),
+            max_examples=20_000 if LONG else 400,
             stateful_step_count=100 if LONG else 40,
             deadline=None,
             phases=[phase for phase in Phase if phase is not Phase.explain],  # it traces every line

@@ -195,8 +195,9 @@ class Popper:
         return results
 
     async def _call(self, claims: list[Claim]) -> list[asyncpg.Record]:
+        consumes = any(claim.auto_ack for claim in claims)
         return await self._database.fetch(
-            statement("pop"),
+            statement("pop" if consumes else "pop_leased"),
             [c.queue for c in claims],
             [c.partition for c in claims],
             [c.group for c in claims],

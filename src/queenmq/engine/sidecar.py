@@ -28,6 +28,9 @@ Result = TypeVar("Result")
 _TRIES = 6
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.25
+# Waiting for company pays only while it is short against the call itself.
+_HOLD_SHARE = 0.2
+_AVERAGE_WEIGHT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Policy:
     """How a lane merges."""
 
     preferred: int  # waiting requests that are worth another call while one runs
-    max_hold_s: float  # longest time that a request waits for company while a call runs
+    max_hold_s: float  # longest time that a request waits for company while a call runs; less if calls are quick
     max_requests: int
     max_weight: int  # most items (messages, acknowledgements) of one call; a single larger request goes alone
     max_concurrent: int
@@ -82,6 +85,7 @@ class Lane(Generic[Request, Result]):
         self._waiting: FairQueue[_Waiting[Request, Result]] = FairQueue()
         self._running: set[asyncio.Task[None]] = set()
         self._scheduled: asyncio.Handle | None = None
+        self._usual_s = policy.max_hold_s / _HOLD_SHARE  # what a call takes, averaged
 
     @property
     def pending(self) -> int:
@@ -131,7 +135,7 @@ class Lane(Generic[Request, Result]):
             # Not at once: what arrives in the same turn of the loop goes along.
             self._at(0.0)
         elif self._scheduled is None:
-            self._at(self._policy.max_hold_s)
+            self._at(min(self._policy.max_hold_s, self._usual_s * _HOLD_SHARE))
 
     def _at(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -166,7 +170,8 @@ class Lane(Generic[Request, Result]):
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if self._waiting:
-            self._schedule()
+            # Its place is free: whoever waits need not be held for company any longer.
+            self._at(0.0)
 
     async def _execute(self, batch: list[_Waiting[Request, Result]]) -> None:
         try:
@@ -189,6 +194,7 @@ class Lane(Generic[Request, Result]):
         self.requests += len(batch)
         self.items += weight
         self.seconds += now - started
+        self._usual_s += (now - started - self._usual_s) * _AVERAGE_WEIGHT
         if self._concurrency is not None:
             self._concurrency.record(now, now - started, weight)
         return results
