@@ -197,7 +197,7 @@ class AnySequence(RuleBasedStateMachine):
         retry_limit=st.integers(0, 2),
         count_expiries=st.booleans(),
         bury=st.booleans(),
-        old=st.sampled_from(("", "", "ttl", "maxWaitTimeSeconds", "retentionSeconds", "completedRetentionSeconds")),
+        old=st.sampled_from(("", "ttl", "maxWaitTimeSeconds", "retentionSeconds", "completedRetentionSeconds")),
     )
     def configure(self, retry_limit: int, count_expiries: bool, bury: bool, old: str) -> None:
         limits: dict[str, Any] = {
@@ -480,30 +480,14 @@ class AnySequence(RuleBasedStateMachine):
 
     # Getting old
 
-    @rule()
-    def age(self) -> None:
-        """Much time passes for all that is stored."""
-        if not self.sweep:
-            return
-        by = model.AGEING
-        ids = [there.id for there in self.model.partitions.values()]
-        self.storage.execute(
-            "UPDATE queen.messages SET created_at = created_at - $2::interval WHERE partition_id = ANY ($1::uuid[])",
-            ids,
-            by,
-        )
-        self.storage.execute(
-            "UPDATE queen.partition_lookup SET last_message_at = last_message_at - $2::interval "
-            "WHERE partition_id = ANY ($1::uuid[])",
-            ids,
-            by,
-        )
-        self.model.age()
+    @rule(what=st.sampled_from(("age", "sweep", "age and sweep")))
+    def get_old(self, what: str) -> None:
+        if self.sweep and "age" in what:
+            self._age()
+        if self.sweep and "sweep" in what:
+            self._retain_or_evict()
 
-    @rule()
-    def retain_or_evict(self) -> None:
-        if not self.sweep:
-            return
+    def _retain_or_evict(self) -> None:
         step = "evict" if self.sweep == "maxWaitTimeSeconds" else "retain"
         deleted = self.storage.run(self.storage.session.sweep(step, self.queue))
         left = self.storage.snapshot(self.queue).messages
@@ -514,6 +498,17 @@ class AnySequence(RuleBasedStateMachine):
             assert gone == {offset for offset in aged if offset <= self._deletable(there)}, name
             self.model.delete(there, gone)
         assert deleted == 0
+
+    def _age(self) -> None:
+        """Much time passes for all that is stored."""
+        ids = [there.id for there in self.model.partitions.values()]
+        for table, column in (("messages", "created_at"), ("partition_lookup", "last_message_at")):
+            self.storage.execute(
+                f"UPDATE queen.{table} SET {column} = {column} - $2::interval WHERE partition_id = ANY ($1::uuid[])",
+                ids,
+                model.AGEING,
+            )
+        self.model.age()
 
     def _deletable(self, there: model.Partition) -> int:
         """Up to which offset the sweep may delete what is too old, after it has moved groups over it."""

@@ -446,6 +446,21 @@ class TestDeletedMeanwhile:
         assert await _read(observer, "q", "g") == []
         await self._no_orphans(observer)
 
+    async def test_a_push_that_comes_while_the_deletion_waits_for_a_consumer(self, sessions: Sessions) -> None:
+        deleter, pusher, consumer, observer = [await sessions() for _ in range(4)]
+        await observer.push(("q", "a", "old"))
+        assert await _read(observer, "q", "g") == ["old"]
+        await consumer.begin()
+        await consumer.seek("g", "q")
+        deleting = asyncio.create_task(deleter.delete_queue("q"))
+        assert await _blocked_or_done(observer, deleter, deleting)
+        pushing = asyncio.create_task(pusher.push(("q", "a", "new")))
+        assert await _blocked_or_done(observer, pusher, pushing)
+        await consumer.commit()
+        await asyncio.gather(deleting, pushing)
+        assert await _read(observer, "q", "g") == ["new"]
+        await self._no_orphans(observer)
+
     @pytest.mark.parametrize("other", ["ack", "dead letter", "subscribe", "pop", "seek", "group"])
     async def test_a_deletion_among_consumers(self, sessions: Sessions, other: str) -> None:
         """Each waits for the other at most, and the queue is gone afterwards."""
