@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from integration import model
 from integration.model import LIMIT_S, Ask, Item, Options, Queue
-from integration.session import Pop, Popped, Session
+from integration.session import Pop, Popped, Session, ack
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.core.names import QUEUE_MODE
 from queenmq.engine.ack import columns
@@ -622,3 +622,19 @@ def test_any_sequence_does_what_the_model_does(storage: Storage) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+async def test_the_failures_of_a_finished_message_are_not_charged_to_the_next(sql: asyncpg.Connection) -> None:
+    """The model knows it, but few sequences lead here."""
+    session = Session(sql)
+    await session.configure("q", retry_limit=1, retry_delay=0)
+    await session.push(("q", "a", "1"))
+    await session.subscribe("q")
+    [failed] = (await session.pop("q")).rows
+    await session.ack([ack(failed, None, "failed")])
+    await session.ack([ack(failed, None, "completed")])
+    await session.push(("q", "a", "2"))
+    [fresh] = (await session.pop("q")).rows
+    assert (fresh["transaction_id"], fresh["retry_count"]) == ("2", 0)
+    [result] = await session.ack([ack(fresh, None, "failed")])
+    assert not result["dead_lettered"]

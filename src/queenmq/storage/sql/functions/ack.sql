@@ -106,15 +106,18 @@ BEGIN
             lease_offsets = CASE WHEN g.released THEN NULL ELSE g.remaining END,
             lease_id = CASE WHEN g.released THEN NULL ELSE c.lease_id END,
             lease_expires_at = CASE WHEN g.released THEN NULL ELSE c.lease_expires_at END,
-            attempts = CASE WHEN g.failed THEN c.attempts + 1
+            attempts = CASE WHEN g.position >= l.last_offset THEN 0
+                            WHEN g.failed THEN c.attempts + 1
                             WHEN g.released AND NOT g.handed_back THEN 0
                             ELSE c.attempts END,
-            retry_at = CASE WHEN g.failed THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
+            retry_at = CASE WHEN g.position >= l.last_offset THEN NULL
+                            WHEN g.failed THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
                             ELSE c.retry_at END,
             ready_at = CASE
                 WHEN NOT g.released AND c.lease_id IS NOT NULL THEN c.ready_at
                 WHEN g.position >= l.last_offset AND h.id IS NOT NULL THEN NULL
-                ELSE greatest(v_now, CASE WHEN g.failed THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
+                ELSE greatest(v_now, CASE WHEN g.position >= l.last_offset THEN NULL
+                                          WHEN g.failed THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
                                           ELSE c.retry_at END) END,
             total_consumed = c.total_consumed + g.n,
             last_consumed_at = CASE WHEN g.n > 0 THEN v_now ELSE c.last_consumed_at END

@@ -1,5 +1,5 @@
 -- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts.
--- Returns the partitions forgotten. Locks: the queues' rows FOR UPDATE by id, so that no new partition adds the
+-- Returns the partitions forgotten. Locks: the queues' rows FOR UPDATE by name, so that no new partition adds the
 -- group meanwhile; then the group's rows.
 CREATE OR REPLACE FUNCTION queen.delete_group(p_group text, p_queue text, p_metadata boolean)
 RETURNS integer LANGUAGE plpgsql AS $$
@@ -11,7 +11,7 @@ BEGIN
         SELECT q.id FROM queen.queues q
         WHERE (p_queue IS NULL OR q.name = p_queue)
           AND EXISTS (SELECT 1 FROM queen.partition_consumers c WHERE c.queue_id = q.id AND c.consumer_group = p_group)
-        ORDER BY q.id FOR UPDATE OF q
+        ORDER BY q.name FOR UPDATE OF q
     ) x;
 
     PERFORM 1 FROM queen.partition_consumers

@@ -28,6 +28,8 @@ BEGIN
         UPDATE queen.partition_consumers c
         SET position = CASE WHEN s.read THEN greatest(c.position, s.last_offset) ELSE c.position END,
             done     = CASE WHEN s.read THEN '{}' ELSE c.done END,
+            attempts = CASE WHEN s.read THEN 0 ELSE c.attempts END,
+            retry_at = CASE WHEN s.read THEN NULL ELSE c.retry_at END,
             ready_at = CASE WHEN s.read THEN NULL ELSE greatest(clock_timestamp(), c.retry_at, s.ripe_at) END
         FROM (
             SELECT c.partition_id, c.consumer_group, l.last_offset,
@@ -50,6 +52,6 @@ BEGIN
             ) n ON true
             WHERE c.lease_id IS NULL
         ) s
-        WHERE c.partition_id = s.partition_id AND c.consumer_group = s.consumer_group;
+        WHERE c.partition_id = s.partition_id AND c.consumer_group = s.consumer_group AND c.lease_id IS NULL;
     END LOOP;
 END $$;
