@@ -26,7 +26,7 @@ def keyless(settings: Settings) -> Settings:
 
 
 async def payloads(sql: asyncpg.Connection, table: str = "messages") -> list[tuple[bool, bytes]]:
-    rows = await sql.fetch(f"SELECT is_encrypted, payload FROM queen.{table}")
+    rows = await sql.fetch(f"SELECT is_encrypted, payload FROM queen.{table} ORDER BY created_at")
     return [(row["is_encrypted"], row["payload"]) for row in rows]
 
 
