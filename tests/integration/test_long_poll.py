@@ -146,15 +146,21 @@ class TestFoundByLookingAgain:
         assert again["id"] == first["id"]
         assert again["leaseId"] != first["leaseId"]
 
-    async def test_a_push_on_another_server(self, queen: Queen, settings: Settings, database_url: str) -> None:
-        poll = asyncio.create_task(queen.wait("orders"))
+    @pytest.mark.parametrize("partition", [None, "p"])
+    async def test_a_push_on_another_server(
+        self, queen: Queen, settings: Settings, database_url: str, partition: str | None
+    ) -> None:
+        poll = asyncio.create_task(queen.wait("orders", partition))
         async with another_server(settings, database_url) as other:
-            await other.push("orders", "m")
+            await other.push("orders", "m", partition="p")
         assert data(await poll) == ["m"]
 
-    async def test_a_row_inserted_by_psql(self, queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
+    @pytest.mark.parametrize("partition", [None, "Default"])
+    async def test_a_row_inserted_by_psql(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection, partition: str | None
+    ) -> None:
         partition_id = (await queen.configure("orders"))["partitionId"]
-        poll = await waiting(queen.wait("orders"), server)
+        poll = await waiting(queen.wait("orders", partition), server)
         await sql.execute("INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '1')", partition_id)
         assert data(await poll) == [1]
 

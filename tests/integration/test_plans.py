@@ -260,6 +260,11 @@ async def _transact(session: Session, count: int) -> None:
     assert await session.sql.fetchrow(statement("transact"), *arguments)
 
 
+async def _look_over(session: Session, count: int) -> None:
+    names = [f"p{n + 1}" for n in range(count)]
+    assert len(await session.sql.fetch(statement("partitions_ready"), "q", "g", names)) == count
+
+
 OPERATIONS: dict[str, Callable[[Session, int], Awaitable[None]]] = {
     "push": _push,
     "push to new partitions": _push_to_new_partitions,
@@ -267,6 +272,7 @@ OPERATIONS: dict[str, Callable[[Session, int], Awaitable[None]]] = {
     "push to a long partition": _push_to_long,
     "insert": _insert,
     "pop any": _pop_any,
+    "look over partitions": _look_over,
     "pop many partitions": _pop_wide,
     "pop one partition": _pop_one_partition,
     "pop with auto ack": _pop_and_consume,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import RFC_4122, UUID, uuid4
 
 import asyncpg
 import httpx
@@ -113,6 +114,17 @@ async def test_unknown_queues_and_partitions_are_made(queen: Queen) -> None:
     await queen.push("new.queue", "m", partition="new partition")
     [message] = await queen.pop("new.queue")
     assert (message["queue"], message["partition"], message["data"]) == ("new.queue", "new partition", "m")
+
+
+async def test_ids_of_partitions_are_ordered_by_time(queen: Queen) -> None:
+    ids = []
+    for name in ("first", "second"):
+        [result] = await queen.push_items({"queue": "orders", "partition": name})
+        ids.append(UUID(result["partition_id"]))
+    assert [made.version for made in ids] == [7, 7]
+    assert [made.variant for made in ids] == [RFC_4122, RFC_4122]
+    assert ids == sorted(ids)
+    assert abs(time.time() * 1000 - (ids[0].int >> 80)) < 60_000
 
 
 async def test_items_of_one_request_keep_their_order(queen: Queen) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from queenmq.core.group_backoff import BackoffSettings
-from queenmq.engine.pop_wait import ANY_QUEUE, PopWait
+from queenmq.engine.pop_wait import ANY_QUEUE, Place, PopWait
 from queenmq.errors import DatabaseUnavailable, Overloaded
 
 LONG_S = 600.0
@@ -33,6 +33,14 @@ class Store:
         self.ready_in_s: float | None = None
         self.failing = False
         self.gate: asyncio.Event | None = None
+        self.unread: set[str] = set()  # partitions that a sweep finds
+        self.sweeps: list[list[str]] = []
+
+    async def ready(self, queue: str, group: object, partitions: list[str]) -> list[str]:
+        self.sweeps.append(partitions)
+        if self.failing:
+            raise DatabaseUnavailable
+        return [partition for partition in partitions if partition in self.unread]
 
     async def look(self) -> Found:
         self.looks += 1
@@ -54,9 +62,11 @@ class Bench:
     waiting: PopWait[Found]
     discarded: list[Found]
 
-    def poll(self, queue: str = "q", timeout_s: float = LONG_S, key: object = None) -> asyncio.Task[Found | None]:
+    def poll(
+        self, queue: str = "q", partition: str | None = None, timeout_s: float = LONG_S
+    ) -> asyncio.Task[Found | None]:
         look: Callable[[], Awaitable[Found]] = self.store.look
-        return asyncio.create_task(self.waiting.wait(key or (queue, None, "g"), queue, look, timeout_s))
+        return asyncio.create_task(self.waiting.wait(Place(queue, partition, "g"), look, timeout_s))
 
 
 @pytest.fixture
@@ -67,9 +77,12 @@ def bench() -> Bench:
 
 def make(base_s: float = LONG_S, max_waiters: int = 10_000) -> Bench:
     discarded: list[Found] = []
+    store = Store()
     backoff = BackoffSettings(base_s=base_s, longest_s=LONG_S)
-    waiting = PopWait[Found](backoff, max_waiters=max_waiters, check_limit_s=30, discard=discarded.append)
-    return Bench(Store(), waiting, discarded)
+    waiting = PopWait[Found](
+        backoff, max_waiters=max_waiters, check_limit_s=30, discard=discarded.append, ready=store.ready
+    )
+    return Bench(store, waiting, discarded)
 
 
 async def parked(bench: Bench, count: int, queue: str = "q") -> None:
@@ -138,7 +151,7 @@ async def test_many_messages_serve_many_waiters_with_one_wake_up(bench: Bench) -
     polls = [bench.poll() for _ in range(100)]
     await parked(bench, 100)
     bench.store.partitions = 100
-    bench.waiting.wake("q", 1)
+    bench.waiting.wake("q", ["p"])
     assert all(await asyncio.gather(*polls))
 
 
@@ -201,7 +214,7 @@ async def test_what_was_found_for_a_client_that_has_gone_is_given_back(bench: Be
 
 
 async def test_polls_over_several_queues_are_woken_by_any(bench: Bench) -> None:
-    poll = bench.poll(ANY_QUEUE, key="filter")
+    poll = bench.poll(ANY_QUEUE)
     while bench.store.looks < 1:
         await asyncio.sleep(0)
     for _ in range(5):
@@ -209,6 +222,65 @@ async def test_polls_over_several_queues_are_woken_by_any(bench: Bench) -> None:
     bench.store.partitions = 1
     bench.waiting.wake("whatever")
     assert await poll
+
+
+async def test_a_push_wakes_only_the_polls_of_its_partition(bench: Bench) -> None:
+    polls = {name: bench.poll(partition=name) for name in ("a", "b", "c")}
+    polls["any"] = bench.poll()
+    await parked(bench, 4)
+    looks = bench.store.looks
+    bench.store.partitions = 1
+    bench.waiting.wake("q", ["b"])
+    await asyncio.wait(polls.values(), return_when=asyncio.FIRST_COMPLETED)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert bench.store.looks == looks + 2, "one look for the partition, one for any"
+    assert not polls["a"].done()
+    assert not polls["c"].done()
+    for poll in polls.values():
+        poll.cancel()
+
+
+@pytest.mark.parametrize("known", [None, [f"p{number}" for number in range(50)]])
+async def test_polls_of_partitions_are_woken_by_a_change_of_many_or_unknown_ones(
+    bench: Bench, known: list[str] | None
+) -> None:
+    polls = [bench.poll(partition=f"p{number}") for number in range(3)]
+    await parked(bench, 3)
+    bench.store.partitions = 3
+    bench.waiting.wake("q", known)
+    assert all(await asyncio.gather(*polls))
+
+
+async def test_a_thousand_polls_of_partitions_share_their_safety_net() -> None:
+    bench = make(base_s=0.01)
+    polls = [bench.poll(partition=f"p{number}") for number in range(1000)]
+    await parked(bench, 1000)
+    looks = bench.store.looks
+    while len(bench.store.sweeps) < 3:
+        await asyncio.sleep(0.001)
+    assert bench.store.looks == looks
+    assert len(bench.store.sweeps[-1]) == 1000
+    bench.store.partitions, bench.store.unread = 1, {"p7"}
+    assert await asyncio.wait_for(polls[7], 10)
+    for poll in polls:
+        poll.cancel()
+    await asyncio.gather(*polls, return_exceptions=True)
+    sweeps = len(bench.store.sweeps)
+    await asyncio.sleep(0.05)
+    assert len(bench.store.sweeps) == sweeps, "nobody waits any more"
+
+
+async def test_a_failing_sweep_is_repeated() -> None:
+    bench = make(base_s=0.01)
+    poll = bench.poll(partition="p")
+    await parked(bench, 1)
+    bench.store.failing = True
+    while len(bench.store.sweeps) < 2:
+        await asyncio.sleep(0.001)
+    bench.store.failing = False
+    bench.store.partitions, bench.store.unread = 1, {"p"}
+    assert await asyncio.wait_for(poll, 10)
 
 
 async def test_closing_answers_everyone(bench: Bench) -> None:

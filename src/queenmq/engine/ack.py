@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 from queenmq.core.acknowledgement import Acknowledgement, Lanes
 from queenmq.core.vegas import Vegas
 from queenmq.engine.sidecar import Lane, Policy
+from queenmq.engine.wake_ups import Wake, by_queue
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -38,9 +37,7 @@ def columns(items: list[Acknowledgement]) -> tuple[list[object], ...]:
 
 
 class Acker:
-    def __init__(
-        self, database: Database, policy: Policy, concurrency: Vegas | None, freed: Callable[[str, int], None]
-    ) -> None:
+    def __init__(self, database: Database, policy: Policy, concurrency: Vegas | None, freed: Wake) -> None:
         self._database = database
         self._freed = freed
         self.lane: Lane[list[Acknowledgement], list[Acked]] = Lane(
@@ -59,8 +56,8 @@ class Acker:
 
     async def _apply(self, items: list[Acknowledgement]) -> list[Acked]:
         rows = await self._database.fetch(statement("ack"), *columns(items))
-        freed = {(row["queue_name"], row["partition_name"]) for row in rows if row["lease_released"]}
-        for queue, partitions in Counter(queue for queue, _ in freed).items():
+        freed = by_queue((row["queue_name"], row["partition_name"]) for row in rows if row["lease_released"])
+        for queue, partitions in freed.items():
             self._freed(queue, partitions)
         return [
             Acked(

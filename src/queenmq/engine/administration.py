@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +9,7 @@ import asyncpg
 
 from queenmq.core.options import QueueOptions
 from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.wake_ups import Wake
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -37,9 +37,7 @@ class Trace:
 
 
 class Administration:
-    def __init__(
-        self, database: Database, encryption: PayloadEncryption, worker_id: str, changed: Callable[[str], None]
-    ) -> None:
+    def __init__(self, database: Database, encryption: PayloadEncryption, worker_id: str, changed: Wake) -> None:
         self._database = database
         self._encryption = encryption
         self._worker_id = worker_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from queenmq.config import Settings
 from queenmq.core.vegas import Vegas, VegasSettings
 from queenmq.engine.ack import Acker
@@ -31,8 +33,8 @@ class Engine:
         self.administration = Administration(database, self.encryption, settings.worker_id, changed=self.wake)
         self.sidecar = Sidecar(self.pusher.lane, self.popper.lane, self.acker.lane, self.leases.lane)
 
-    def wake(self, queue: str, partitions: int = 1) -> None:
-        """Tell long polls that something became readable in a queue."""
+    def wake(self, queue: str, partitions: Collection[str] | None = None) -> None:
+        """Tell long polls that something became readable in a queue, and where if that is known."""
         self.popper.waiting.wake(queue, partitions)
 
     def end_long_polls(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from queenmq.engine.sidecar import Lane, Policy
+from queenmq.engine.wake_ups import Wake
 from queenmq.errors import QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -23,7 +23,7 @@ class Renewal:
 
 
 class Leases:
-    def __init__(self, database: Database, policy: Policy, freed: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, policy: Policy, freed: Wake) -> None:
         self._database = database
         self._freed = freed
         self._releasing: set[asyncio.Task[None]] = set()

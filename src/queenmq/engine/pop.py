@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -14,7 +15,7 @@ from queenmq.core.names import Start
 from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
-from queenmq.engine.pop_wait import ANY_QUEUE, PopWait
+from queenmq.engine.pop_wait import ANY_QUEUE, Place, PopWait
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
@@ -106,15 +107,16 @@ class Popper:
             max_waiters=settings.max_waiters,
             check_limit_s=settings.db_statement_timeout_ms / 1000 + _CHECK_GRACE_S,
             discard=self._give_back,
+            ready=self._ready,
         )
 
     async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
         """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
         if wait_ms <= 0:
             return await self._claim(claim)
-        key = (claim.queue, claim.partition, claim.group)
+        place = Place(claim.queue, claim.partition, claim.group)
         look = lambda: self._claim(replace(claim, lease_id=uuid7_text()))  # noqa: E731 - a lease of its own each time
-        return await self.waiting.wait(key, claim.queue, look, wait_ms / 1000) or Delivered(claim)
+        return await self.waiting.wait(place, look, wait_ms / 1000) or Delivered(claim)
 
     async def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Delivered:
         """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
@@ -124,7 +126,12 @@ class Popper:
         if wait_ms <= 0:
             return await self._claim_matching(which, claim)
         look = lambda: self._claim_matching(which, claim)  # noqa: E731
-        return await self.waiting.wait((which, claim.group), ANY_QUEUE, look, wait_ms / 1000) or Delivered(claim)
+        place = Place(ANY_QUEUE, None, (which, claim.group))
+        return await self.waiting.wait(place, look, wait_ms / 1000) or Delivered(claim)
+
+    async def _ready(self, queue: str, group: Hashable, partitions: list[str]) -> list[str]:
+        rows = await self._database.fetch(statement("partitions_ready"), queue, group, partitions)
+        return [row["name"] for row in rows]
 
     async def _claim(self, claim: Claim) -> Delivered:
         found = await self._submit(claim)

@@ -1,10 +1,11 @@
 """POP_WAIT: long polls parked until there may be something for them.
 
-Waiters are kept by group (queue, partition or any, consumer group) and indexed by queue, so a wake-up costs what it
-wakes. The waiters of a group share their looks at the database: one look serves as many of them as there is work
-for, the one that has waited longest first. A group is woken by a push, by an ack that frees a partition, at the moment
-that the last look named (a lease ends, a delay or window ripens), and, because any of these may get lost, by itself at
-growing intervals.
+Waiters are kept by place (queue, partition or any, consumer group) and indexed by queue and partition, so a wake-up
+costs what it wakes. The waiters of a place share their looks at the database: one look serves as many of them as there
+is work for, the one that has waited longest first. A place is woken by a push, by an ack that frees a partition, at the
+moment that the last look named (a lease ends, a delay or window ripens), and, because any of these may get lost, by
+itself at growing intervals. Of that safety net, the places that differ only in their partition share one sweep, because
+there may be thousands of them (one long poll a customer, chat or device).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
 from queenmq.errors import Overloaded, QueenError
@@ -24,6 +25,14 @@ log = logging.getLogger(__name__)
 ANY_QUEUE = ""  # cannot be a queue's name: waiters that look at several queues
 _SHORTEST_S = 0.001
 _LATE_S = 3.0
+
+
+class Place(NamedTuple):
+    """What a long poll waits for. Polls with equal places can be served by each other's looks."""
+
+    queue: str
+    partition: str | None  # None: any
+    group: Hashable
 
 
 class Found(Protocol):
@@ -48,14 +57,29 @@ class _Waiter(Generic[Result]):
 
 @dataclass(slots=True, eq=False)
 class _Group(Generic[Result]):
-    queue: str
+    """The waiters of one place."""
+
+    place: Place
     backoff: GroupBackoff
+    family: _Family[Result] | None
     waiters: OrderedDict[int, _Waiter[Result]] = field(default_factory=OrderedDict)
     members: int = 0  # parked and looking
     activity: int = 0
     hint: int = 0  # partitions that became readable since the last look
     check: asyncio.Task[None] | None = None
     check_ends_by: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Family(Generic[Result]):
+    """The places of one queue and consumer group that name a partition. They share a safety net."""
+
+    queue: str
+    group: Hashable
+    backoff: GroupBackoff
+    places: dict[str, _Group[Result]] = field(default_factory=dict)
+    sweep: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
 
 
@@ -67,27 +91,28 @@ class PopWait(Generic[Result]):
         max_waiters: int,
         check_limit_s: float,
         discard: Callable[[Result], None],
+        ready: Callable[[str, Hashable, list[str]], Awaitable[list[str]]],
     ) -> None:
-        """`discard` gets what was found for a waiter that has gone. A look that takes longer than `check_limit_s` is
-        given up, so that its group is not stuck."""
+        """`discard` gets what was found for a waiter that has gone. `ready` says which partitions of a queue are worth
+        a look by a group. A look that takes longer than `check_limit_s` is given up, so that its place is not stuck."""
         self._backoff = backoff
         self._max_waiters = max_waiters
         self._check_limit_s = check_limit_s
         self._discard = discard
-        self._groups: dict[Hashable, _Group[Result]] = {}
-        self._by_queue: dict[str, dict[Hashable, _Group[Result]]] = {}
+        self._ready = ready
+        self._groups: dict[Place, _Group[Result]] = {}
+        self._by_queue: dict[str, dict[str | None, dict[Place, _Group[Result]]]] = {}
+        self._families: dict[tuple[str, Hashable], _Family[Result]] = {}
         self._total = 0
         self._closed = False
 
-    async def wait(
-        self, key: Hashable, queue: str, look: Callable[[], Awaitable[Result]], timeout_s: float
-    ) -> Result | None:
+    async def wait(self, place: Place, look: Callable[[], Awaitable[Result]], timeout_s: float) -> Result | None:
         """Look at once; if nothing is there, park until something is or the time is over (None)."""
         if self._total >= self._max_waiters:
             raise Overloaded("too many long polls are waiting")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        group = self._enter(key, queue)
+        group = self._enter(place)
         try:
             while True:
                 activity = group.activity
@@ -96,19 +121,30 @@ class PopWait(Generic[Result]):
                     return found
                 if activity == group.activity:
                     break
-            self._look_again(key, group, found.ready_in_s)
-            return await self._park(key, group, look, deadline)
+            self._look_again(group, found.ready_in_s)
+            return await self._park(group, look, deadline)
         finally:
-            self._leave(key, group)
+            self._leave(group)
 
-    def wake(self, queue: str, partitions: int = 1) -> None:
-        """Something became readable in `partitions` partitions of `queue`."""
-        for name in (queue, ANY_QUEUE):
-            for key, group in list(self._by_queue.get(name, {}).items()):
+    def wake(self, queue: str, partitions: Collection[str] | None = None) -> None:
+        """Something became readable in these partitions of `queue`; None if it is not known in which."""
+        count = 1 if partitions is None else len(partitions)
+        for groups in self._concerned(queue, partitions):
+            for group in list(groups.values()):
                 group.activity += 1
-                group.hint += partitions
+                group.hint += count if group.place.partition is None else 1
                 group.backoff.reset()
-                self._start_check(key, group)
+                self._start_check(group)
+
+    def _concerned(self, queue: str, partitions: Collection[str] | None) -> list[dict[Place, _Group[Result]]]:
+        here = self._by_queue.get(queue, {})
+        if partitions is None:
+            found = list(here.values())
+        elif len(partitions) < len(here):
+            found = [here[partition] for partition in (None, *partitions) if partition in here]
+        else:
+            found = [groups for partition, groups in here.items() if partition is None or partition in partitions]
+        return found + list(self._by_queue.get(ANY_QUEUE, {}).values())
 
     def close(self) -> None:
         """Answer every waiter with nothing; later ones look once."""
@@ -120,7 +156,9 @@ class PopWait(Generic[Result]):
     def parked(self) -> dict[str, int]:
         """Waiters by queue."""
         return {
-            queue: sum(group.members for group in groups.values()) for queue, groups in self._by_queue.items() if queue
+            queue: sum(group.members for groups in places.values() for group in groups.values())
+            for queue, places in self._by_queue.items()
+            if queue
         }
 
     def statistics(self) -> dict[str, int]:
@@ -128,34 +166,59 @@ class PopWait(Generic[Result]):
         return {
             "groups_tracked": len(groups),
             "groups_in_flight": sum(group.check is not None for group in groups),
-            "groups_backed_off": sum(group.backoff.backed_off for group in groups),
+            "groups_backed_off": sum((group.family or group).backoff.backed_off for group in groups),
             "waiters": self._total,
         }
 
-    def _enter(self, key: Hashable, queue: str) -> _Group[Result]:
-        group = self._groups.get(key)
+    def _enter(self, place: Place) -> _Group[Result]:
+        group = self._groups.get(place)
         if group is None:
-            group = self._groups[key] = _Group(queue, GroupBackoff(self._backoff))
-            self._by_queue.setdefault(queue, {})[key] = group
+            group = _Group(place, GroupBackoff(self._backoff), self._join_family(place))
+            self._groups[place] = group
+            self._by_queue.setdefault(place.queue, {}).setdefault(place.partition, {})[place] = group
+            if group.family is not None and place.partition is not None:
+                group.family.places[place.partition] = group
         group.members += 1
         self._total += 1
         return group
 
-    def _leave(self, key: Hashable, group: _Group[Result]) -> None:
+    def _join_family(self, place: Place) -> _Family[Result] | None:
+        if place.partition is None:
+            return None
+        key = (place.queue, place.group)
+        family = self._families.get(key)
+        if family is None:
+            family = self._families[key] = _Family(*key, GroupBackoff(self._backoff))
+            self._sweep_later(family)
+        return family
+
+    def _leave(self, group: _Group[Result]) -> None:
         self._total -= 1
         group.members -= 1
         if group.members:
             return
         if group.timer is not None:
             group.timer.cancel()
-        del self._groups[key]
-        siblings = self._by_queue[group.queue]
-        del siblings[key]
-        if not siblings:
-            del self._by_queue[group.queue]
+        place = group.place
+        del self._groups[place]
+        places = self._by_queue[place.queue]
+        del places[place.partition][place]
+        if not places[place.partition]:
+            del places[place.partition]
+        if not places:
+            del self._by_queue[place.queue]
+        if group.family is not None and place.partition is not None:
+            del group.family.places[place.partition]
+            if not group.family.places:
+                self._end_family(group.family)
+
+    def _end_family(self, family: _Family[Result]) -> None:
+        if family.timer is not None:
+            family.timer.cancel()
+        del self._families[family.queue, family.group]
 
     async def _park(
-        self, key: Hashable, group: _Group[Result], look: Callable[[], Awaitable[Result]], deadline: float
+        self, group: _Group[Result], look: Callable[[], Awaitable[Result]], deadline: float
     ) -> Result | None:
         loop = asyncio.get_running_loop()
         waiter: _Waiter[Result] = _Waiter(look, loop.create_future())
@@ -187,16 +250,16 @@ class PopWait(Generic[Result]):
         else:
             _resolve(waiter, None)
 
-    def _start_check(self, key: Hashable, group: _Group[Result]) -> None:
+    def _start_check(self, group: _Group[Result]) -> None:
         now = asyncio.get_running_loop().time()
         if group.check is not None and now < group.check_ends_by:
             return
         if not group.waiters:
             return
         group.check_ends_by = now + self._check_limit_s
-        group.check = asyncio.get_running_loop().create_task(self._check(key, group))
+        group.check = asyncio.get_running_loop().create_task(self._check(group))
 
-    async def _check(self, key: Hashable, group: _Group[Result]) -> None:
+    async def _check(self, group: _Group[Result]) -> None:
         """Look for as many waiters as there may be work for, and go on while there is more."""
         this = group.check
         ready_in_s: float | None = None
@@ -216,13 +279,13 @@ class PopWait(Generic[Result]):
                     (group.backoff.reset if served else group.backoff.found_nothing)()
                     break
         except (QueenError, TimeoutError) as error:
-            log.debug("a look for long polls of %s failed: %s", group.queue, error)
+            log.debug("a look for long polls of %s failed: %s", group.place.queue, error)
             group.backoff.found_nothing()
         finally:
             if group.check is this:
                 group.check = None
                 if group.members:
-                    self._look_again(key, group, ready_in_s)
+                    self._look_again(group, ready_in_s)
 
     async def _look_for(self, chosen: list[_Waiter[Result]]) -> tuple[int, float | None]:
         """One look for each, which share a call. Returns how many were served, and how soon to look again."""
@@ -255,24 +318,54 @@ class PopWait(Generic[Result]):
         else:
             waiter.answer.set_result(found)
 
-    def _look_again(self, key: Hashable, group: _Group[Result], ready_in_s: float | None) -> None:
-        """Set the group's alarm: the interval of the safety net, or the moment that is known."""
-        delay = group.backoff.interval_s
-        if ready_in_s is not None:
-            delay = min(delay, max(ready_in_s, _SHORTEST_S))
+    def _look_again(self, group: _Group[Result], ready_in_s: float | None) -> None:
+        """Set the alarm of a place: the interval of the safety net (unless its family has one), or the known moment."""
+        if ready_in_s is None:
+            if group.family is not None:
+                return
+            delay = group.backoff.interval_s
+        else:
+            delay = max(ready_in_s, _SHORTEST_S)
+            if group.family is None:
+                delay = min(delay, group.backoff.interval_s)
         loop = asyncio.get_running_loop()
         if group.timer is not None:
             if group.timer.when() <= loop.time() + delay and not group.timer.cancelled():
                 return
             group.timer.cancel()
-        group.timer = loop.call_later(delay, self._alarm, key, group)
+        group.timer = loop.call_later(delay, self._alarm, group)
 
-    def _alarm(self, key: Hashable, group: _Group[Result]) -> None:
+    def _alarm(self, group: _Group[Result]) -> None:
         group.timer = None
         if group.members:
-            self._start_check(key, group)
+            self._start_check(group)
             if group.check is None:
-                self._look_again(key, group, None)
+                self._look_again(group, None)
+
+    def _sweep_later(self, family: _Family[Result]) -> None:
+        loop = asyncio.get_running_loop()
+        family.timer = loop.call_later(family.backoff.interval_s, self._start_sweep, family)
+
+    def _start_sweep(self, family: _Family[Result]) -> None:
+        family.sweep = asyncio.get_running_loop().create_task(self._sweep(family))
+
+    async def _sweep(self, family: _Family[Result]) -> None:
+        """Ask once for all places of a family, and look where something is that no wake-up told of."""
+        idle = [partition for partition, group in family.places.items() if group.check is None and group.waiters]
+        try:
+            async with asyncio.timeout(self._check_limit_s):
+                ready = await self._ready(family.queue, family.group, idle) if idle else []
+            (family.backoff.reset if ready else family.backoff.found_nothing)()
+            for partition in ready:
+                if partition in family.places:
+                    self._start_check(family.places[partition])
+        except (QueenError, TimeoutError) as error:
+            log.debug("a sweep for long polls of %s failed: %s", family.queue, error)
+            family.backoff.found_nothing()
+        finally:
+            family.sweep = None
+            if family.places:
+                self._sweep_later(family)
 
 
 def _longest_waiting(group: _Group[Result], count: int) -> list[_Waiter[Result]]:

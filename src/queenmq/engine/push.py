@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -11,6 +9,7 @@ from typing import Literal
 from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.sidecar import Lane, Policy
+from queenmq.engine.wake_ups import Wake, by_queue
 from queenmq.storage.database import Database, EncryptionRequired
 from queenmq.storage.statements import statement
 
@@ -128,7 +127,7 @@ class Pusher:
         encryption: PayloadEncryption,
         policy: Policy,
         concurrency: Vegas | None,
-        pushed: Callable[[str, int], None],
+        pushed: Wake,
     ) -> None:
         self._database = database
         self._encryption = encryption
@@ -150,7 +149,7 @@ class Pusher:
         except EncryptionRequired as refusal:
             self._encryption.learn(refusal.detail)
             outcomes = await self._store(call)
-        for queue, partitions in Counter(call.queues).items():
+        for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._pushed(queue, partitions)
         dealt = iter(outcomes)
         return [list(islice(dealt, len(request))) for request in requests]

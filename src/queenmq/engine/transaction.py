@@ -6,14 +6,15 @@ Transactions are not merged: one that fails must not touch another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.engine.ack import columns
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.push import Message, PushCall
 from queenmq.engine.sidecar import Policy
+from queenmq.engine.wake_ups import Wake, by_queue
 from queenmq.errors import Overloaded
 from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
 from queenmq.storage.statements import statement
@@ -36,9 +37,7 @@ class Committed:
 
 
 class Transactor:
-    def __init__(
-        self, database: Database, encryption: PayloadEncryption, policy: Policy, changed: Callable[[str], None]
-    ) -> None:
+    def __init__(self, database: Database, encryption: PayloadEncryption, policy: Policy, changed: Wake) -> None:
         self._database = database
         self._encryption = encryption
         self._changed = changed
@@ -90,8 +89,10 @@ class Transactor:
         )
         if row is None:
             raise AssertionError("queen.transact returned no row")
-        for queue in {*call.queues, *(row["ack_queues"] or ())}:
-            self._changed(queue)
+        pushed = zip(call.queues, call.partitions, strict=True)
+        acked = zip(row["ack_queues"] or (), row["ack_partitions"] or (), strict=True)
+        for queue, partitions in by_queue(chain(pushed, acked)).items():
+            self._changed(queue, partitions)
         targets = [str(partition_id) for partition_id in row["partition_ids"] or ()]
         return Committed(
             partition_ids=[targets[call.target[place] - 1] for place in call.place],

@@ -14,8 +14,8 @@ BEGIN
     -- A queue that is deleted just now is waited for and passed over: the caller looks again.
     PERFORM 1 FROM queen.queues WHERE name = ANY (p_queues) ORDER BY name FOR KEY SHARE;
 
-    INSERT INTO queen.partitions (queue_id, name)
-    SELECT q.id, t.partition
+    INSERT INTO queen.partitions (id, queue_id, name)
+    SELECT queen.uuid7(), q.id, t.partition
     FROM (SELECT DISTINCT queue COLLATE "C" AS queue, partition COLLATE "C" AS partition
           FROM unnest(p_queues, p_partitions) AS u (queue, partition)) t
     JOIN queen.queues q ON q.name = t.queue

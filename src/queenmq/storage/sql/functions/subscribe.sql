@@ -1,14 +1,14 @@
 -- Subscribe a group at its first pop: remember where it starts, and give it a row in every partition (or in the one
 -- named). The first subscription wins; repeating it changes nothing. Mode `new` starts now,
 -- `timestamp` at p_since, `all` at the first stored message.
--- Locks: the queue's row FOR UPDATE, so that no partition is made meanwhile; then what queen.settle takes.
+-- Locks: the queue's row FOR UPDATE, so that no partition is made meanwhile; partitions by
+-- id; then heads that the group has reached, without waiting.
 CREATE OR REPLACE FUNCTION queen.subscribe(
     p_queue text, p_partition text, p_group text, p_mode text, p_since timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_queue uuid;
+    v_queue queen.queues;
     v_since timestamptz;
-    v_rows  uuid[];
 BEGIN
     IF (p_mode = 'new' AND p_since IS NULL) OR p_since > clock_timestamp() THEN
         p_since := clock_timestamp();       -- a client whose clock is ahead means now, too
@@ -23,7 +23,7 @@ BEGIN
         ON CONFLICT (queue_name, partition_name, name) DO NOTHING;
     END IF;
 
-    SELECT id INTO v_queue FROM queen.queues WHERE name = p_queue FOR UPDATE;
+    SELECT * INTO v_queue FROM queen.queues WHERE name = p_queue FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -33,39 +33,41 @@ BEGIN
     END IF;
     SELECT since INTO v_since FROM queen.consumer_groups WHERE queue_name = p_queue AND name = p_group;
 
-    WITH added AS (
-        INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, ready_at)
-        SELECT p.id, p_group, v_queue,
-               CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
-                    ELSE queen.offset_before(p.id, coalesce(s.since, v_since)) END,
-               clock_timestamp()
+    -- Written once, as they are to stay: a queue may have a hundred thousand partitions. Whoever has waited longest is
+    -- served first, although the group is new.
+    WITH place AS MATERIALIZED (
+        SELECT p.id, CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
+                          ELSE queen.offset_before(p.id, coalesce(s.since, v_since)) END AS position
         FROM (
             -- A partition that is being dropped is waited for and passed over.
             SELECT id, name FROM queen.partitions
-            WHERE queue_id = v_queue AND (p_partition IS NULL OR name = p_partition)
+            WHERE queue_id = v_queue.id AND (p_partition IS NULL OR name = p_partition)
             ORDER BY id FOR KEY SHARE
         ) p
         LEFT JOIN queen.partition_subscriptions s
                ON s.queue_name = p_queue AND s.partition_name = p.name AND s.name = p_group
-        ORDER BY p.id
-        ON CONFLICT (partition_id, consumer_group) DO NOTHING
-        RETURNING partition_id
+    ), held AS MATERIALIZED (
+        -- Asleep only under the head's lock (see queen.settle).
+        SELECT l.partition_id FROM place JOIN queen.partition_lookup l ON l.partition_id = place.id
+        WHERE l.last_offset <= place.position
+        FOR NO KEY UPDATE OF l SKIP LOCKED
     )
-    SELECT array_agg(partition_id) INTO v_rows FROM added;
-    IF v_rows IS NULL THEN
-        RETURN;
-    END IF;
-    PERFORM queen.settle(v_rows, array_fill(p_group, ARRAY[cardinality(v_rows)]), false);
-
-    -- Whoever has waited longest is served first, although the group is new.
-    UPDATE queen.partition_consumers c SET ready_at = n.created_at
-    FROM unnest(v_rows) AS t (id)
-    CROSS JOIN LATERAL (
-        SELECT m.created_at FROM queen.partition_consumers u
-        JOIN queen.messages m ON m.partition_id = u.partition_id AND m."offset" > u.position
-        WHERE u.partition_id = t.id AND u.consumer_group = p_group
+    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, ready_at)
+    SELECT place.id, p_group, v_queue.id, place.position,
+           -- IN and not a join: it is hashed, however few rows the planner expects.
+           CASE WHEN place.id NOT IN (SELECT partition_id FROM held) THEN
+               greatest(coalesce(n.created_at, clock_timestamp()),
+                        CASE WHEN v_queue.delayed_processing_s > 0
+                             THEN n.created_at + make_interval(secs => v_queue.delayed_processing_s) END,
+                        CASE WHEN v_queue.window_buffer_s > 0
+                             THEN l.last_message_at + make_interval(secs => v_queue.window_buffer_s) END) END
+    FROM place
+    JOIN queen.partition_lookup l ON l.partition_id = place.id
+    LEFT JOIN LATERAL (
+        SELECT m.created_at FROM queen.messages m
+        WHERE m.partition_id = place.id AND m."offset" > place.position
         ORDER BY m."offset" LIMIT 1
-    ) n
-    WHERE c.partition_id = t.id AND c.consumer_group = p_group
-      AND c.ready_at <= clock_timestamp() AND n.created_at < c.ready_at;
+    ) n ON true
+    ORDER BY place.id
+    ON CONFLICT (partition_id, consumer_group) DO NOTHING;
 END $$;

@@ -7,7 +7,8 @@ CREATE OR REPLACE FUNCTION queen.transact(
     p_payload bytea[], p_encrypted boolean[], p_producer text[],
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
     p_required uuid[],
-    OUT partition_ids uuid[], OUT dead_lettered boolean[], OUT ack_queues text[], OUT ack_groups text[])
+    OUT partition_ids uuid[], OUT dead_lettered boolean[], OUT ack_queues text[],
+    OUT ack_partitions text[], OUT ack_groups text[])
 LANGUAGE plpgsql AS $$
 DECLARE
     v_push    record;
@@ -28,9 +29,9 @@ BEGIN
     END IF;
     IF cardinality(p_partition) > 0 THEN
         SELECT array_agg(a.dead_lettered ORDER BY a.index), array_agg(a.queue_name ORDER BY a.index),
-               array_agg(a.consumer_group ORDER BY a.index),
+               array_agg(a.partition_name ORDER BY a.index), array_agg(a.consumer_group ORDER BY a.index),
                (array_agg(a.problem ORDER BY a.index) FILTER (WHERE a.problem IS NOT NULL))[1]
-        INTO dead_lettered, ack_queues, ack_groups, v_problem
+        INTO dead_lettered, ack_queues, ack_partitions, ack_groups, v_problem
         FROM queen.ack(p_partition, p_transaction, p_group, p_lease, p_status, p_error, p_required) a;
         IF v_problem IS NOT NULL THEN
             RAISE SQLSTATE 'QN001' USING MESSAGE = 'ACK operation failed: ' || v_problem;
