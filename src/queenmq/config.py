@@ -16,6 +16,8 @@ from typing import Any
 from queenmq.errors import StartupError
 
 ENCRYPTION_KEY_DIGITS = 64
+SYNC_SECRET_DIGITS = 64
+MAX_SERVER_ID_BYTES = 32
 
 
 def _text(raw: str) -> str:
@@ -65,6 +67,17 @@ def _items(raw: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in raw.split(",") if part.strip())
 
 
+def _peers(raw: str) -> tuple[tuple[str, int], ...]:
+    """`host:port` pairs; an IPv6 address stands in brackets."""
+    peers = []
+    for part in _items(raw):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            raise ValueError(f"must be a list of host:port, and {part!r} is none")
+        peers.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return tuple(peers)
+
+
 def _choice(*allowed: str) -> Callable[[str], str]:
     def parse(raw: str) -> str:
         if raw not in allowed:
@@ -75,9 +88,23 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 
 def _encryption_key(raw: str) -> bytes:
-    if re.fullmatch(rf"[0-9a-fA-F]{{{ENCRYPTION_KEY_DIGITS}}}", raw) is None:
-        raise ValueError(f"must be {ENCRYPTION_KEY_DIGITS} hexadecimal digits")
+    return _hexadecimal(raw, ENCRYPTION_KEY_DIGITS)
+
+
+def _sync_secret(raw: str) -> bytes:
+    return _hexadecimal(raw, SYNC_SECRET_DIGITS)
+
+
+def _hexadecimal(raw: str, digits: int) -> bytes:
+    if re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", raw) is None:
+        raise ValueError(f"must be {digits} hexadecimal digits")
     return bytes.fromhex(raw)
+
+
+def _server_id(raw: str) -> str:
+    if len(raw.encode()) > MAX_SERVER_ID_BYTES or "\0" in raw:
+        raise ValueError(f"must have at most {MAX_SERVER_ID_BYTES} bytes")
+    return raw
 
 
 def setting(env: str, default: Any, doc: str, parse: Callable[[str], Any] = _text, *, secret: bool = False) -> Any:
@@ -258,6 +285,54 @@ class Settings:
         _count,
     )
 
+    server_id: str = setting(
+        "QUEEN_SERVER_ID", "", "Name of this server in its cluster. Default: host name and port.", _server_id
+    )
+    udp_peers: tuple[tuple[str, int], ...] = setting(
+        "QUEEN_UDP_PEERS", (), "The other servers on the same database, as `host:port` of their UDP ports.", _peers
+    )
+    udp_port: int = setting("QUEEN_UDP_PORT", 6634, "UDP port to listen on when there are peers.", _port)
+    udp_host: str = setting(
+        "QUEEN_UDP_HOST", "", "Address for it. Default: loopback if every peer is there, else every address."
+    )
+    sync_enabled: bool = setting("QUEEN_SYNC_ENABLED", True, "`false` leaves the peers alone.", _flag)
+    sync_secret: bytes | None = setting(
+        "QUEEN_SYNC_SECRET",
+        None,
+        "64 hexadecimal digits, the same on every server: packets are signed with it. Required with peers.",
+        _sync_secret,
+        secret=True,
+    )
+    sync_secret_previous: bytes | None = setting(
+        "QUEEN_SYNC_SECRET_PREVIOUS",
+        None,
+        "Also accepted, while the secret is being changed on one server after the other.",
+        _sync_secret,
+        secret=True,
+    )
+    sync_heartbeat_ms: int = setting("QUEEN_SYNC_HEARTBEAT_MS", 1000, "Time between heartbeats, in ms.", _positive)
+    sync_dead_threshold_ms: int = setting(
+        "QUEEN_SYNC_DEAD_THRESHOLD_MS", 5000, "A server that was silent this long counts as dead, in ms.", _positive
+    )
+    sync_receive_buffer_mb: int = setting(
+        "QUEEN_SYNC_RECV_BUFFER_MB", 8, "UDP receive buffer that is asked for; the system may cut it.", _positive
+    )
+    cache_enabled: bool = setting(
+        "QUEEN_CACHE_ENABLED",
+        True,
+        "`false` asks the database for everything that a cache would know; for comparison.",
+        _flag,
+    )
+    cache_partition_max: int = setting(
+        "QUEEN_CACHE_PARTITION_MAX", 10_000, "Most partition ids and most lease hints that are remembered.", _positive
+    )
+    cache_partition_ttl_ms: int = setting(
+        "QUEEN_CACHE_PARTITION_TTL_MS", 300_000, "Longest time that a partition id is remembered, in ms.", _positive
+    )
+    cache_refresh_interval_ms: int = setting(
+        "QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, "Pause between full reads of the queues' options, in ms.", _positive
+    )
+
     encryption_key: bytes | None = setting(
         "QUEEN_ENCRYPTION_KEY",
         None,
@@ -329,7 +404,7 @@ def markdown_table() -> str:
 
 
 def _shown(default: object) -> str:
-    if default in (None, ""):
+    if default in (None, "", ()):
         return "–"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"

@@ -79,7 +79,9 @@ class _Family(Generic[Result]):
     group: Hashable
     backoff: GroupBackoff
     places: dict[str, _Group[Result]] = field(default_factory=dict)
+    activity: int = 0
     sweep: asyncio.Task[None] | None = None
+    again: bool = False  # sweep once more when this one has ended
     timer: asyncio.TimerHandle | None = None
 
 
@@ -102,7 +104,7 @@ class PopWait(Generic[Result]):
         self._ready = ready
         self._groups: dict[Place, _Group[Result]] = {}
         self._by_queue: dict[str, dict[str | None, dict[Place, _Group[Result]]]] = {}
-        self._families: dict[tuple[str, Hashable], _Family[Result]] = {}
+        self._families: dict[str, dict[Hashable, _Family[Result]]] = {}
         self._total = 0
         self._closed = False
 
@@ -115,11 +117,11 @@ class PopWait(Generic[Result]):
         group = self._enter(place)
         try:
             while True:
-                activity = group.activity
+                activity = _activity(group)
                 found = await look()
                 if found or self._closed or loop.time() >= deadline:
                     return found
-                if activity == group.activity:
+                if activity == _activity(group):
                     break
             self._look_again(group, found.ready_in_s)
             return await self._park(group, look, deadline)
@@ -135,13 +137,15 @@ class PopWait(Generic[Result]):
                 group.hint += count if group.place.partition is None else 1
                 group.backoff.reset()
                 self._start_check(group)
+        if partitions is None:
+            for family in self._families.get(queue, {}).values():
+                family.activity += 1
+                self._start_sweep(family)
 
     def _concerned(self, queue: str, partitions: Collection[str] | None) -> list[dict[Place, _Group[Result]]]:
         here = self._by_queue.get(queue, {})
-        if partitions is None:
-            found = list(here.values())
-        elif len(partitions) < len(here):
-            found = [here[partition] for partition in (None, *partitions) if partition in here]
+        if partitions is None or len(partitions) < len(here):
+            found = [here[partition] for partition in (None, *(partitions or ())) if partition in here]
         else:
             found = [groups for partition, groups in here.items() if partition is None or partition in partitions]
         return found + list(self._by_queue.get(ANY_QUEUE, {}).values())
@@ -185,10 +189,10 @@ class PopWait(Generic[Result]):
     def _join_family(self, place: Place) -> _Family[Result] | None:
         if place.partition is None:
             return None
-        key = (place.queue, place.group)
-        family = self._families.get(key)
+        families = self._families.setdefault(place.queue, {})
+        family = families.get(place.group)
         if family is None:
-            family = self._families[key] = _Family(*key, GroupBackoff(self._backoff))
+            family = families[place.group] = _Family(place.queue, place.group, GroupBackoff(self._backoff))
             self._sweep_later(family)
         return family
 
@@ -215,7 +219,9 @@ class PopWait(Generic[Result]):
     def _end_family(self, family: _Family[Result]) -> None:
         if family.timer is not None:
             family.timer.cancel()
-        del self._families[family.queue, family.group]
+        del self._families[family.queue][family.group]
+        if not self._families[family.queue]:
+            del self._families[family.queue]
 
     async def _park(
         self, group: _Group[Result], look: Callable[[], Awaitable[Result]], deadline: float
@@ -265,7 +271,7 @@ class PopWait(Generic[Result]):
         ready_in_s: float | None = None
         try:
             while group.waiters:
-                activity, wanted = group.activity, max(group.hint, 1)
+                activity, wanted = _activity(group), max(group.hint, 1)
                 group.hint = 0
                 chosen = _longest_waiting(group, wanted)
                 if not chosen:
@@ -275,7 +281,7 @@ class PopWait(Generic[Result]):
                 if served == len(chosen):
                     group.backoff.reset()
                     group.hint = max(group.hint, 2 * wanted)
-                elif activity == group.activity:
+                elif activity == _activity(group):
                     (group.backoff.reset if served else group.backoff.found_nothing)()
                     break
         except (QueenError, TimeoutError) as error:
@@ -347,6 +353,12 @@ class PopWait(Generic[Result]):
         family.timer = loop.call_later(family.backoff.interval_s, self._start_sweep, family)
 
     def _start_sweep(self, family: _Family[Result]) -> None:
+        if family.sweep is not None:
+            family.again = True
+            return
+        if family.timer is not None:
+            family.timer.cancel()
+        family.again = False
         family.sweep = asyncio.get_running_loop().create_task(self._sweep(family))
 
     async def _sweep(self, family: _Family[Result]) -> None:
@@ -365,7 +377,11 @@ class PopWait(Generic[Result]):
         finally:
             family.sweep = None
             if family.places:
-                self._sweep_later(family)
+                (self._start_sweep if family.again else self._sweep_later)(family)
+
+
+def _activity(group: _Group[Result]) -> int:
+    return group.activity + (0 if group.family is None else group.family.activity)
 
 
 def _longest_waiting(group: _Group[Result], count: int) -> list[_Waiter[Result]]:

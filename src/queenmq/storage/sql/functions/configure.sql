@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION queen.configure(
     p_dead_letter_queue boolean, p_dlq_after_max_retries boolean, p_priority integer, p_delayed_processing_s integer,
     p_window_buffer_s integer, p_retention_s integer, p_completed_retention_s integer, p_retention_enabled boolean,
     p_encryption_enabled boolean, p_max_wait_time_s integer,
-    OUT queue_id uuid, OUT partition_id uuid)
+    OUT queue_id uuid, OUT partition_id uuid, OUT version bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_before     queen.queues;
@@ -30,7 +30,7 @@ BEGIN
         retention_s = excluded.retention_s, completed_retention_s = excluded.completed_retention_s,
         retention_enabled = excluded.retention_enabled, encryption_enabled = excluded.encryption_enabled,
         max_wait_time_s = excluded.max_wait_time_s
-    RETURNING id INTO queue_id;
+    RETURNING id, queues.version INTO queue_id, version;
 
     PERFORM queen.ensure_partitions(ARRAY[p_queue], ARRAY['Default']);
     SELECT p.id INTO partition_id FROM queen.partitions p WHERE p.queue_id = configure.queue_id AND p.name = 'Default';

@@ -1,5 +1,6 @@
 -- Store a merged batch of messages.
--- p_queues/p_partitions name the targets, each once. The message arrays run in parallel, sorted by target and,
+-- p_queues/p_partitions name the targets, each once; p_known has the ids of their partitions if the caller believes to know
+-- all of them, else null: what is not true any more is looked up. The message arrays run in parallel, sorted by target and,
 -- within a target, in the order in which the messages are to be read: p_target is an index into the targets, p_rank
 -- counts from 1 within the target. No (target, transaction id) occurs twice.
 -- Returns the partition of each target, the messages that were there already (index, stored id), and those that a
@@ -7,7 +8,7 @@
 -- Locks, in this order: missing queues and partitions (queen.ensure_partitions), queues with a size limit by
 -- id, rows of partition_lookup by partition, then what the trigger on messages takes.
 CREATE OR REPLACE FUNCTION queen.push(
-    p_queues text[], p_partitions text[],
+    p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_transaction text[], p_trace uuid[],
     p_payload bytea[], p_encrypted boolean[], p_producer text[],
     OUT partition_ids uuid[], OUT duplicate_index integer[], OUT duplicate_id uuid[], OUT refused integer[])
@@ -21,15 +22,23 @@ DECLARE
     v_skip     integer[];
 BEGIN
     FOR attempt IN 1..10 LOOP
-        SELECT array_agg(p.id ORDER BY t.i), array_agg(DISTINCT q.id) FILTER (WHERE q.max_size > 0),
-               array_agg(DISTINCT q.name) FILTER (WHERE q.encryption_enabled)
-        INTO partition_ids, v_limited, v_secret
-        FROM unnest(p_queues, p_partitions) WITH ORDINALITY AS t (queue, partition, i)
-        LEFT JOIN queen.queues q ON q.name = t.queue
-        -- LIMIT keeps the planner at one probe a target, whatever it believes about the tables.
-        LEFT JOIN LATERAL (
-            SELECT p.id FROM queen.partitions p WHERE p.queue_id = q.id AND p.name = t.partition LIMIT 1
-        ) p ON true;
+        IF attempt = 1 AND p_known IS NOT NULL THEN
+            partition_ids := p_known;
+            SELECT array_agg(q.id) FILTER (WHERE q.max_size > 0),
+                   array_agg(q.name) FILTER (WHERE q.encryption_enabled)
+            INTO v_limited, v_secret
+            FROM queen.queues q WHERE q.name = ANY (p_queues);
+        ELSE
+            SELECT array_agg(p.id ORDER BY t.i), array_agg(DISTINCT q.id) FILTER (WHERE q.max_size > 0),
+                   array_agg(DISTINCT q.name) FILTER (WHERE q.encryption_enabled)
+            INTO partition_ids, v_limited, v_secret
+            FROM unnest(p_queues, p_partitions) WITH ORDINALITY AS t (queue, partition, i)
+            LEFT JOIN queen.queues q ON q.name = t.queue
+            -- LIMIT keeps the planner at one probe a target, whatever it believes about the tables.
+            LEFT JOIN LATERAL (
+                SELECT p.id FROM queen.partitions p WHERE p.queue_id = q.id AND p.name = t.partition LIMIT 1
+            ) p ON true;
+        END IF;
 
         IF array_position(partition_ids, NULL) IS NOT NULL THEN
             PERFORM queen.ensure_partitions(p_queues, p_partitions);

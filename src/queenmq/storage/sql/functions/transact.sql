@@ -2,7 +2,7 @@
 -- Any message that is there already, is refused, or any ack that fails, raises QN001 with the sentence for the caller.
 -- Locks: as queen.push, then as queen.ack.
 CREATE OR REPLACE FUNCTION queen.transact(
-    p_queues text[], p_partitions text[],
+    p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_push_transaction text[], p_trace uuid[],
     p_payload bytea[], p_encrypted boolean[], p_producer text[],
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
@@ -15,7 +15,7 @@ DECLARE
     v_problem text;
 BEGIN
     IF cardinality(p_target) > 0 THEN
-        v_push := queen.push(p_queues, p_partitions, p_target, p_rank, p_id, p_push_transaction, p_trace, p_payload,
+        v_push := queen.push(p_queues, p_partitions, p_known, p_target, p_rank, p_id, p_push_transaction, p_trace, p_payload,
                              p_encrypted, p_producer);
         partition_ids := v_push.partition_ids;
         IF v_push.duplicate_index IS NOT NULL THEN

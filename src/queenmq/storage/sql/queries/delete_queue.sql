@@ -1,1 +1,1 @@
-SELECT queen.delete_queue($1)
+SELECT queen.delete_queue($1) AS existed, nextval('queen.versions') AS version

@@ -1,1 +1,1 @@
-SELECT * FROM queen.push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SELECT * FROM queen.push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)

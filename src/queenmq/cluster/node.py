@@ -1,0 +1,275 @@
+"""This server as a member of its cluster: the shared state, its socket, its clock, and what waits to be told.
+
+A server without peers has a node, too: its caches are the same, it only tells nobody. What happens in one turn of the
+event loop goes out together, so that a merged call is one packet and not one for each of its partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from queenmq.clock import Clock
+from queenmq.cluster import transport
+from queenmq.cluster.events import (
+    ConfigChanged,
+    Event,
+    IdentityConflict,
+    MaintenanceChanged,
+    MemberDied,
+    MemberJoined,
+    MemberRestarted,
+    MemberReturned,
+    Wake,
+)
+from queenmq.cluster.keys import Key, KeyRing
+from queenmq.cluster.maintenance import Switch
+from queenmq.cluster.membership import Address
+from queenmq.cluster.messages import EVERY_QUEUE, Heartbeat
+from queenmq.cluster.outbox import Outgoing
+from queenmq.cluster.settings import ClusterSettings
+from queenmq.cluster.state import SharedState
+from queenmq.config import MAX_SERVER_ID_BYTES, Settings
+from queenmq.errors import StartupError
+
+log = logging.getLogger(__name__)
+
+_TICKS_A_HEARTBEAT = 4
+_MOST_NAMES = 16  # of partitions in a notification; beyond, the receiver looks for itself
+_RESOLVE_AGAIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """The other worker processes of the same `queen serve`, and the socket that was bound for this one."""
+
+    index: int
+    own: socket.socket
+    others: tuple[Address, ...]
+
+
+class Node:
+    """`on_wake` is told what became readable elsewhere, `on_maintenance` that a switch was moved."""
+
+    def __init__(self, settings: Settings, clock: Clock, siblings: Siblings | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._siblings = siblings
+        self._named = settings.udp_peers if settings.sync_enabled else ()
+        self.linked = bool(self._named or siblings)
+        self._ring = _key_ring(settings, required=self.linked)
+        self.server_id = server_id(settings, siblings)
+        self.on_wake: Callable[[str, Collection[str] | None], None] = lambda _queue, _partitions: None
+        self.on_maintenance: Callable[[], None] = lambda: None
+        self._state: SharedState | None = None
+        self._transport: transport.Transport | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._flush: asyncio.Handle | None = None
+        self._readable: dict[str, set[str] | None] = {}
+        self._released: dict[tuple[str, str, str], None] = {}
+        self._acquired: list[tuple[str, str, str, float]] = []
+        self._resolve_due = 0.0
+
+    @property
+    def state(self) -> SharedState:
+        if self._state is None:
+            raise RuntimeError("the node is not open")
+        return self._state
+
+    @property
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    async def open(self, epoch: int) -> None:
+        """Take part from now on. Raises StartupError if the UDP address cannot be had."""
+        settings = self._settings
+        peers = await self._peers()
+        self._state = SharedState(
+            cluster_settings(settings), self._ring, self.server_id, epoch, random=random.random, peers=peers
+        )
+        if not self.linked:
+            return
+        bound = transport.listen(settings) if self._siblings is None else self._siblings.own
+        self._transport = transport.Transport(self._receive)
+        await self._transport.start(bound)
+        self._ticker = asyncio.get_running_loop().create_task(self._tick_for_ever(), name="cluster")
+
+    def announce(self, http: Address) -> None:
+        """Where the others reach this server; said in every heartbeat."""
+        host = "" if http[0] in ("0.0.0.0", "::") else http[0]
+        ports = [port for _, port in self._siblings.others] if self._siblings and self._named else []
+        self.state.own_heartbeat = Heartbeat(host, http[1], ports, started_at_ms=int(self._clock.wall() * 1000))
+
+    async def close(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.wait((self._ticker,))
+            self._ticker = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    # What happens here
+
+    def readable(self, queue: str, partitions: Collection[str] | None) -> None:
+        """Something became readable in these partitions; None if it is not known in which."""
+        if self._transport is None:
+            return
+        known = self._readable.setdefault(queue, set())
+        if partitions is None or known is None:
+            self._readable[queue] = None
+        else:
+            known.update(partitions)
+        self._flush_soon()
+
+    def acquired(self, queue: str, partition: str, group: str, lease_s: float) -> None:
+        if self._transport is not None:
+            self._acquired.append((queue, partition, group, lease_s))
+            self._flush_soon()
+
+    def released(self, queue: str, partition: str, group: str) -> None:
+        """A lease ended. Tells its hint away, and wakes whoever waits for the partition."""
+        self.state.tiers.lease_hints.forget(queue, partition, group)
+        if self._transport is not None:
+            self._released[queue, partition, group] = None
+            self._flush_soon()
+
+    def consumer_came(self, queue: str) -> None:
+        """The first long poll of a queue is parked here; an empty name stands for those over several queues."""
+        if self._transport is not None:
+            self._send(self.state.consumer_registered(queue or EVERY_QUEUE))
+
+    def consumer_went(self, queue: str) -> None:
+        if self._transport is not None:
+            self._send(self.state.consumer_deregistered(queue or EVERY_QUEUE, self.now))
+
+    def config_set(self, queue: str, options: dict[str, int | bool | str | None], version: int) -> None:
+        self._send(self.state.config_set(queue, options, version, self.now))
+
+    def config_deleted(self, queue: str, version: int) -> None:
+        self._send(self.state.config_deleted([(queue, version)], self.now))
+
+    def partitions_deleted(self, partitions: list[tuple[str, str]]) -> None:
+        self._send(self.state.partition_deleted(partitions))
+
+    def maintenance_set(self, switch: Switch, on: bool, version: int) -> None:
+        self._send(self.state.maintenance_set(switch, on, version, self.now))
+        self.on_maintenance()
+
+    def statistics(self) -> dict[str, object]:
+        figures = self.state.statistics(self.now, datetime.fromtimestamp(self._clock.wall(), UTC))
+        return {"enabled": self.linked, "running": self._transport is not None, **figures}
+
+    # What happens elsewhere
+
+    def act(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Wake(queue, partitions):
+                    self.on_wake(queue, partitions)
+                case MaintenanceChanged():
+                    self.on_maintenance()
+                case MemberJoined(server) | MemberReturned(server):
+                    log.info("server %s is there", server)
+                case MemberRestarted(server):
+                    log.info("server %s has restarted", server)
+                case MemberDied(server):
+                    log.warning("server %s is silent and counts as dead", server)
+                case IdentityConflict(server, (host, port)):
+                    log.error("another server, at %s:%d, calls itself %s too: set QUEEN_SERVER_ID", host, port, server)
+                case ConfigChanged():
+                    pass  # it is in the cache
+
+    def _receive(self, datagram: bytes, source: Address) -> None:
+        events = self.state.receive(datagram, source, self.now)
+        if events:
+            self.act(events)
+            if any(not isinstance(event, Wake) for event in events):
+                self._tick()
+
+    async def _tick_for_ever(self) -> None:
+        pause_s = self._settings.sync_heartbeat_ms / 1000 / _TICKS_A_HEARTBEAT
+        while True:
+            if self.now >= self._resolve_due:
+                self.state.members.set_peers(await self._peers())
+            self._tick()
+            await asyncio.sleep(pause_s)
+
+    def _tick(self) -> None:
+        outgoing, events = self.state.tick(self.now)
+        self._send(outgoing)
+        self.act(events)
+
+    async def _peers(self) -> list[Address]:
+        """Names may point elsewhere after a while, as containers come and go."""
+        self._resolve_due = self.now + _RESOLVE_AGAIN_S
+        named = await asyncio.get_running_loop().run_in_executor(None, transport.resolve, self._named)
+        return [*(self._siblings.others if self._siblings else ()), *named]
+
+    def _flush_soon(self) -> None:
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        state = self.state
+        readable, self._readable = self._readable, {}
+        released, self._released = self._released, {}
+        acquired, self._acquired = self._acquired, []
+        if acquired:
+            # What was given and given back at once is free.
+            self._send(state.lease_acquired([lease for lease in acquired if lease[:3] not in released]))
+        if released:
+            self._send(state.lease_released(list(released)))
+        if readable:
+            self._send(state.pushed([_news(queue, partitions) for queue, partitions in readable.items()]))
+
+    def _send(self, outgoing: list[Outgoing]) -> None:
+        if outgoing and self._transport is not None:
+            self._transport.send(outgoing)
+
+
+def _news(queue: str, partitions: set[str] | None) -> tuple[str, int, list[str]]:
+    if partitions is None:
+        return queue, 1, []
+    return queue, len(partitions), list(partitions) if len(partitions) <= _MOST_NAMES else []
+
+
+def cluster_settings(settings: Settings) -> ClusterSettings:
+    return ClusterSettings(
+        heartbeat_s=settings.sync_heartbeat_ms / 1000,
+        dead_after_s=settings.sync_dead_threshold_ms / 1000,
+        refresh_s=settings.cache_refresh_interval_ms / 1000,
+        partition_ids_max=settings.cache_partition_max,
+        partition_id_ttl_s=settings.cache_partition_ttl_ms / 1000,
+        lease_hints_max=settings.cache_partition_max,
+    )
+
+
+def _key_ring(settings: Settings, *, required: bool) -> KeyRing:
+    if settings.sync_secret is None:
+        if required:
+            raise StartupError(
+                "QUEEN_UDP_PEERS names other servers, but there is no QUEEN_SYNC_SECRET to sign packets with; "
+                "make one with `openssl rand -hex 32` and give it to all of them"
+            )
+        return KeyRing(Key(os.urandom(32)))
+    previous = settings.sync_secret_previous
+    return KeyRing(Key(settings.sync_secret), None if previous is None else Key(previous))
+
+
+def server_id(settings: Settings, siblings: Siblings | None) -> str:
+    name = settings.server_id or f"{socket.gethostname()}:{settings.port}"
+    if siblings is not None:
+        name += f"#{siblings.index}"
+    if len(name.encode()) <= MAX_SERVER_ID_BYTES:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name.encode()[: MAX_SERVER_ID_BYTES - 9].decode(errors="ignore") + "-" + digest

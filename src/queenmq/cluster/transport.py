@@ -1,0 +1,102 @@
+"""The UDP socket of the cluster: bound once, never blocking, and indifferent to errors of single packets."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Iterable
+
+from queenmq.cluster.membership import Address
+from queenmq.cluster.outbox import Outgoing
+from queenmq.config import Settings
+from queenmq.errors import StartupError
+
+log = logging.getLogger(__name__)
+
+_MEGABYTE = 1024 * 1024
+
+
+def open_socket(host: str, port: int, receive_buffer_mb: int) -> socket.socket:
+    """A bound socket. Raises StartupError if the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise StartupError(f"cannot use UDP address {host}:{port}: {error.strerror or error}") from None
+    try:
+        bound.setblocking(False)
+        # A burst, as after a restart, must fit; the system cuts it to net.core.rmem_max.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_mb * _MEGABYTE)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise StartupError(
+            f"cannot listen on UDP {host}:{port}: {error.strerror}; choose another with QUEEN_UDP_PORT"
+        ) from None
+    return bound
+
+
+def listen(settings: Settings) -> socket.socket:
+    """The socket that the settings ask for: only on loopback if that is where all the peers are."""
+    host = settings.udp_host or ("127.0.0.1" if all_loopback(resolve(settings.udp_peers)) else "0.0.0.0")
+    return open_socket(host, settings.udp_port, settings.sync_receive_buffer_mb)
+
+
+def resolve(peers: Iterable[Address]) -> list[Address]:
+    """The addresses of the peers; a name that is not known now is left out, and asked for again later."""
+    addresses: list[Address] = []
+    for host, port in peers:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        except OSError:
+            continue
+        addresses += [(str(entry[4][0]), int(entry[4][1])) for entry in found]
+    return list(dict.fromkeys(addresses))
+
+
+def all_loopback(addresses: Iterable[Address]) -> bool:
+    return all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host, _ in addresses)
+
+
+class Transport(asyncio.DatagramProtocol):
+    def __init__(self, received: Callable[[bytes, Address], None]) -> None:
+        self._received = received
+        self._transport: asyncio.DatagramTransport | None = None
+        self.errors = 0
+
+    async def start(self, bound: socket.socket) -> None:
+        await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=bound)
+
+    @property
+    def port(self) -> int:
+        if self._transport is None:
+            raise RuntimeError("the transport is closed")
+        return int(self._transport.get_extra_info("sockname")[1])
+
+    def send(self, packets: Iterable[Outgoing]) -> None:
+        if self._transport is None:
+            return
+        for address, datagram in packets:
+            try:
+                self._transport.sendto(datagram, address)
+            except OSError:
+                self.errors += 1
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._received(data, (addr[0], addr[1]))
+
+    def error_received(self, exc: Exception) -> None:
+        # For instance that nobody listens at a peer's port. The heartbeats show who lives.
+        self.errors += 1

@@ -1,0 +1,1 @@
+SELECT switch, is_on, version FROM queen.maintenance
