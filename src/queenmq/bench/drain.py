@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterable
 from typing import Final
 
 from queenmq.bench.audit import Audit
 from queenmq.bench.broker import Broker, Consumer
-from queenmq.bench.tasks import cancelled
+from queenmq.bench.tasks import together
 
 # What has not come after this long will not come.
-DRAIN_WAIT_MS: Final = 3000
+LONGEST_SILENCE_S: Final = 3.0
+# Short, because every poll is waited for: one with autoAck that is given up may have taken messages that nobody sees.
+DRAIN_POLL_MS: Final = 200
 LAST_LOOK_MS: Final = 0
 
 
 async def drain(broker: Broker, audit: Audit) -> None:
     """Pop until every group has got everything or nothing comes any more."""
     for group in audit.groups:
-        consumers = await broker.drainers(group, audit.lanes, DRAIN_WAIT_MS)
-        tasks = [asyncio.ensure_future(_drain(consumer, audit, group)) for consumer in consumers]
+        consumers = await broker.drainers(group, audit.lanes, DRAIN_POLL_MS)
         try:
-            await _until_complete(tasks, audit, group)
+            await together(_drain(consumer, audit, group) for consumer in consumers)
         finally:
-            await cancelled(tasks)
             for consumer in consumers:
                 await consumer.close()
 
 
-async def _until_complete(tasks: Iterable[asyncio.Future[None]], audit: Audit, group: str) -> None:
-    """Wait for the first that leaves nothing behind, or for all of them; the rest would wait in vain."""
-    waiting = set(tasks)
-    while waiting and audit.pending_of(group):
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-
-
 async def _drain(consumer: Consumer, audit: Audit, group: str) -> None:
-    while audit.pending_of(group) > 0 and await _take(consumer, audit, group):
-        pass
+    heard = time.perf_counter()
+    while audit.pending_of(group) > 0 and time.perf_counter() - heard < LONGEST_SILENCE_S:
+        if await _take(consumer, audit, group):
+            heard = time.perf_counter()
 
 
 async def last_look(broker: Broker, audit: Audit) -> None:
