@@ -90,7 +90,7 @@ class TestRealServer:
         assert results["push-1"]["pending"] >= results["push-1"]["messages"]
         assert set(results["pop-ack-10"]["latency"]) == {"pop", "ack"}
         assert results["age"]["worst_age_ms"] > 0
-        assert results["age"]["pending"] == 0
+        assert results["age"]["pending"] < results["age"]["messages"]
         assert 0 < results["both-10-paced"]["extra"]["push_rate"] < 2 * TINY.rate
         assert results["parked"]["messages"] == results["parked-partitions"]["messages"] == TINY.parked
         assert results["wakeup"]["messages"] == TINY.rounds
