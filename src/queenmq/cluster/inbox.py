@@ -15,7 +15,6 @@ from queenmq.cluster.events import (
 )
 from queenmq.cluster.frame import Frame
 from queenmq.cluster.keys import KeyRing
-from queenmq.cluster.maintenance import Switch
 from queenmq.cluster.membership import Address, Change, Membership, Stamp
 from queenmq.cluster.messages import (
     ConsumerDeregistered,
@@ -152,8 +151,7 @@ class Inbox:
             case PartitionDeleted(partitions):
                 for queue, partition in partitions:
                     tiers.delete_partition(queue, partition)
-            case MaintenanceSet(name, on, version):
-                switch = Switch(name)
+            case MaintenanceSet(switch, on, version):
                 if tiers.maintenance.heard(switch, on, version, now):
                     return [MaintenanceChanged(switch, on)]
         return []

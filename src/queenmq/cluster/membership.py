@@ -1,7 +1,7 @@
 """Who the other servers are, where they are, and which of them live.
 
 Identities are learned from signed heartbeats; the address is where the packet came from. Addresses that were
-configured, or that a server has named as those of its siblings, are greeted until somebody answers from there.
+configured, or that a living member names as those of its siblings, are greeted until somebody answers from there.
 Whether a packet is genuine and new is decided before it comes here.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 
 from queenmq.cluster.messages import Heartbeat
 from queenmq.cluster.settings import ClusterSettings
@@ -46,7 +47,6 @@ class Membership:
         self._settings = settings
         self._members: dict[str, Member] = {}
         self._peers: dict[Address, None] = dict.fromkeys(peers)
-        self._greeted: dict[Address, float] = {}  # when last named
         self._own: dict[Address, None] = {}
         self._reachable: tuple[Address, ...] | None = None
         self.heartbeats_received = 0
@@ -103,12 +103,13 @@ class Membership:
         if member is None:
             return False
         if stamp >= member.stamp:
+            if heartbeat.sibling_ports != member.heartbeat.sibling_ports:
+                self._reachable = None
             member.heartbeat, member.heartbeat_at = heartbeat, now
-        self._greet_siblings(source[0], heartbeat, now)
         return joined
 
     def check(self, now: float) -> list[str]:
-        """Who has died since the last time. The long dead, and addresses that nobody names any more, are forgotten."""
+        """Who has died since the last time. The long dead are forgotten."""
         died = []
         for member in self.members():
             silent_s = now - member.heard_at
@@ -118,9 +119,6 @@ class Membership:
             elif not member.alive and silent_s >= self._settings.forget_after_s:
                 del self._members[member.id]
                 self._reachable = None
-        for address in [a for a, at in self._greeted.items() if now - at >= self._settings.forget_after_s]:
-            del self._greeted[address]
-            self._reachable = None
         if died:
             self._reachable = None
         return died
@@ -135,14 +133,14 @@ class Membership:
         if self._reachable is None:
             living = dict.fromkeys(m.address for m in self._members.values() if m.alive)
             taken = {m.address for m in self._members.values()} | self._own.keys()
-            strangers = [a for a in (*self._peers, *self._greeted) if a not in taken]
+            strangers = [a for a in (*self._peers, *self._siblings()) if a not in taken]
             self._reachable = tuple(dict.fromkeys((*living, *strangers)))
         return self._reachable
 
     def everyone(self) -> tuple[Address, ...]:
         """All addresses, also of the dead: a heartbeat there is how both learn that a broken network has healed."""
         members = (member.address for member in self._members.values())
-        return tuple(dict.fromkeys((*members, *self._peers, *self._greeted)))
+        return tuple(dict.fromkeys((*members, *self._peers, *self._siblings())))
 
     def own_packet_from(self, source: Address) -> None:
         """A packet of ours came back from there: the address is one of ours, and only heartbeats go there.
@@ -162,11 +160,12 @@ class Membership:
         del self._members[min(dead, key=lambda member: member.heard_at).id]
         return True
 
-    def _greet_siblings(self, host: str, heartbeat: Heartbeat, now: float) -> None:
-        for port in heartbeat.sibling_ports:
-            address = (host, port)
-            if address in self._greeted:
-                self._greeted[address] = now
-            elif len(self._greeted) < self._settings.max_greeted:
-                self._greeted[address] = now
-                self._reachable = None
+    def _siblings(self) -> Iterable[Address]:
+        """The addresses that living members name as those of their siblings."""
+        named = (
+            (member.address[0], port)
+            for member in self._members.values()
+            if member.alive
+            for port in member.heartbeat.sibling_ports
+        )
+        return islice(named, self._settings.max_greeted)

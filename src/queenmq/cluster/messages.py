@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from queenmq.cluster.maintenance import Switch
 from queenmq.core.names import MAX_NAME
 
 
@@ -118,7 +119,7 @@ class LeaseHintReleased(_Payload, frozen=True):
 
 
 class MaintenanceSet(_Payload, frozen=True):
-    switch: Annotated[str, Meta(pattern="^(push|pop)$")]
+    switch: Switch
     on: bool
     version: Version
 

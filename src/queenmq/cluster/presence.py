@@ -13,6 +13,8 @@ from queenmq.cluster.membership import Stamp
 from queenmq.cluster.packing import name_hash
 from queenmq.cluster.settings import ClusterSettings
 
+_MOST_PARTS = 64
+
 
 class _Claim:
     """What a server last said of a queue. That it has no consumers is kept too, against what comes late."""
@@ -29,6 +31,7 @@ class _Claim:
 class Presence:
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
+        self._covered: dict[str, dict[tuple[int, int], Stamp]] = {}  # by server, the newest parts of its snapshots
         self._by_server: dict[str, dict[str, _Claim]] = {}
         self._by_queue: dict[str, dict[str, _Claim]] = {}
         self._size = 0
@@ -61,15 +64,20 @@ class Presence:
 
     def snapshot(self, server: str, stamp: Stamp, low: int, high: int, queues: Iterable[str], now: float) -> None:
         """`queues` are all of that server whose hash is in `low` to below `high`."""
-        named = set(queues)
+        named = dict.fromkeys(queues)
         for queue, claim in self._by_server.get(server, {}).items():
             if low <= claim.hash < high and queue not in named and claim.stamp < stamp:
                 claim.stamp = stamp
                 if claim.present:
                     claim.present, claim.confirmed_at = False, now
         self.registered(server, stamp, named, now)
+        covered = self._covered.setdefault(server, {})
+        covered[low, high] = max(stamp, covered.pop((low, high), stamp))
+        if len(covered) > _MOST_PARTS:
+            del covered[next(iter(covered))]
 
     def forget_server(self, server: str) -> None:
+        self._covered.pop(server, None)
         self._overflowing.pop(server, None)
         for queue in self._by_server.pop(server, {}):
             self._unlink(self._by_queue, queue, server)
@@ -109,16 +117,23 @@ class Presence:
         claims = self._by_server.get(server)
         claim = None if claims is None else claims.get(queue)
         if claim is None:
+            claim = _Claim(queue)
+            if self._is_outdated(server, stamp, claim.hash):
+                return
             if self._size >= self._settings.presence_max:
                 self._refuse(server, present, now)
                 return
-            claim = _Claim(queue)
             self._by_server.setdefault(server, {})[queue] = claim
             self._by_queue.setdefault(queue, {})[server] = claim
             self._size += 1
         elif claim.stamp >= stamp:
             return
         claim.stamp, claim.present, claim.confirmed_at = stamp, present, now
+
+    def _is_outdated(self, server: str, stamp: Stamp, hash: int) -> bool:
+        """A newer snapshot of the server has not named the queue."""
+        parts = self._covered.get(server, {}).items()
+        return any(low <= hash < high and stamp < newer for (low, high), newer in parts)
 
     def _refuse(self, server: str, present: bool, now: float) -> None:
         self.refused += 1

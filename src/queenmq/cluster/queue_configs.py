@@ -100,22 +100,15 @@ class QueueConfigs:
             return heard is not None and heard.version > version_horizon and heard.heard_at >= read_started_at
 
         self._horizon = version_horizon
-        changed, present = [], set()
-        for row in rows:
-            present.add(row.queue)
-            known = self._known.get(row.queue)
-            if newer(known) or newer(self._tombstones.get(row.queue)):
-                continue
-            if known is None and len(self._known) >= self._settings.queue_configs_max:
-                continue  # what is in use is worth more than what nobody has asked for
-            self._tombstones.pop(row.queue, None)
-            self._put(row.queue, _Known(row.options, row.version, now))
-            if known is None or known.options != row.options:
-                changed.append(row.queue)
+        present = {row.queue: row for row in rows}
         gone = [queue for queue, known in self._known.items() if queue not in present and not newer(known)]
         for queue in gone:
             del self._known[queue]
-        return changed + gone
+        return gone + [
+            queue
+            for queue, row in present.items()
+            if not newer(self._known.get(queue)) and not newer(self._tombstones.get(queue)) and self._take(row, now)
+        ]
 
     def expire(self, now: float) -> None:
         while self._tombstones:
@@ -135,6 +128,15 @@ class QueueConfigs:
             "evictions": self.evictions,
             "tombstones": len(self._tombstones),
         }
+
+    def _take(self, row: Row, now: float) -> bool:
+        """What a refresh brings. True if it is news."""
+        known = self._known.get(row.queue)
+        if known is None and len(self._known) >= self._settings.queue_configs_max:
+            return False  # what is in use is worth more than what nobody has asked for
+        self._tombstones.pop(row.queue, None)
+        self._put(row.queue, _Known(row.options, row.version, now))
+        return known is None or known.options != row.options
 
     def _put(self, queue: str, known: _Known) -> None:
         self._known[queue] = known

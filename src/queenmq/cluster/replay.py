@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from queenmq.cluster.refusal import Refusal
 from queenmq.cluster.settings import ClusterSettings
 
-Floor = tuple[int, int]  # the lowest (epoch, sequence) that is acceptable
+
+class _Floor(NamedTuple):
+    """The lowest that is acceptable of a sender of whom no more is known."""
+
+    epoch: int
+    sequence: int
+    since: float
 
 
 class _Life:
@@ -50,7 +57,7 @@ class ReplayGuard:
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
         self._lives: OrderedDict[str, _Life] = OrderedDict()  # the least recently heard first
-        self._floors: OrderedDict[str, Floor] = OrderedDict()
+        self._floors: OrderedDict[str, _Floor] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._lives)
@@ -73,26 +80,25 @@ class ReplayGuard:
         An epoch that the database had not issued when it was read, and that was heard before, was a lie.
         """
         for sender, epoch in epochs.items():
-            life = self._lives.get(sender)
-            if life is not None and (life.epoch < epoch or (life.epoch > epoch and life.since < read_started_at)):
-                del self._lives[sender]
-                self._floors.pop(sender, None)
-            if sender not in self._lives:
-                self._raise_floor(sender, (epoch, 0))
+            known = self._lives.get(sender) or self._floors.get(sender)
+            if known is None or known.epoch < epoch or (known.epoch > epoch and known.since < read_started_at):
+                self._lives.pop(sender, None)
+                self._set_floor(sender, _Floor(epoch, 0, read_started_at))
 
     def _begin(self, sender: str, epoch: int, sequence: int, now: float) -> Refusal | None:
         floor = self._floors.get(sender)
-        if floor is not None and (epoch, sequence) < floor:
-            return Refusal.OLD_EPOCH if epoch < floor[0] else Refusal.TOO_OLD
+        if floor is not None and (epoch, sequence) < floor[:2]:
+            return Refusal.OLD_EPOCH if epoch < floor.epoch else Refusal.TOO_OLD
         self._floors.pop(sender, None)
         self._lives[sender] = _Life(epoch, sequence, now)
         self._lives.move_to_end(sender)
         if len(self._lives) > self._settings.max_senders:
             forgotten, life = self._lives.popitem(last=False)
-            self._raise_floor(forgotten, (life.epoch, life.highest + 1))
+            self._set_floor(forgotten, _Floor(life.epoch, life.highest + 1, life.since))
         return None
 
-    def _raise_floor(self, sender: str, floor: Floor) -> None:
-        self._floors[sender] = max(floor, self._floors.pop(sender, floor))
+    def _set_floor(self, sender: str, floor: _Floor) -> None:
+        self._floors[sender] = floor
+        self._floors.move_to_end(sender)
         if len(self._floors) > self._settings.max_epoch_floors:
             self._floors.popitem(last=False)

@@ -14,7 +14,7 @@ class ClusterSettings:
     max_greeted: int = 1024  # addresses of siblings that others have named
 
     replay_window: int = 1024  # sequences
-    replay_age_s: float = 10.0  # a packet overtaken for longer is refused even within the window
+    replay_age_s: float = 10.0  # overtaken for twice as long, a packet is refused even within the window
     max_senders: int = 1024
     max_epoch_floors: int = 4096
 

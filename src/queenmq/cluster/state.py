@@ -144,7 +144,7 @@ class SharedState:
     def maintenance_set(self, switch: Switch, on: bool, version: int, now: float) -> list[Outgoing]:
         """A switch was moved here, with that database version."""
         self.tiers.maintenance.heard(switch, on, version, now)
-        return self.outbox.tell(MaintenanceSet(switch.value, on, version), self.members.reachable())
+        return self.outbox.tell(MaintenanceSet(switch, on, version), self.members.reachable())
 
     def configs_refreshed(
         self, rows: Iterable[Row], version_horizon: int, read_started_at: float, now: float
