@@ -23,7 +23,7 @@ SETTINGS = ClusterSettings(
     max_greeted=16,
     queue_configs_max=40,
     tombstones_max=20,
-    presence_max=120,
+    presence_max=60,
     partition_ids_max=20,
     lease_hints_max=25,
 )

@@ -22,7 +22,6 @@ _MAX_OWN_ADDRESSES = 64
 
 
 class Change(Enum):
-    JOINED = auto()
     RESTARTED = auto()
     RETURNED = auto()
 

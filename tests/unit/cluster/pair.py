@@ -43,7 +43,7 @@ class Street:
         return next(door for door, server in self.servers.items() if server.server_id == name)
 
     def carry(self, sender: str, outgoing: Iterable[Outgoing]) -> None:
-        """Deliver, and let whoever was told something of a member answer."""
+        """Deliver at once, in order."""
         for address, datagram in outgoing:
             receiver = self.servers.get(address)
             if receiver is not None:
