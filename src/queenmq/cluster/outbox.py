@@ -1,0 +1,96 @@
+"""What this server tells the others, and whom: frames are numbered and signed once, however many they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queenmq.cluster.frame import MAX_PAYLOAD, encode_sender, seal
+from queenmq.cluster.keys import KeyRing
+from queenmq.cluster.membership import Address, Membership
+from queenmq.cluster.messages import TYPE_OF, MessageType, Payload, encode
+from queenmq.cluster.packing import Packed, pack, pack_snapshot
+from queenmq.cluster.presence import Presence
+from queenmq.cluster.traffic import Traffic
+
+
+class Outgoing(NamedTuple):
+    address: Address
+    datagram: bytes
+
+
+class Outbox:
+    def __init__(
+        self,
+        ring: KeyRing,
+        server_id: str,
+        epoch: int,
+        *,
+        members: Membership,
+        presence: Presence,
+        traffic: Traffic,
+    ) -> None:
+        self._ring = ring
+        self._sender = encode_sender(server_id)
+        self._epoch = epoch
+        self._sequence = 0
+        self._members = members
+        self._presence = presence
+        self._traffic = traffic
+        self.targeted = 0  # notifications, counted by queue and server
+        self.broadcast = 0
+        self.saved = 0
+
+    def tell(self, payload: Payload, addresses: Sequence[Address]) -> list[Outgoing]:
+        """One payload, if it fits a frame."""
+        if not addresses:
+            return []
+        encoded = encode(payload)
+        fits = len(encoded) <= MAX_PAYLOAD
+        return self._send(TYPE_OF[type(payload)], Packed([encoded] if fits else [], int(not fits)), addresses)
+
+    def tell_list(
+        self, message: MessageType, entries: Sequence[object], addresses: Sequence[Address]
+    ) -> list[Outgoing]:
+        return self._send(message, pack(entries), addresses) if addresses else []
+
+    def tell_presence(self, queues: Sequence[str], addresses: Sequence[Address]) -> list[Outgoing]:
+        return self._send(MessageType.PRESENCE_SNAPSHOT, pack_snapshot(queues), addresses) if addresses else []
+
+    def notify(self, message: MessageType, entries: Sequence[tuple[str, int]]) -> list[Outgoing]:
+        """Tell (queue, partitions) to the servers with consumers of the queue, to all where nothing is known."""
+        everybody = len(self._members.reachable())
+        for queue, _ in entries:
+            servers = self._presence.servers_for(queue)
+            if servers is None:
+                self.broadcast += everybody
+            else:
+                told = len(self._members.addresses(servers))
+                self.targeted += told
+                self.saved += max(everybody - told, 0)
+        return self.hint(message, entries)
+
+    def hint(self, message: MessageType, entries: Sequence[tuple[str, *tuple[object, ...]]]) -> list[Outgoing]:
+        """The same for any entries that begin with a queue, without counting them as notifications."""
+        groups: dict[tuple[Address, ...], list[object]] = {}
+        for entry in entries:
+            servers = self._presence.servers_for(entry[0])
+            addresses = self._members.reachable() if servers is None else self._members.addresses(servers)
+            groups.setdefault(addresses, []).append(entry)
+        outgoing: list[Outgoing] = []
+        for addresses, told in groups.items():
+            outgoing += self.tell_list(message, told, addresses)
+        return outgoing
+
+    def _send(self, message: MessageType, packed: Packed, addresses: Sequence[Address]) -> list[Outgoing]:
+        traffic = self._traffic
+        traffic.entries_too_large += packed.dropped
+        outgoing: list[Outgoing] = []
+        for payload in packed.payloads:
+            self._sequence += 1
+            datagram = seal(self._ring, message, self._sender, self._epoch, self._sequence, payload)
+            traffic.signed += 1
+            traffic.packets_sent += len(addresses)
+            traffic.bytes_sent += len(addresses) * len(datagram)
+            outgoing += [Outgoing(address, datagram) for address in addresses]
+        return outgoing

@@ -1,0 +1,94 @@
+"""What must hold in a simulated cluster, all the time or once it has settled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from queenmq.cluster.lease_hints import Advice
+from queenmq.cluster.state import SharedState
+from simulation.node import SETTINGS, Node
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+def within_bounds(state: SharedState) -> None:
+    tiers = state.tiers
+    assert len(tiers.configs) <= SETTINGS.queue_configs_max
+    assert len(tiers.configs._tombstones) <= SETTINGS.tombstones_max
+    assert len(tiers.presence) <= SETTINGS.presence_max
+    assert len(tiers.partition_ids) <= SETTINGS.partition_ids_max
+    assert len(tiers.lease_hints) <= SETTINGS.lease_hints_max
+    assert len(state.members) <= SETTINGS.max_members
+    assert len(state.replay) <= SETTINGS.max_senders
+    assert len(state.replay._floors) <= SETTINGS.max_epoch_floors
+
+
+def no_older_configs(world: World, node: Node, state: SharedState) -> None:
+    """Whoever was told of a version never goes back to an older one, nor to a queue that was deleted since."""
+    if world.poisoned:
+        return
+    for queue, newest in node.life.configs.items():
+        version = state.tiers.configs.version(queue)
+        assert version is None or version >= newest, f"{node.name} went back to version {version} of {queue}"
+
+
+def dead_everywhere(world: World, crashed: Node, crashed_at: float) -> None:
+    """Six seconds after a crash nobody thinks that the server lives, and nobody believes a hint of it."""
+    if crashed.running is not None or crashed.crashed_at != crashed_at:
+        return
+    for node, state in world.living():
+        assert not state.members.is_alive(crashed.name), f"{node.name} thinks that {crashed.name} lives"
+        assert not state.tiers.presence.queues_of(crashed.name), f"{node.name} keeps the consumers of {crashed.name}"
+        assert not state.tiers.lease_hints.held_by(crashed.name), f"{node.name} keeps hints of {crashed.name}"
+
+
+def settled(world: World) -> None:
+    """The network is whole and quiet: everybody agrees with the truth."""
+    living = {node.name for node, _ in world.living()}
+    for node, state in world.living():
+        known = {member.id for member in state.members.members() if member.alive}
+        assert known == living - {node.name}, f"{node.name} knows {known}, alive are {living}"
+        _counted(state)
+        _presence(world, node, state)
+        _configs(world, node, state)
+        _hints(world, node, state, living)
+
+
+def _counted(state: SharedState) -> None:
+    """Sizes that are kept beside the tables are those of the tables."""
+    presence = state.tiers.presence
+    claims = [(server, queue) for server, queues in presence._by_server.items() for queue in queues]
+    assert len(presence) == len(claims)
+    assert sorted(claims) == sorted((s, queue) for queue, servers in presence._by_queue.items() for s in servers)
+
+
+def _presence(world: World, node: Node, state: SharedState) -> None:
+    for other, _ in world.living():
+        if other is not node:
+            seen = state.tiers.presence.queues_of(other.name)
+            assert seen == other.consumers.keys(), (
+                f"{node.name} sees {seen} at {other.name}, not {list(other.consumers)}"
+            )
+    for queue in {queue for other, _ in world.living() for queue in other.consumers}:
+        told = {address for address, _ in state.pushed([(queue, 1)])}
+        waiting = {other.address for other, _ in world.living() if other is not node and queue in other.consumers}
+        assert waiting <= told, f"a push of {node.name} to {queue} is not told to {waiting - told}"
+
+
+def _configs(world: World, node: Node, state: SharedState) -> None:
+    rows = world.database.rows
+    configs = state.tiers.configs
+    assert set(configs._known) == set(rows), f"{node.name} knows {set(configs._known)}, there are {set(rows)}"
+    for queue, row in rows.items():
+        assert configs.version(queue) == row.version, f"{node.name} has an old version of {queue}"
+        assert configs.peek(queue) == row.options
+    for switch, (on, _) in world.database.switches.items():
+        assert state.tiers.maintenance.is_on(switch) == on, f"{node.name} has {switch} wrong"
+
+
+def _hints(world: World, node: Node, state: SharedState, living: set[str]) -> None:
+    for lease, hint in list(state.tiers.lease_hints._hints.items()):
+        if hint.server not in living:
+            advice = state.tiers.lease_hints.advice(*lease, node.clock(world.now))
+            assert advice is Advice.TRY, f"{node.name} believes {hint.server}, which is dead"

@@ -1,0 +1,59 @@
+"""A network that loses, delays, reorders, duplicates, splits and heals; all by one seeded source of chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from queenmq.cluster.membership import Address
+from queenmq.cluster.outbox import Outgoing
+
+LONGEST_DELAY_S = 0.3
+
+Deliver = Callable[[Address, Address, bytes], None]
+Schedule = Callable[[float, Callable[[], None]], None]
+
+
+@dataclass(slots=True)
+class Weather:
+    loss: float
+    duplication: float
+    slowness: float  # the share of packets that are late, and so overtaken
+
+    @classmethod
+    def any(cls, chance: Random) -> Weather:
+        if chance.random() < 0.1:
+            return cls(1.0, 0.0, 0.0)
+        return cls(chance.choice([0, 0, 0.1, 0.3]), chance.choice([0, 0.1]), chance.choice([0, 0.1, 0.3]))
+
+
+FAIR = Weather(0.0, 0.0, 0.1)
+
+
+class Network:
+    def __init__(self, chance: Random, schedule: Schedule, deliver: Deliver) -> None:
+        self._chance = chance
+        self._schedule = schedule
+        self._deliver = deliver
+        self.weather = Weather.any(chance)
+        self.side: dict[Address, int] = {}  # of a split network
+
+    def send(self, source: Address, outgoing: list[Outgoing]) -> None:
+        for address, datagram in outgoing:
+            if self.side.get(source) != self.side.get(address) or self._chance.random() < self.weather.loss:
+                continue
+            self._carry(source, address, datagram)
+            if self._chance.random() < self.weather.duplication:
+                self._carry(source, address, datagram)
+
+    def split(self, addresses: list[Address]) -> None:
+        self.side = {address: self._chance.randrange(2) for address in addresses}
+
+    def heal(self) -> None:
+        self.side = {}
+
+    def _carry(self, source: Address, address: Address, datagram: bytes) -> None:
+        late = self._chance.random() < self.weather.slowness
+        delay_s = self._chance.random() * (LONGEST_DELAY_S if late else 0.002)
+        self._schedule(delay_s, lambda: self._deliver(source, address, datagram))

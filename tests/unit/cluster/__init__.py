@@ -1,0 +1,1 @@
+"""The cluster layer without sockets."""
