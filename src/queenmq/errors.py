@@ -13,6 +13,7 @@ QueenError                    one root; `code` is stable, the message is for peo
 ├── UnavailableError          the same request may succeed later; nothing was kept
 │   ├── DatabaseUnavailable   503  PostgreSQL does not answer
 │   ├── ServerStopping        503  this server is shutting down
+│   ├── InMaintenance         503  the operator has switched pushes off
 │   └── Overloaded            429  a bound is reached; `retry_after_s` says when to come back
 ├── InternalError             500  a defect in Queen; the details are in the log, not in the answer
 └── StartupError              the process cannot start; printed as one sentence, exit status 1
@@ -111,6 +112,13 @@ class ServerStopping(UnavailableError):
 
     def __init__(self, message: str = "server is stopping, connection closed (ECONNREFUSED)") -> None:
         super().__init__(message)
+
+
+class InMaintenance(UnavailableError):
+    code = "maintenance"
+
+    def __init__(self) -> None:
+        super().__init__("pushes are switched off for maintenance, try again later")
 
 
 class Overloaded(UnavailableError):

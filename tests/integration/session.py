@@ -21,7 +21,7 @@ from queenmq.engine.push import Message, Outcome, PushCall
 from queenmq.ids import uuid7
 from queenmq.storage.statements import statement
 
-_CLEAR = PayloadEncryption(None)
+_CLEAR = PayloadEncryption(None, lambda _: False)
 
 
 @dataclass(frozen=True)

@@ -405,7 +405,11 @@ class AnySequence(RuleBasedStateMachine):
         messages = [Message(self.queue, p, b"1", str(uuid7()), t) for p, t in items]
         call = PushCall.merge(messages)
         self._create_partitions(name for name, _ in items)
-        arguments = (*call.arguments(PayloadEncryption(None)), *columns(self._acknowledgements(acks)), required)
+        arguments = (
+            *call.arguments(PayloadEncryption(None, lambda _: False)),
+            *columns(self._acknowledgements(acks)),
+            required,
+        )
         before = self.model.copy()
         try:
             row = self.storage.run(self.storage.session.sql.fetchrow(statement("transact"), *arguments))

@@ -508,7 +508,7 @@ class TestDeletedMeanwhile:
         await observer.configure("q")
         await sweeper.begin()
         dropped = await sweeper.sql.fetchval(
-            "SELECT queen.drop_idle_partitions(clock_timestamp() + interval '1 day', 10)"
+            "SELECT count(*) FROM queen.drop_idle_partitions(clock_timestamp() + interval '1 day', 10)"
         )
         assert dropped == 1
         subscribing = asyncio.create_task(consumer.subscribe("q", "g"))
@@ -523,7 +523,9 @@ class TestDeletedMeanwhile:
         await observer.configure("q")
         await observer.subscribe("q", "g")
         await sweeper.begin()
-        await sweeper.sql.fetchval("SELECT queen.drop_idle_partitions(clock_timestamp() + interval '1 day', 10)")
+        await sweeper.sql.fetchval(
+            "SELECT count(*) FROM queen.drop_idle_partitions(clock_timestamp() + interval '1 day', 10)"
+        )
         pushing = asyncio.create_task(pusher.push(("q", "Default", "1")))
         assert await _blocked_or_done(observer, pusher, pushing)
         await sweeper.commit()

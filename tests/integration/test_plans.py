@@ -256,7 +256,7 @@ async def _transact(session: Session, count: int) -> None:
         for _, row in popped
     ]
     leases = [p.lease_id for p, _ in popped]
-    arguments = (*call.arguments(PayloadEncryption(None)), *columns(acks), leases)
+    arguments = (*call.arguments(PayloadEncryption(None, lambda _: False)), *columns(acks), leases)
     assert await session.sql.fetchrow(statement("transact"), *arguments)
 
 

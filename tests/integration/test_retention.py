@@ -18,7 +18,7 @@ def settings() -> Settings:
 
 @pytest.fixture
 def retention(server: Server, settings: Settings) -> Retention:
-    return Retention(server.database, settings)
+    return Retention(server.database, server.node, settings)
 
 
 @pytest.fixture

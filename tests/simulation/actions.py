@@ -33,7 +33,7 @@ def consume(world: World, node: Node, state: SharedState) -> None:
 
 def push(world: World, node: Node, state: SharedState) -> None:
     queues = world.chance.sample(QUEUES, world.chance.randint(1, 3))
-    world.send(node, state.pushed([(queue, 1) for queue in queues]))
+    world.send(node, state.pushed([(queue, []) for queue in queues]))
 
 
 def lease(world: World, node: Node, state: SharedState) -> None:
@@ -48,7 +48,7 @@ def release(world: World, node: Node, state: SharedState) -> None:
     if node.leases:
         ended, _ = node.leases.popitem()
         world.send(node, state.lease_released([ended]))
-        world.send(node, state.freed([(ended[0], 1)]))
+        world.send(node, state.freed([(ended[0], [])]))
 
 
 def configure(world: World, node: Node, state: SharedState) -> None:

@@ -71,7 +71,7 @@ def _presence(world: World, node: Node, state: SharedState) -> None:
                 f"{node.name} sees {seen} at {other.name}, not {list(other.consumers)}"
             )
     for queue in {queue for other, _ in world.living() for queue in other.consumers}:
-        told = {address for address, _ in state.pushed([(queue, 1)])}
+        told = {address for address, _ in state.pushed([(queue, [])])}
         waiting = {other.address for other, _ in world.living() if other is not node and queue in other.consumers}
         assert waiting <= told, f"a push of {node.name} to {queue} is not told to {waiting - told}"
 

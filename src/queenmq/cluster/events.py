@@ -12,10 +12,10 @@ from queenmq.cluster.messages import Options
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Something may have become readable in so many partitions of the queue."""
+    """Something may have become readable in these partitions of the queue; None: in whichever."""
 
     queue: str
-    partitions: int
+    partitions: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

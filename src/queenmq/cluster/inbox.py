@@ -80,7 +80,7 @@ class Inbox:
         if isinstance(payload, _OfTheSender):
             if not self._members.is_alive(frame.sender):
                 return self._drop(Refusal.UNKNOWN_SENDER)
-            self._believe(frame.sender, (frame.epoch, frame.sequence), payload, now)
+            events += self._believe(frame.sender, (frame.epoch, frame.sequence), payload, now)
         elif isinstance(payload, Heartbeat):
             events += self._heartbeat(frame, source, payload, now)
         else:
@@ -120,7 +120,7 @@ class Inbox:
             return self._drop(Refusal.TOO_MANY_MEMBERS)
         return []
 
-    def _believe(self, sender: str, stamp: Stamp, payload: Payload, now: float) -> None:
+    def _believe(self, sender: str, stamp: Stamp, payload: Payload, now: float) -> list[Event]:
         """What a server says of itself."""
         tiers = self._tiers
         match payload:
@@ -136,13 +136,15 @@ class Inbox:
             case LeaseHintReleased(leases):
                 for lease in leases:
                     tiers.lease_hints.released(sender, stamp, lease, now)
+                return [Wake(queue, (partition,)) for queue, partition, _ in leases]
+        return []
 
     def _act(self, payload: Payload, now: float) -> list[Event]:
         """What anybody may say: it wakes somebody for nothing at worst, or has a database version."""
         tiers = self._tiers
         match payload:
             case MessageAvailable(queues) | PartitionFree(queues):
-                return [Wake(queue, partitions) for queue, partitions in queues]
+                return [Wake(queue, tuple(partitions) or None) for queue, partitions in queues]
             case QueueConfigSet(queue, options, version):
                 if tiers.configs.heard(queue, options, version, now):
                     return [ConfigChanged(queue, options)]

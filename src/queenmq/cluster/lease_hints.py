@@ -28,6 +28,7 @@ class _Hint(NamedTuple):
     server: str
     stamp: Stamp
     expires_at: float
+    confirmed_at: float
     held: bool  # False: released; kept a while against an acquisition that comes late
 
 
@@ -57,13 +58,13 @@ class LeaseHints:
         if known is not None and known.server == server and known.stamp > stamp:
             return
         ttl_s = min(ttl_s, self._settings.lease_hint_longest_s)
-        self._put(lease, _Hint(server, stamp, now + ttl_s, True))
+        self._put(lease, _Hint(server, stamp, now + ttl_s, now, True))
 
     def released(self, server: str, stamp: Stamp, lease: Lease, now: float) -> None:
         known = self._hints.get(lease)
         if known is not None and known.server == server and known.stamp > stamp:
             return
-        self._put(lease, _Hint(server, stamp, now + self._settings.lease_release_memory_s, False))
+        self._put(lease, _Hint(server, stamp, now + self._settings.lease_release_memory_s, now, False))
 
     def advice(self, queue: str, partition: str, group: str, now: float) -> Advice:
         lease = (queue, partition, group)
@@ -76,16 +77,26 @@ class LeaseHints:
             self.of_the_dead += 1
         else:
             self.used += 1
-            return Advice.VERIFY if self._random() < self._settings.verify_share else Advice.SKIP
+            due = now - hint.confirmed_at >= self._settings.verify_after_s
+            return Advice.VERIFY if due or self._random() < self._settings.verify_share else Advice.SKIP
         self._remove(lease)
         return Advice.TRY
 
-    def verified(self, queue: str, partition: str, group: str, *, was_wrong: bool) -> None:
-        """What the database said where the advice was to verify."""
+    def verified(self, queue: str, partition: str, group: str, now: float, *, was_wrong: bool) -> None:
+        """What the database said where the advice was to verify, or without having been asked."""
+        lease = (queue, partition, group)
+        hint = self._hints.get(lease)
         self.checked += 1
         if was_wrong:
             self.wrong += 1
             self.forget(queue, partition, group)
+        elif hint is not None:
+            self._hints[lease] = hint._replace(confirmed_at=now)
+
+    def believes(self, queue: str, partition: str, group: str) -> bool:
+        """Whether there is a hint that another server holds the lease."""
+        hint = self._hints.get((queue, partition, group))
+        return hint is not None and hint.held
 
     def forget(self, queue: str, partition: str, group: str) -> None:
         """For instance because this server got the lease itself."""

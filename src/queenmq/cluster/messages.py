@@ -32,6 +32,7 @@ class MessageType(IntEnum):
 
 
 MAX_HASH = 2**32
+EVERY_QUEUE = "\0"  # no queue's name: consumers that wait for several queues
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -50,15 +51,15 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class MessageAvailable(_Payload, frozen=True):
-    """Messages became readable in so many partitions of these queues."""
+    """Messages became readable in these partitions of these queues; an empty list: in whichever."""
 
-    queues: list[tuple[Name, Count]]
+    queues: list[tuple[Name, list[Name]]]
 
 
 class PartitionFree(_Payload, frozen=True):
-    """So many partitions of these queues lost their lease."""
+    """Something changed that lets these partitions of these queues be read again; an empty list: whichever."""
 
-    queues: list[tuple[Name, Count]]
+    queues: list[tuple[Name, list[Name]]]
 
 
 class Heartbeat(_Payload, frozen=True):

@@ -134,11 +134,12 @@ class Node:
             self._acquired.append((queue, partition, group, lease_s))
             self._flush_soon()
 
-    def released(self, queue: str, partition: str, group: str) -> None:
-        """A lease ended. Tells its hint away, and wakes whoever waits for the partition."""
-        self.state.tiers.lease_hints.forget(queue, partition, group)
+    def released(self, leases: Collection[tuple[str, str, str]]) -> None:
+        """Leases ended: (queue, partition, group). Elsewhere that ends their hints and wakes who waits for them."""
         if self._transport is not None:
-            self._released[queue, partition, group] = None
+            for lease in leases:
+                self.state.tiers.lease_hints.forget(*lease)
+                self._released[lease] = None
             self._flush_soon()
 
     def consumer_came(self, queue: str) -> None:
@@ -236,10 +237,8 @@ class Node:
             self._transport.send(outgoing)
 
 
-def _news(queue: str, partitions: set[str] | None) -> tuple[str, int, list[str]]:
-    if partitions is None:
-        return queue, 1, []
-    return queue, len(partitions), list(partitions) if len(partitions) <= _MOST_NAMES else []
+def _news(queue: str, partitions: set[str] | None) -> tuple[str, list[str]]:
+    return queue, [] if partitions is None or len(partitions) > _MOST_NAMES else list(partitions)
 
 
 def cluster_settings(settings: Settings) -> ClusterSettings:

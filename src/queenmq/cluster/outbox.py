@@ -8,7 +8,7 @@ from typing import NamedTuple
 from queenmq.cluster.frame import MAX_PAYLOAD, encode_sender, seal
 from queenmq.cluster.keys import KeyRing
 from queenmq.cluster.membership import Address, Membership
-from queenmq.cluster.messages import TYPE_OF, MessageType, Payload, encode
+from queenmq.cluster.messages import EVERY_QUEUE, TYPE_OF, MessageType, Payload, encode
 from queenmq.cluster.packing import Packed, pack, pack_snapshot
 from queenmq.cluster.presence import Presence
 from queenmq.cluster.traffic import Traffic
@@ -57,11 +57,11 @@ class Outbox:
     def tell_presence(self, queues: Sequence[str], addresses: Sequence[Address]) -> list[Outgoing]:
         return self._send(MessageType.PRESENCE_SNAPSHOT, pack_snapshot(queues), addresses) if addresses else []
 
-    def notify(self, message: MessageType, entries: Sequence[tuple[str, int]]) -> list[Outgoing]:
+    def notify(self, message: MessageType, entries: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
         """Tell (queue, partitions) to the servers with consumers of the queue, to all where nothing is known."""
         everybody = len(self._members.reachable())
         for queue, _ in entries:
-            servers = self._presence.servers_for(queue)
+            servers = self._interested(queue)
             if servers is None:
                 self.broadcast += everybody
             else:
@@ -74,13 +74,20 @@ class Outbox:
         """The same for any entries that begin with a queue, without counting them as notifications."""
         groups: dict[tuple[Address, ...], list[object]] = {}
         for entry in entries:
-            servers = self._presence.servers_for(entry[0])
+            servers = self._interested(entry[0])
             addresses = self._members.reachable() if servers is None else self._members.addresses(servers)
             groups.setdefault(addresses, []).append(entry)
         outgoing: list[Outgoing] = []
         for addresses, told in groups.items():
             outgoing += self.tell_list(message, told, addresses)
         return outgoing
+
+    def _interested(self, queue: str) -> list[str] | None:
+        servers = self._presence.servers_for(queue)
+        roaming = self._presence.servers_for(EVERY_QUEUE)
+        if servers is None or not roaming:
+            return servers
+        return servers + [server for server in roaming if server not in servers]
 
     def _send(self, message: MessageType, packed: Packed, addresses: Sequence[Address]) -> list[Outgoing]:
         traffic = self._traffic

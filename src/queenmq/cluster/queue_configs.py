@@ -80,6 +80,11 @@ class QueueConfigs:
         self._put(queue, _Known(options, version, now))
         return known is None or known.options != options
 
+    def corrected(self, queue: str, options: Options, version: int, now: float) -> None:
+        """The database says so, and has shown that what was believed is wrong, whatever version it claimed."""
+        self._tombstones.pop(queue, None)
+        self._put(queue, _Known(options, version, now))
+
     def deleted(self, queue: str, version: int, now: float) -> bool:
         """True if it is news that the queue is gone."""
         known = self._known.get(queue)

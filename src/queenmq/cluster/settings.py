@@ -36,3 +36,4 @@ class ClusterSettings:
     lease_hint_longest_s: float = 600.0
     lease_release_memory_s: float = 10.0  # so long a release holds against an acquisition that it overtook
     verify_share: float = 0.01
+    verify_after_s: float = 1.0  # believed for longer, a hint is checked; so the word of a release may get lost

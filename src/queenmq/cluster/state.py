@@ -92,12 +92,12 @@ class SharedState:
             outgoing += self.outbox.tell_presence(self.own_consumers.queues(), living)
         return Ticked(outgoing, [MemberDied(server) for server in died])
 
-    def pushed(self, queues: Sequence[tuple[str, int]]) -> list[Outgoing]:
-        """Messages became readable in so many partitions of these queues."""
+    def pushed(self, queues: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
+        """Messages became readable in these partitions of these queues; an empty list: in whichever."""
         return self.outbox.notify(MessageType.MESSAGE_AVAILABLE, queues)
 
-    def freed(self, queues: Sequence[tuple[str, int]]) -> list[Outgoing]:
-        """Leases of so many partitions of these queues ended."""
+    def freed(self, queues: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
+        """The same without a message: a seek, a changed option, a lease given back."""
         return self.outbox.notify(MessageType.PARTITION_FREE, queues)
 
     def lease_acquired(self, leases: Sequence[tuple[str, str, str, float]]) -> list[Outgoing]:

@@ -8,7 +8,7 @@ from itertools import islice
 from queenmq.core.acknowledgement import Acknowledgement, Lanes
 from queenmq.core.vegas import Vegas
 from queenmq.engine.sidecar import Lane, Policy
-from queenmq.engine.wake_ups import Wake, by_queue
+from queenmq.engine.wake_ups import Freed
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -37,7 +37,7 @@ def columns(items: list[Acknowledgement]) -> tuple[list[object], ...]:
 
 
 class Acker:
-    def __init__(self, database: Database, policy: Policy, concurrency: Vegas | None, freed: Wake) -> None:
+    def __init__(self, database: Database, policy: Policy, concurrency: Vegas | None, freed: Freed) -> None:
         self._database = database
         self._freed = freed
         self.lane: Lane[list[Acknowledgement], list[Acked]] = Lane(
@@ -56,9 +56,11 @@ class Acker:
 
     async def _apply(self, items: list[Acknowledgement]) -> list[Acked]:
         rows = await self._database.fetch(statement("ack"), *columns(items))
-        freed = by_queue((row["queue_name"], row["partition_name"]) for row in rows if row["lease_released"])
-        for queue, partitions in freed.items():
-            self._freed(queue, partitions)
+        freed = {
+            (row["queue_name"], row["partition_name"], row["consumer_group"]) for row in rows if row["lease_released"]
+        }
+        if freed:
+            self._freed(freed)
         return [
             Acked(
                 problem=row["problem"],

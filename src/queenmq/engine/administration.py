@@ -7,8 +7,10 @@ from datetime import datetime
 
 import asyncpg
 
+from queenmq.cluster.node import Node
 from queenmq.core.options import QueueOptions
 from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.wake_ups import Wake
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.storage.database import Database
@@ -37,9 +39,19 @@ class Trace:
 
 
 class Administration:
-    def __init__(self, database: Database, encryption: PayloadEncryption, worker_id: str, changed: Wake) -> None:
+    def __init__(
+        self,
+        database: Database,
+        encryption: PayloadEncryption,
+        settings: QueueSettings,
+        node: Node,
+        worker_id: str,
+        changed: Wake,
+    ) -> None:
         self._database = database
         self._encryption = encryption
+        self._settings = settings
+        self._node = node
         self._worker_id = worker_id
         self._changed = changed
 
@@ -68,14 +80,17 @@ class Administration:
         )
         if row is None:
             raise AssertionError("queen.configure returned no row")
-        self._encryption.remember(queue, options.encryption_enabled)
+        await self._settings.publish(queue)
         self._changed(queue)
         return str(row["queue_id"]), str(row["partition_id"])
 
     async def delete_queue(self, queue: str) -> bool:
         """Delete a queue with everything of it; False if there was none."""
-        existed: bool = await self._database.fetchval(statement("delete_queue"), queue)
-        self._encryption.remember(queue, False)
+        row = await self._database.fetchrow(statement("delete_queue"), queue)
+        if row is None:
+            raise AssertionError("queen.delete_queue returned no row")
+        self._node.config_deleted(queue, row["version"])
+        existed: bool = row["existed"]
         return existed
 
     async def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> int:

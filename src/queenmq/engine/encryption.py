@@ -1,12 +1,11 @@
-"""Which queues demand encrypted payloads, and sealing and opening them.
+"""Sealing the payloads of queues that demand it, and opening them.
 
-The set of encrypted queues is only advice: `queen.push` refuses a payload in clear for a queue that demands
-encryption and names the queue, which is how a server learns of it.
+Which queues do is only advice here: `queen.push` refuses a payload in clear for a queue that demands encryption.
 """
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable
 
 from queenmq.core.encryption import decrypt, encrypt
 from queenmq.errors import UnavailableError
@@ -20,24 +19,18 @@ class NoEncryptionKey(UnavailableError):
 
 
 class PayloadEncryption:
-    def __init__(self, key: bytes | None) -> None:
+    def __init__(self, key: bytes | None, demanded: Callable[[str], bool]) -> None:
+        """`demanded` says whether a queue wants its payloads encrypted."""
         self._key = key
-        self._queues: set[str] = set()
+        self._demanded = demanded
 
     @property
     def available(self) -> bool:
         return self._key is not None
 
-    def learn(self, names: str) -> None:
-        """Remember the queues of a JSON list as encrypted."""
-        self._queues.update(msgspec.json.decode(names, type=list[str]))
-
-    def remember(self, queue: str, encrypted: bool) -> None:
-        (self._queues.add if encrypted else self._queues.discard)(queue)
-
     def seal(self, queue: str, payload: bytes) -> tuple[bytes, bool]:
         """The payload as it is to be stored, and whether that is encrypted."""
-        if queue not in self._queues:
+        if not self._demanded(queue):
             return payload, False
         if self._key is None:
             raise NoEncryptionKey

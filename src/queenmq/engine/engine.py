@@ -4,38 +4,89 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from queenmq.cluster.node import Node
 from queenmq.config import Settings
 from queenmq.core.vegas import Vegas, VegasSettings
 from queenmq.engine.ack import Acker
 from queenmq.engine.administration import Administration
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
+from queenmq.engine.maintenance import Maintenance
+from queenmq.engine.places import Places
 from queenmq.engine.pop import Popper
 from queenmq.engine.push import Pusher
+from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.sidecar import Policy, Sidecar
 from queenmq.engine.transaction import Transactor
+from queenmq.engine.wake_ups import by_queue
 from queenmq.storage.database import Database
 
 
 class Engine:
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, node: Node) -> None:
         self.settings = settings
-        self.encryption = PayloadEncryption(settings.encryption_key)
-        self.leases = Leases(database, _policy(settings, "renew_lease"), freed=self.wake)
+        self.node = node
+        self._database = database
+        cached = settings.cache_enabled
+        self.queue_settings = QueueSettings(database, node, cached=cached)
+        self.encryption = PayloadEncryption(settings.encryption_key, self.queue_settings.encrypted)
+        self.maintenance = Maintenance(database, node)
+        places = Places(database, node, self.queue_settings, cached=cached)
+        self.leases = Leases(database, _policy(settings, "renew_lease"), freed=self.readable)
         self.pusher = Pusher(
-            database, self.encryption, _policy(settings, "push"), _concurrency(settings), pushed=self.wake
+            database,
+            self.encryption,
+            places,
+            self.maintenance,
+            _policy(settings, "push"),
+            _concurrency(settings),
+            pushed=self.readable,
         )
         self.popper = Popper(
-            settings, database, self.encryption, self.leases, _policy(settings, "pop"), _concurrency(settings)
+            settings,
+            database,
+            self.encryption,
+            self.leases,
+            self.queue_settings,
+            node,
+            _policy(settings, "pop"),
+            _concurrency(settings),
         )
-        self.acker = Acker(database, _policy(settings, "ack"), _concurrency(settings), freed=self.wake)
-        self.transactor = Transactor(database, self.encryption, _policy(settings, "transaction"), changed=self.wake)
-        self.administration = Administration(database, self.encryption, settings.worker_id, changed=self.wake)
+        self.acker = Acker(database, _policy(settings, "ack"), _concurrency(settings), freed=self.freed)
+        self.transactor = Transactor(
+            database,
+            self.encryption,
+            places,
+            self.maintenance,
+            _policy(settings, "transaction"),
+            changed=self.readable,
+        )
+        self.administration = Administration(
+            database, self.encryption, self.queue_settings, node, settings.worker_id, changed=self.readable
+        )
         self.sidecar = Sidecar(self.pusher.lane, self.popper.lane, self.acker.lane, self.leases.lane)
+        node.on_wake = self.popper.waiting.wake
+        node.on_maintenance = self.popper.pause_changed
 
-    def wake(self, queue: str, partitions: Collection[str] | None = None) -> None:
-        """Tell long polls that something became readable in a queue, and where if that is known."""
+    def readable(self, queue: str, partitions: Collection[str] | None = None) -> None:
+        """Tell long polls, here and on other servers, that something became readable, and where if that is known."""
         self.popper.waiting.wake(queue, partitions)
+        self.node.readable(queue, partitions)
+
+    def freed(self, leases: Collection[tuple[str, str, str]]) -> None:
+        """The same for leases that ended: whoever they kept away may look."""
+        for queue, partitions in by_queue((queue, partition) for queue, partition, _ in leases).items():
+            self.popper.waiting.wake(queue, partitions)
+        self.node.released(leases)
+
+    def shared_state(self) -> dict[str, object]:
+        """What this server knows of the others, its caches, and how busy it is; every counter."""
+        return {
+            **self.node.statistics(),
+            "sidecar": {"registered": 1, "operations": self.sidecar.statistics()},
+            "pop_wait": {**self.popper.waiting.statistics(), "parked": self.popper.waiting.parked()},
+            "database_calls": self._database.calls,
+        }
 
     def end_long_polls(self) -> None:
         """Answer every waiting long poll now."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import asyncpg
 
+from queenmq.cluster.lease_hints import Advice
+from queenmq.cluster.maintenance import Switch
+from queenmq.cluster.node import Node
 from queenmq.config import Settings
 from queenmq.core.group_backoff import BackoffSettings
 from queenmq.core.names import Start
@@ -16,6 +20,7 @@ from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
 from queenmq.engine.pop_wait import ANY_QUEUE, Place, PopWait
+from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
@@ -85,10 +90,15 @@ class Popper:
         database: Database,
         encryption: PayloadEncryption,
         leases: Leases,
+        queues: QueueSettings,
+        node: Node,
         policy: Policy,
         concurrency: Vegas | None,
     ) -> None:
         self._settings = settings
+        self._queues = queues
+        self._node = node
+        self._moved = asyncio.Event()  # set when the maintenance switch is moved
         self._database = database
         self._encryption = encryption
         self._leases = leases
@@ -108,10 +118,15 @@ class Popper:
             check_limit_s=settings.db_statement_timeout_ms / 1000 + _CHECK_GRACE_S,
             discard=self._give_back,
             ready=self._ready,
+            came=node.consumer_came,
+            went=node.consumer_went,
         )
 
     async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
         """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
+        wait_ms = await self._resumed(wait_ms)
+        if self.paused:
+            return Delivered(claim)
         if wait_ms <= 0:
             return await self._claim(claim)
         place = Place(claim.queue, claim.partition, claim.group)
@@ -120,6 +135,9 @@ class Popper:
 
     async def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Delivered:
         """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
+        wait_ms = await self._resumed(wait_ms)
+        if self.paused:
+            return Delivered(claim)
         if claim.start.mode == "new":
             # A queue that appears while this pop waits is new from its first message on.
             claim = replace(claim, start=Start("new", await self._database.fetchval(statement("now"))))
@@ -129,11 +147,50 @@ class Popper:
         place = Place(ANY_QUEUE, None, (which, claim.group))
         return await self.waiting.wait(place, look, wait_ms / 1000) or Delivered(claim)
 
+    @property
+    def paused(self) -> bool:
+        """Whether the maintenance switch for pops is on."""
+        return self._node.state.tiers.maintenance.is_on(Switch.POP)
+
+    def pause_changed(self) -> None:
+        """The switch was moved: whoever waits for that goes on."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+        if self.paused:
+            self.waiting.interrupt()
+
+    async def _resumed(self, wait_ms: int) -> int:
+        """Hold a long poll while pops are paused. Returns how long it may still wait."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
+        while self.paused and loop.time() < end and not self.waiting.closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await self._moved.wait()
+        return max(0, round((end - loop.time()) * 1000)) if wait_ms > 0 else 0
+
     async def _ready(self, queue: str, group: Hashable, partitions: list[str]) -> list[str]:
         rows = await self._database.fetch(statement("partitions_ready"), queue, group, partitions)
+        hints = self._node.state.tiers.lease_hints
+        for row in rows:
+            if hints.believes(queue, row["name"], str(group)):
+                hints.verified(queue, row["name"], str(group), self._node.now, was_wrong=True)
         return [row["name"] for row in rows]
 
     async def _claim(self, claim: Claim) -> Delivered:
+        if claim.partition is None:
+            return await self._take(claim)
+        hints = self._node.state.tiers.lease_hints
+        place = (claim.queue, claim.partition, claim.group)
+        advice = hints.advice(*place, self._node.now) if self._settings.cache_enabled else Advice.TRY
+        if advice is Advice.SKIP:
+            return Delivered(claim)
+        found = await self._take(claim)
+        if advice is Advice.VERIFY:
+            hints.verified(*place, self._node.now, was_wrong=bool(found))
+        return found
+
+    async def _take(self, claim: Claim) -> Delivered:
         found = await self._submit(claim)
         if not found.subscribed:
             await self._subscribe(claim)
@@ -199,7 +256,18 @@ class Popper:
                 result.ready_in_s = row["ready_in_ms"] / 1000
             else:
                 result.subscribed = False
+        self._tell(results)
         return results
+
+    def _tell(self, results: list[Delivered]) -> None:
+        """Other servers need not ask for what was leased here."""
+        if not self._node.linked:
+            return
+        for result in results:
+            claim = result.claim
+            if result.messages and not claim.auto_ack:
+                for partition in {message.partition for message in result.messages}:
+                    self._node.acquired(claim.queue, partition, claim.group, self._queues.lease_s(claim.queue))
 
     async def _call(self, claims: list[Claim]) -> list[asyncpg.Record]:
         consumes = any(claim.auto_ack for claim in claims)

@@ -94,19 +94,24 @@ class PopWait(Generic[Result]):
         check_limit_s: float,
         discard: Callable[[Result], None],
         ready: Callable[[str, Hashable, list[str]], Awaitable[list[str]]],
+        came: Callable[[str], None] = lambda _queue: None,
+        went: Callable[[str], None] = lambda _queue: None,
     ) -> None:
         """`discard` gets what was found for a waiter that has gone. `ready` says which partitions of a queue are worth
-        a look by a group. A look that takes longer than `check_limit_s` is given up, so that its place is not stuck."""
+        a look by a group. `came` and `went` are told of the first and of the last waiter of a queue. A look that takes
+        longer than `check_limit_s` is given up, so that its place is not stuck."""
         self._backoff = backoff
         self._max_waiters = max_waiters
         self._check_limit_s = check_limit_s
         self._discard = discard
         self._ready = ready
+        self._came = came
+        self._went = went
         self._groups: dict[Place, _Group[Result]] = {}
         self._by_queue: dict[str, dict[str | None, dict[Place, _Group[Result]]]] = {}
         self._families: dict[str, dict[Hashable, _Family[Result]]] = {}
         self._total = 0
-        self._closed = False
+        self.closed = False
 
     async def wait(self, place: Place, look: Callable[[], Awaitable[Result]], timeout_s: float) -> Result | None:
         """Look at once; if nothing is there, park until something is or the time is over (None)."""
@@ -119,7 +124,7 @@ class PopWait(Generic[Result]):
             while True:
                 activity = _activity(group)
                 found = await look()
-                if found or self._closed or loop.time() >= deadline:
+                if found or self.closed or loop.time() >= deadline:
                     return found
                 if activity == _activity(group):
                     break
@@ -152,7 +157,11 @@ class PopWait(Generic[Result]):
 
     def close(self) -> None:
         """Answer every waiter with nothing; later ones look once."""
-        self._closed = True
+        self.closed = True
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Answer every waiter with nothing."""
         for group in self._groups.values():
             for waiter in group.waiters.values():
                 _resolve(waiter, None)
@@ -179,6 +188,8 @@ class PopWait(Generic[Result]):
         if group is None:
             group = _Group(place, GroupBackoff(self._backoff), self._join_family(place))
             self._groups[place] = group
+            if place.queue not in self._by_queue:
+                self._came(place.queue)
             self._by_queue.setdefault(place.queue, {}).setdefault(place.partition, {})[place] = group
             if group.family is not None and place.partition is not None:
                 group.family.places[place.partition] = group
@@ -211,6 +222,7 @@ class PopWait(Generic[Result]):
             del places[place.partition]
         if not places:
             del self._by_queue[place.queue]
+            self._went(place.queue)
         if group.family is not None and place.partition is not None:
             del group.family.places[place.partition]
             if not group.family.places:

@@ -8,8 +8,11 @@ from typing import Literal
 
 from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.maintenance import Maintenance
+from queenmq.engine.places import Places
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.engine.wake_ups import Wake, by_queue
+from queenmq.errors import InternalError
 from queenmq.storage.database import Database, EncryptionRequired
 from queenmq.storage.statements import statement
 
@@ -74,11 +77,13 @@ class PushCall:
         call.repeats = {position: call.place[known] for position, known in repeated.items()}
         return call
 
-    def arguments(self, encryption: PayloadEncryption) -> tuple[object, ...]:
+    def arguments(self, encryption: PayloadEncryption, known: list[str] | None = None) -> tuple[object, ...]:
+        """`known` are the ids of the targets' partitions, as far as the caller knows."""
         sealed = [encryption.seal(m.queue, m.payload) for m in self.messages]
         return (
             self.queues,
             self.partitions,
+            known,
             self.target,
             self.rank,
             [m.id for m in self.messages],
@@ -125,12 +130,16 @@ class Pusher:
         self,
         database: Database,
         encryption: PayloadEncryption,
+        places: Places,
+        maintenance: Maintenance,
         policy: Policy,
         concurrency: Vegas | None,
         pushed: Wake,
     ) -> None:
         self._database = database
         self._encryption = encryption
+        self._places = places
+        self._maintenance = maintenance
         self._pushed = pushed
         self.lane: Lane[list[Message], list[Outcome]] = Lane(
             "push", self._run, policy, concurrency=concurrency, repeat_for_s=_REPEAT_FOR_S
@@ -138,6 +147,7 @@ class Pusher:
 
     async def push(self, messages: list[Message]) -> list[Outcome]:
         """Store `messages`; the outcomes are in their order. When this returns, they are committed."""
+        self._maintenance.require_pushes()
         if not messages:
             return []
         return await self.lane.submit(messages, messages[0].queue, len(messages))
@@ -147,7 +157,7 @@ class Pusher:
         try:
             outcomes = await self._store(call)
         except EncryptionRequired as refusal:
-            self._encryption.learn(refusal.detail)
+            await self._places.demand_encryption(refusal.detail)
             outcomes = await self._store(call)
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._pushed(queue, partitions)
@@ -155,9 +165,15 @@ class Pusher:
         return [list(islice(dealt, len(request))) for request in requests]
 
     async def _store(self, call: PushCall) -> list[Outcome]:
-        row = await self._database.fetchrow(statement("push"), *call.arguments(self._encryption))
+        known = await self._places.find(call.queues, call.partitions)
+        try:
+            row = await self._database.fetchrow(statement("push"), *call.arguments(self._encryption, known))
+        except InternalError:
+            self._places.doubt(call.queues, call.partitions)
+            raise
         if row is None:
             raise AssertionError("queen.push returned no row")
+        self._places.learn(call.queues, call.partitions, known, row["partition_ids"])
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
         refused = frozenset(index - 1 for index in row["refused"] or ())

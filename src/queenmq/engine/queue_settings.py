@@ -1,4 +1,4 @@
-"""The options of queues as this server knows them: from its cache, or from the database, once for all who ask at a time.
+"""The options of queues as this server knows them: from its cache, or asked of the database once for all who want them.
 
 They are advice. What must hold (encryption, size, leases) is decided by the functions in the database.
 """
@@ -51,6 +51,16 @@ class QueueSettings:
             return None
         self._node.state.tiers.configs.loaded(queue, rows[0].options, rows[0].version, self._node.now)
         return rows[0].options
+
+    async def correct(self, queues: list[str]) -> None:
+        """What is believed of these queues has turned out to be wrong."""
+        for row in await self.read(queues):
+            self._node.state.tiers.configs.corrected(row.queue, row.options, row.version, self._node.now)
+
+    async def publish(self, queue: str) -> None:
+        """The queue was made or changed here: every server is to know."""
+        for row in await self.read([queue]):
+            self._node.config_set(row.queue, row.options, row.version)
 
     async def read(self, queues: list[str] | None) -> list[Row]:
         """As the database has them; all queues without a list."""

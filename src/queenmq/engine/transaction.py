@@ -12,6 +12,8 @@ from itertools import chain
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.engine.ack import columns
 from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.maintenance import Maintenance
+from queenmq.engine.places import Places
 from queenmq.engine.push import Message, PushCall
 from queenmq.engine.sidecar import Policy
 from queenmq.engine.wake_ups import Wake, by_queue
@@ -37,9 +39,19 @@ class Committed:
 
 
 class Transactor:
-    def __init__(self, database: Database, encryption: PayloadEncryption, policy: Policy, changed: Wake) -> None:
+    def __init__(
+        self,
+        database: Database,
+        encryption: PayloadEncryption,
+        places: Places,
+        maintenance: Maintenance,
+        policy: Policy,
+        changed: Wake,
+    ) -> None:
         self._database = database
         self._encryption = encryption
+        self._places = places
+        self._maintenance = maintenance
         self._changed = changed
         self._slots = asyncio.Semaphore(policy.max_concurrent)
         self._max_pending = policy.max_pending
@@ -47,6 +59,8 @@ class Transactor:
 
     async def commit(self, transaction: Transaction) -> Committed:
         """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
+        if transaction.messages:
+            self._maintenance.require_pushes()
         if self._pending >= self._max_pending:
             raise Overloaded("too many transactions are waiting for the database")
         self._pending += 1
@@ -67,7 +81,7 @@ class Transactor:
         try:
             return await self._try(call, transaction)
         except EncryptionRequired as refusal:
-            self._encryption.learn(refusal.detail)
+            await self._places.demand_encryption(refusal.detail)
             return await self._try(call, transaction)
 
     async def _try(self, call: PushCall, transaction: Transaction) -> Committed:
@@ -81,14 +95,16 @@ class Transactor:
         return await self._run(call, transaction)
 
     async def _run(self, call: PushCall, transaction: Transaction) -> Committed:
+        known = await self._places.find(call.queues, call.partitions) if call.queues else None
         row = await self._database.fetchrow(
             statement("transact"),
-            *call.arguments(self._encryption),
+            *call.arguments(self._encryption, known),
             *columns(transaction.acknowledgements),
             transaction.required_leases,
         )
         if row is None:
             raise AssertionError("queen.transact returned no row")
+        self._places.learn(call.queues, call.partitions, known, row["partition_ids"] or ())
         pushed = zip(call.queues, call.partitions, strict=True)
         acked = zip(row["ack_queues"] or (), row["ack_partitions"] or (), strict=True)
         for queue, partitions in by_queue(chain(pushed, acked)).items():

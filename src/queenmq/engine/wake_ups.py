@@ -12,6 +12,12 @@ class Wake(Protocol):
     def __call__(self, queue: str, partitions: Collection[str] | None = None) -> None: ...
 
 
+class Freed(Protocol):
+    """Told after the commit that leases have ended: (queue, partition, group)."""
+
+    def __call__(self, leases: Collection[tuple[str, str, str]]) -> None: ...
+
+
 def by_queue(places: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     """The partitions of each queue, from pairs of both."""
     found: dict[str, set[str]] = {}

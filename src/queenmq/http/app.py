@@ -6,12 +6,25 @@ from queenmq.engine.engine import Engine
 from queenmq.http.auth import Authenticator
 from queenmq.http.messages import Request, Response
 from queenmq.http.router import Router
-from queenmq.http.routes import ack, docs, groups, health, leases, observe, pop, push, queues, transaction
+from queenmq.http.routes import (
+    ack,
+    cluster,
+    docs,
+    groups,
+    health,
+    leases,
+    maintenance,
+    observe,
+    pop,
+    push,
+    queues,
+    transaction,
+)
 
 
 def build_router(engine: Engine) -> Router:
     router = Router()
-    for topic in (push, pop, ack, transaction, leases, queues, groups, observe, health, docs):
+    for topic in (push, pop, ack, transaction, leases, queues, groups, observe, cluster, maintenance, health, docs):
         topic.add_routes(router, engine)
     return router
 

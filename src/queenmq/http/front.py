@@ -70,12 +70,13 @@ class HttpFront:
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 takes a free one. Raises StartupError if the address cannot be used."""
+    async def start(self, host: str, port: int, *, shared: bool = False) -> None:
+        """Listen; port 0 takes a free one. `shared` lets other processes of the same user listen there, too: the system
+        deals the connections out. Raises StartupError if the address cannot be used."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: HttpProtocol(self, loop), host, port, backlog=BACKLOG, reuse_address=True
+                lambda: HttpProtocol(self, loop), host, port, backlog=BACKLOG, reuse_address=True, reuse_port=shared
             )
         except OSError as error:
             raise StartupError(f"cannot listen on {host}:{port}: {_reason(error)}") from None

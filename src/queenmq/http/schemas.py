@@ -324,6 +324,54 @@ class SharedState(Struct):
     enabled: bool
 
 
+class SwitchBody(Struct):
+    enabled: bool
+
+
+class FailedFiles(Struct, rename="camel"):
+    count: int = 0
+    total_bytes: int = 0
+    total_mb: float = field(name="totalMB", default=0.0)
+    failover_count: int = 0
+    qos0_count: int = 0
+
+
+class BufferStats(Struct, rename="camel", kw_only=True):
+    pending_count: int
+    failed_count: int
+    db_healthy: bool
+    failed_files: FailedFiles
+
+
+class MaintenanceState(Struct, rename="camel", kw_only=True):
+    maintenance_mode: bool
+    pop_maintenance_mode: bool
+    buffered_messages: int
+    buffer_healthy: bool
+    buffer_stats: BufferStats
+
+
+class MaintenanceMoved(Struct, rename="camel", kw_only=True):
+    maintenance_mode: bool
+    buffered_messages: int
+    buffer_healthy: bool
+    message: str
+
+
+class PopMaintenance(Struct, rename="camel", kw_only=True):
+    pop_maintenance_mode: bool
+    message: str
+
+
+class NotifyBody(Struct):
+    queue: str
+    partition: str | UnsetType = UNSET
+
+
+class Notified(Struct):
+    status: Literal["ok"]
+
+
 class Worker(Struct):
     status: Literal["active", "degraded"]
     worker_id: int

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from queenmq.cluster.node import Node
 from queenmq.config import Settings
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
@@ -38,9 +39,10 @@ class Retention(Service):
 
     name = "retention"
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, node: Node, settings: Settings) -> None:
         super().__init__(settings.retention_interval_ms)
         self._database = database
+        self._node = node
         self._settings = settings
 
     async def work(self) -> None:
@@ -48,8 +50,11 @@ class Retention(Service):
         while await _sweep(self._database, "queues_with_retention", "retain", limit) >= limit:
             pass
         days = self._settings.partition_cleanup_days
-        while await self._database.fetchval(statement("drop_idle_partitions"), days, limit) >= limit:
-            pass
+        while True:
+            dropped = await self._database.fetch(statement("drop_idle_partitions"), days, limit)
+            self._node.partitions_deleted([(row["queue_name"], row["partition_name"]) for row in dropped])
+            if len(dropped) < limit:
+                break
 
 
 class Eviction(Service):

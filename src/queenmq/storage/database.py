@@ -111,6 +111,7 @@ class Database:
         self._settings = settings
         self._url = url
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self.calls = 0
 
     async def open(self) -> None:
         """Connect. Raises StartupError with a sentence that names the cause, never the password."""
@@ -162,6 +163,7 @@ class Database:
         """Borrow a connection. Database exceptions inside leave it as ours."""
         if self._pool is None:
             raise DatabaseUnavailable()
+        self.calls += 1
         try:
             async with self._pool.acquire(timeout=self._settings.db_lock_timeout_ms / 1000) as connection:
                 yield connection

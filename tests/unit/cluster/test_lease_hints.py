@@ -37,9 +37,20 @@ def test_no_hint_no_skipping(hints: Hints) -> None:
 
 def test_a_hint_is_believed_for_its_time(hints: Hints) -> None:
     hints.acquired("a", (1, 1), LEASE, 60, 0)
-    assert hints.ask(59) is Advice.SKIP
+    assert hints.ask(0.9) is Advice.SKIP
+    assert hints.ask(59) is Advice.VERIFY
     assert hints.ask(60) is Advice.TRY
     assert len(hints) == 0
+
+
+def test_a_hint_is_checked_once_a_second(hints: Hints) -> None:
+    hints.acquired("a", (1, 1), LEASE, 60, 0)
+    assert hints.ask(1) is Advice.VERIFY
+    hints.verified(*LEASE, 1, was_wrong=False)
+    assert hints.ask(1.9) is Advice.SKIP
+    assert hints.ask(2) is Advice.VERIFY
+    hints.verified(*LEASE, 2, was_wrong=True)
+    assert hints.ask(2) is Advice.TRY
 
 
 def test_no_hint_lasts_for_ever(hints: Hints) -> None:
@@ -69,7 +80,7 @@ def test_accuracy_is_that_of_what_was_checked(hints: Hints) -> None:
     assert hints.statistics()["accuracy"] is None
     for wrong in (False, False, False, True):
         hints.acquired("a", (1, 1), LEASE, 60, 0)
-        hints.verified(*LEASE, was_wrong=wrong)
+        hints.verified(*LEASE, 0, was_wrong=wrong)
     assert hints.statistics()["accuracy"] == 0.75
     assert hints.ask() is Advice.TRY, "the wrong one is gone"
 

@@ -67,7 +67,7 @@ class TestMembers:
         assert MemberDied("b") in street.events["a"]
         assert street["a"].tiers.presence.servers_for("q") is None
         assert len(street["a"].tiers.lease_hints) == 0
-        assert receivers(street, street["a"].pushed([("q", 1)])) == {"c"}
+        assert receivers(street, street["a"].pushed([("q", [])])) == {"c"}
 
     def test_the_dead_return(self, street: Street) -> None:
         street.carry("b", street["b"].consumer_registered("q"))
@@ -119,29 +119,29 @@ class TestMembers:
 class TestNotifications:
     def test_only_servers_with_consumers_are_told(self, street: Street) -> None:
         street.carry("b", street["b"].consumer_registered("q"))
-        outgoing = street["a"].pushed([("q", 2)])
+        outgoing = street["a"].pushed([("q", [])])
         street.carry("a", outgoing)
         assert receivers(street, outgoing) == {"b"}
-        assert street.events["b"] == [Wake("q", 2)]
+        assert street.events["b"] == [Wake("q", None)]
         outbox = street["a"].outbox
         assert (outbox.targeted, outbox.broadcast, outbox.saved) == (1, 0, 1)
 
     def test_all_are_told_when_nothing_is_known(self, street: Street) -> None:
-        assert receivers(street, street["a"].pushed([("q", 1)])) == {"b", "c"}
+        assert receivers(street, street["a"].pushed([("q", [])])) == {"b", "c"}
         assert street["a"].outbox.broadcast == 2
 
     def test_nobody_is_told_when_the_last_consumer_went(self, street: Street) -> None:
         street.carry("b", street["b"].consumer_registered("q"))
         street.carry("b", street["b"].consumer_deregistered("q", street.now))
-        assert street["a"].pushed([("q", 1)]) == []
+        assert street["a"].pushed([("q", [])]) == []
 
     def test_a_freed_partition_wakes_too(self, street: Street) -> None:
-        street.carry("a", street["a"].freed([("q", 3)]))
-        assert street.events["b"] == [Wake("q", 3)]
+        street.carry("a", street["a"].freed([("q", [])]))
+        assert street.events["b"] == [Wake("q", None)]
 
     def test_a_frame_is_signed_once_for_many(self, street: Street) -> None:
         before = street["a"].traffic.signed
-        outgoing = street["a"].pushed([(f"q{number}", 1) for number in range(10)])
+        outgoing = street["a"].pushed([(f"q{number}", []) for number in range(10)])
         assert len(outgoing) == 2
         assert outgoing[0].datagram is outgoing[1].datagram
         assert street["a"].traffic.signed == before + 1
@@ -149,8 +149,8 @@ class TestNotifications:
     def test_queues_with_different_consumers_go_apart(self, street: Street) -> None:
         street.carry("b", street["b"].consumer_registered("q"))
         street.carry("c", street["c"].consumer_registered("r"))
-        street.carry("a", street["a"].pushed([("q", 1), ("r", 2)]))
-        assert (street.events["b"], street.events["c"]) == ([Wake("q", 1)], [Wake("r", 2)])
+        street.carry("a", street["a"].pushed([("q", []), ("r", [])]))
+        assert (street.events["b"], street.events["c"]) == ([Wake("q", None)], [Wake("r", None)])
 
     def test_a_consumer_that_polls_again_at_once_is_told_once(self) -> None:
         street = Street("a", "b", settings=ClusterSettings(deregister_after_s=1)).meet()
@@ -167,7 +167,8 @@ class TestTiers:
     def test_a_hint_lasts_a_fifth_of_the_lease(self, street: Street) -> None:
         street.carry("b", street["b"].lease_acquired([("q", "p", "g", 300)]))
         hints = street["a"].tiers.lease_hints
-        assert hints.advice("q", "p", "g", street.now + 59) is Advice.SKIP
+        assert hints.advice("q", "p", "g", street.now + 0.9) is Advice.SKIP
+        assert hints.advice("q", "p", "g", street.now + 59) is Advice.VERIFY
         assert hints.advice("q", "p", "g", street.now + 60) is Advice.TRY
 
     def test_a_release_reaches_the_others(self, street: Street) -> None:
@@ -241,12 +242,12 @@ class TestWhatComesIn:
     def test_but_it_may_wake(self) -> None:
         state = SharedState(AT_ONCE, RING, "a", 1, random=lambda: 0)
         stranger = SharedState(AT_ONCE, RING, "b", 1, random=lambda: 0, peers=[("host", 1)])
-        assert state.receive(stranger.pushed([("q", 1)])[0].datagram, ("host", 2), 0) == [Wake("q", 1)]
+        assert state.receive(stranger.pushed([("q", [])])[0].datagram, ("host", 2), 0) == [Wake("q", None)]
 
     def test_a_repeated_packet_does_nothing(self, street: Street) -> None:
-        outgoing = street["a"].pushed([("q", 1)])
+        outgoing = street["a"].pushed([("q", [])])
         street.carry("a", [*outgoing, *outgoing])
-        assert street.events["b"] == [Wake("q", 1)]
+        assert street.events["b"] == [Wake("q", None)]
         assert street["b"].traffic.dropped[Refusal.REPLAYED] == 1
 
     def test_a_full_house_is_counted(self) -> None:
@@ -280,7 +281,7 @@ class TestWhatComesIn:
             datagram = frame.seal(RING, type, frame.encode_sender(sender), epoch, sequence, payload)
             state.receive(datagram, ("host", 2), now)
             state.tick(now)
-            state.pushed([("q", 1)])
+            state.pushed([("q", [])])
             state.tiers.lease_hints.advice("q", "q", "q", now)
         state.statistics(0, WALL)
 

@@ -22,7 +22,7 @@ def add_routes(router: Router, engine: Engine) -> None:
             server="queen",
             worker_id=engine.settings.worker_id,
             version=queenmq.__version__,
-            shared_state=SharedState(enabled=False),
+            shared_state=SharedState(enabled=engine.node.linked),
             queen=Worker(worker_id=0, status="active" if healthy else "degraded"),
         )
         return json_response(200 if healthy else 503, body)
