@@ -18,6 +18,7 @@ from queenmq.errors import StartupError
 ENCRYPTION_KEY_DIGITS = 64
 SYNC_SECRET_DIGITS = 64
 MAX_SERVER_ID_BYTES = 32
+MOST_WORKERS = 128
 
 
 def _text(raw: str) -> str:
@@ -39,6 +40,13 @@ def _positive(raw: str) -> int:
     value = int(raw)
     if value < 1:
         raise ValueError("must be at least 1")
+    return value
+
+
+def _workers(raw: str) -> int:
+    value = int(raw)
+    if not 1 <= value <= MOST_WORKERS:
+        raise ValueError(f"must be between 1 and {MOST_WORKERS}")
     return value
 
 
@@ -116,6 +124,9 @@ def setting(env: str, default: Any, doc: str, parse: Callable[[str], Any] = _tex
 class Settings:
     host: str = setting("HOST", "127.0.0.1", "Address to listen on.")
     port: int = setting("PORT", 6632, "HTTP port.", _port)
+    workers: int = setting(
+        "NUM_WORKERS", 1, "Processes that serve, about one a core; they share the port and `DB_POOL_SIZE`.", _workers
+    )
     worker_id: str = setting("WORKER_ID", "worker-1", "Name of this server in answers and metrics.")
     log_level: str = setting(
         "LOG_LEVEL", "info", "`debug`, `info`, `warning` or `error`.", _choice("debug", "info", "warning", "error")

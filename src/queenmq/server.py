@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenmq.clock import SystemClock
+from queenmq.clock import Clock, SystemClock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
 from queenmq.engine.engine import Engine
@@ -22,9 +22,11 @@ from queenmq.storage.statements import statement
 class Server:
     """Serves HTTP on top of the PostgreSQL at `database_url`; with siblings, as one of several worker processes."""
 
-    def __init__(self, settings: Settings, database_url: str, siblings: Siblings | None = None) -> None:
+    def __init__(
+        self, settings: Settings, database_url: str, siblings: Siblings | None = None, clock: Clock | None = None
+    ) -> None:
         self._settings = settings
-        clock = SystemClock()
+        clock = clock or SystemClock()
         self._shares_port = siblings is not None
         self.database = Database(settings, database_url)
         self.node = Node(settings, clock, siblings)
@@ -33,12 +35,13 @@ class Server:
         self.front = HttpFront(app.handle, Limits.of(settings), clock)
         self.front.on_stop.append(self.engine.end_long_polls)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
-        self._services: list[Service] = [
-            self._shared_state,
-            Retention(self.database, self.node, settings),
-            Eviction(self.database, settings),
-            Vacuum(self.database, settings),
-        ]
+        self._services: list[Service] = [self._shared_state]
+        if siblings is None or siblings.index == 0:
+            self._services += [
+                Retention(self.database, self.node, settings),
+                Eviction(self.database, settings),
+                Vacuum(self.database, settings),
+            ]
 
     @property
     def address(self) -> tuple[str, int]:

@@ -12,7 +12,15 @@ from queenmq.config import Settings, load, markdown_table
 from queenmq.errors import StartupError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
-SECRETS = {"DATABASE_URL", "PG_PASSWORD", "QUEEN_ENCRYPTION_KEY", "JWT_SECRET"}
+SECRETS = {
+    "DATABASE_URL",
+    "PG_PASSWORD",
+    "QUEEN_ENCRYPTION_KEY",
+    "JWT_SECRET",
+    "QUEEN_SYNC_SECRET",
+    "QUEEN_SYNC_SECRET_PREVIOUS",
+}
+HEXADECIMAL = {"QUEEN_ENCRYPTION_KEY", "QUEEN_SYNC_SECRET", "QUEEN_SYNC_SECRET_PREVIOUS"}
 KEY = "0123456789abcdef" * 4
 
 
@@ -200,7 +208,7 @@ def test_the_secrets_are_marked() -> None:
 
 
 def test_secrets_are_not_in_repr() -> None:
-    settings = load(dict.fromkeys(SECRETS - {"QUEEN_ENCRYPTION_KEY"}, "hush-hush") | {"QUEEN_ENCRYPTION_KEY": KEY})
+    settings = load(dict.fromkeys(SECRETS, "hush-hush") | dict.fromkeys(HEXADECIMAL, KEY))
     assert settings.jwt_secret == settings.pg_password == settings.database_url == "hush-hush"
     for shown in (repr(settings), str(settings), f"{settings}"):
         assert "hush-hush" not in shown

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import queenmq
 from queenmq.cli import bench
+from queenmq.config import MOST_WORKERS
 from queenmq.errors import StartupError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -66,6 +67,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument("--host", help="address to listen on (HOST, default 127.0.0.1)")
     serve.add_argument("--port", type=_port, help="HTTP port (PORT, default 6632)")
     _add_data_dir(serve)
+    serve.add_argument("--workers", type=_workers, help="processes that serve (NUM_WORKERS, default 1)")
     serve.add_argument("--log-level", choices=LOG_LEVELS, help="least level to log (LOG_LEVEL, default info)")
 
 
@@ -94,6 +96,12 @@ def _add_data_dir(parser: argparse.ArgumentParser) -> None:
 def _port(raw: str) -> int:
     if not raw.isdecimal() or int(raw) > 65535:
         raise argparse.ArgumentTypeError(f"{raw!r} is not a port between 0 and 65535")
+    return int(raw)
+
+
+def _workers(raw: str) -> int:
+    if not raw.isdecimal() or not 1 <= int(raw) <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"{raw!r} is not a number between 1 and {MOST_WORKERS}")
     return int(raw)
 
 

@@ -15,8 +15,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
@@ -37,16 +38,31 @@ EXAMPLE_ITEMS = '{"items":[{"queue":"hello","payload":{"text":"world"}}]}'
 
 
 def run(given: argparse.Namespace) -> int:
-    settings = config.load(host=given.host, port=given.port, data_dir=given.data_dir, log_level=given.log_level)
-    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    # A terminal or a pipe that is gone must not fill the log with complaints about the log.
-    logging.raiseExceptions = False
-    uvloop.run(_until_signal(settings))
+    settings = config.load(
+        host=given.host,
+        port=given.port,
+        data_dir=given.data_dir,
+        log_level=given.log_level,
+        workers=given.workers,
+    )
+    log_to_stderr(settings)
+    run_until_signal(_serve(settings))
     return 0
 
 
-async def _until_signal(settings: Settings) -> None:
-    serving = asyncio.create_task(_serve(settings))
+def log_to_stderr(settings: Settings) -> None:
+    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    # A terminal or a pipe that is gone must not fill the log with complaints about the log.
+    logging.raiseExceptions = False
+
+
+def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end, or cancel it at the first SIGINT or SIGTERM."""
+    uvloop.run(_until_signal(work))
+
+
+async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
+    serving = asyncio.create_task(work)
     stop = _StopOnce(serving)
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
@@ -82,8 +98,8 @@ def _ignore_signals() -> None:
 async def _serve(settings: Settings) -> None:
     require_protection(settings)
     require_free_port(settings.host, settings.port)
-    async with _database(settings) as (url, place), _server(settings, url) as server:
-        _say(announcement(server.address, place, settings))
+    async with _database(settings) as (url, place), _serving(settings, url) as address:
+        _say(announcement(address, place, settings))
         await asyncio.get_running_loop().create_future()
 
 
@@ -103,11 +119,18 @@ async def _database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def _server(settings: Settings, url: str) -> AsyncIterator[Server]:
+async def _serving(settings: Settings, url: str) -> AsyncIterator[tuple[str, int]]:
+    """The address on which this process, or its workers, listen."""
+    if settings.workers > 1:
+        from queenmq.cli import workers
+
+        async with workers.serving(settings, url) as address:
+            yield address
+        return
     server = Server(settings, url)
     await server.start()
     try:
-        yield server
+        yield server.address
     finally:
         await server.stop()
 
