@@ -364,8 +364,8 @@ class PopMaintenance(Struct, rename="camel", kw_only=True):
 
 
 class NotifyBody(Struct):
-    queue: str
-    partition: str | UnsetType = UNSET
+    queue: Name
+    partition: Name | UnsetType = UNSET
 
 
 class Notified(Struct):

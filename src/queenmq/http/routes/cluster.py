@@ -25,6 +25,16 @@ def add_routes(router: Router, engine: Engine) -> None:
         """Members of the cluster, caches, packets, the sidecar and parked long polls, with every counter."""
         return json_response(200, engine.shared_state())
 
+    @documented({200: dict[str, Any]})
+    async def shared_state_stats(request: Request) -> Response:
+        """The same as GET /api/v1/system/shared-state."""
+        return await shared_state(request)
+
+    @documented({200: dict[str, Any]})
+    async def inter_instance_stats(request: Request) -> Response:
+        """The same as GET /api/v1/system/shared-state."""
+        return await shared_state(request)
+
     @documented({200: Notified}, body=NotifyBody)
     async def notify(request: Request) -> Response:
         """Wake the long polls of a queue, or of one partition of it; useful after writing with psql."""
@@ -38,6 +48,6 @@ def add_routes(router: Router, engine: Engine) -> None:
         return json_response(200, Notified(status="ok"))
 
     router.add("GET", "/api/v1/system/shared-state", shared_state, Role.ADMIN)
-    router.add("GET", "/internal/api/shared-state/stats", shared_state, Role.ADMIN)
-    router.add("GET", "/internal/api/inter-instance/stats", shared_state, Role.ADMIN)
+    router.add("GET", "/internal/api/shared-state/stats", shared_state_stats, Role.ADMIN)
+    router.add("GET", "/internal/api/inter-instance/stats", inter_instance_stats, Role.ADMIN)
     router.add("POST", "/internal/api/notify", notify, Role.READ_WRITE)
