@@ -44,7 +44,7 @@ class OwnServer:
         try:
             async with _process(folder) as (process, port):
                 self._facts = await _database_facts(folder / "data")
-                yield HttpSubject("127.0.0.1", port, Watch(process.pid))
+                yield HttpSubject("127.0.0.1", port, Watch(process.pid), folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -56,12 +56,22 @@ class OwnServer:
 
 
 @asynccontextmanager
-async def _process(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    log = folder / "server.log"
+async def companion(folder: Path, name: str, **variables: str) -> AsyncIterator[HttpSubject]:
+    """Another server on the database of the one that runs in `folder`."""
+    url = {"DATABASE_URL": running_url(folder / "data")}
+    async with _process(folder, f"{name}.log", url | variables) as (process, port):
+        yield HttpSubject("127.0.0.1", port, Watch(process.pid), folder)
+
+
+@asynccontextmanager
+async def _process(
+    folder: Path, log_name: str = "server.log", variables: dict[str, str] | None = None
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    log = folder / log_name
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *at_our_death(), *_command(folder / "data"), stdout=asyncio.subprocess.PIPE, stderr=output,
-            env=_environment(), start_new_session=True,
+            env=_environment() | (variables or {}), start_new_session=True,
         )  # fmt: skip
     try:
         yield process, await _port(process, log)

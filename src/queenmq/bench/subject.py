@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -47,6 +48,7 @@ class HttpSubject:
     host: str
     port: int
     watch: Watch
+    folder: Path | None = None  # of a server that we started, with its database
 
     def broker(self, layout: Layout, connections: int) -> QueenBroker:
         return QueenBroker(self.host, self.port, layout)

@@ -10,6 +10,7 @@ from queenmq.bench.errors import BenchError
 from queenmq.bench.options import Options
 from queenmq.bench.scenarios.age import Age
 from queenmq.bench.scenarios.both import Both
+from queenmq.bench.scenarios.cluster import ClusterCalls, ClusterWakeup
 from queenmq.bench.scenarios.parked import Parked
 from queenmq.bench.scenarios.pop import Pop
 from queenmq.bench.scenarios.push import Push
@@ -35,6 +36,8 @@ def scenarios(options: Options) -> list[Scenario]:
         *(Push(f"partitions-{count}-push", PARTITION_BATCH, partitions=count) for count in counts),
         *(_pop_partitions(count, min(counts)) for count in counts),
         Wakeup("wakeup"),
+        ClusterWakeup("cluster-wakeup"),
+        ClusterCalls("cluster-calls"),
         Parked("parked"),
         Parked("parked-partitions", own_partition=True),
         Age("age"),
