@@ -30,11 +30,15 @@ class PayloadEncryption:
 
     def seal(self, queue: str, payload: bytes) -> tuple[bytes, bool]:
         """The payload as it is to be stored, and whether that is encrypted."""
-        if not self._demanded(queue):
+        # Without a key it goes as it is: if the queue really demands encryption, the database refuses it.
+        if self._key is None or not self._demanded(queue):
             return payload, False
+        return encrypt(self._key, payload), True
+
+    def require_key(self) -> None:
+        """A queue demands encryption for certain. Raises NoEncryptionKey."""
         if self._key is None:
             raise NoEncryptionKey
-        return encrypt(self._key, payload), True
 
     def open(self, stored: bytes, is_encrypted: bool) -> bytes:
         """The payload as it was pushed."""

@@ -157,6 +157,7 @@ class Pusher:
         try:
             outcomes = await self._store(call)
         except EncryptionRequired as refusal:
+            self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
             outcomes = await self._store(call)
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():

@@ -25,32 +25,29 @@ class QueueSettings:
         self._database = database
         self._node = node
         self._cached = cached
-        self._flights: SingleFlight[Options | None] = SingleFlight()
+        self._flights: SingleFlight[None] = SingleFlight()
 
     async def know(self, queues: Iterable[str]) -> None:
         """Have the options of these queues at hand. A queue that does not exist stays unknown."""
         configs = self._node.state.tiers.configs
-        for queue in queues if isinstance(queues, set) else set(queues):
-            if not self._cached or configs.get(queue) is None:
-                await self._flights.load(queue, lambda queue=queue: self.load(queue))  # type: ignore[misc]
+        missing = frozenset(queue for queue in queues if not self._cached or configs.get(queue) is None)
+        if missing:
+            await self._flights.load(missing, lambda: self._load(missing))
 
     def encrypted(self, queue: str) -> bool:
         return bool(self._option(queue, "encryption_enabled", False))
 
     def lease_s(self, queue: str) -> int:
-        return int(self._option(queue, "lease_time_s", 0) or _DEFAULT_LEASE_S)
+        value = self._option(queue, "lease_time_s", 0)
+        return value if isinstance(value, int) and value > 0 else _DEFAULT_LEASE_S
 
     def _option(self, queue: str, name: str, default: int | bool) -> int | bool | str | None:
         options = self._node.state.tiers.configs.peek(queue)
         return default if options is None else options.get(name, default)
 
-    async def load(self, queue: str) -> Options | None:
-        """Ask the database now; None if the queue does not exist."""
-        rows = await self.read([queue])
-        if not rows:
-            return None
-        self._node.state.tiers.configs.loaded(queue, rows[0].options, rows[0].version, self._node.now)
-        return rows[0].options
+    async def _load(self, queues: Iterable[str]) -> None:
+        for row in await self.read(list(queues)):
+            self._node.state.tiers.configs.loaded(row.queue, row.options, row.version, self._node.now)
 
     async def correct(self, queues: list[str]) -> None:
         """What is believed of these queues has turned out to be wrong."""

@@ -81,6 +81,7 @@ class Transactor:
         try:
             return await self._try(call, transaction)
         except EncryptionRequired as refusal:
+            self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
             return await self._try(call, transaction)
 
