@@ -247,7 +247,7 @@ async def test_polls_of_partitions_are_woken_by_a_change_of_many_or_unknown_ones
 ) -> None:
     polls = [bench.poll(partition=f"p{number}") for number in range(3)]
     await parked(bench, 3)
-    bench.store.partitions = 3
+    bench.store.partitions, bench.store.unread = 3, {"p0", "p1", "p2"}
     bench.waiting.wake("q", known)
     assert all(await asyncio.gather(*polls))
 
@@ -269,6 +269,19 @@ async def test_a_thousand_polls_of_partitions_share_their_safety_net() -> None:
     sweeps = len(bench.store.sweeps)
     await asyncio.sleep(0.05)
     assert len(bench.store.sweeps) == sweeps, "nobody waits any more"
+
+
+async def test_a_change_of_unknown_partitions_costs_one_sweep_and_not_a_look_for_each(bench: Bench) -> None:
+    polls = [bench.poll(partition=f"p{number}") for number in range(100)]
+    await parked(bench, 100)
+    looks = bench.store.looks
+    bench.store.partitions, bench.store.unread = 1, {"p7"}
+    bench.waiting.wake("q")
+    assert await polls[7]
+    assert len(bench.store.sweeps) == 1
+    assert bench.store.looks == looks + 1
+    for poll in polls:
+        poll.cancel()
 
 
 async def test_a_failing_sweep_is_repeated() -> None:
