@@ -59,7 +59,8 @@ class Engine:
             places,
             self.maintenance,
             _policy(settings, "transaction"),
-            changed=self.readable,
+            pushed=self.readable,
+            freed=self.freed,
         )
         self.administration = Administration(
             database, self.encryption, self.queue_settings, node, settings.worker_id, changed=self.readable
