@@ -41,8 +41,7 @@ class _Door(asyncio.DatagramProtocol):
         self.home: Address | None = None  # of the server on this side, as its last packet had it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = transport  # type: ignore[assignment]
 
     def datagram_received(self, data: bytes, addr: Address) -> None:
         self.home = addr
@@ -75,6 +74,7 @@ class Relay:
         self.paths = {pair: Path() for pair in permutations(servers, 2)}
         self._doors: dict[tuple[str, str], _Door] = {}
         self._random = random.Random(seed)
+        self.recording = False
 
     async def open(self) -> None:
         for near, far in self.paths:
@@ -106,7 +106,7 @@ class Relay:
             path.cut = False
 
     def recorded(self, sender: str) -> list[bytes]:
-        """What a server has sent so far, each packet once."""
+        """What a server has sent while the relay was recording, each packet once."""
         return list(dict.fromkeys(d for (near, _), path in self.paths.items() if near == sender for d in path.recorded))
 
     def inject(self, sender: str, receiver: str, datagrams: Iterable[bytes]) -> None:
@@ -116,7 +116,8 @@ class Relay:
 
     def _forward(self, near: str, far: str, datagram: bytes) -> None:
         path, chance = self.paths[near, far], self._random
-        path.recorded.append(datagram)
+        if self.recording:
+            path.recorded.append(datagram)
         if path.cut or datagram[1] in path.lost or chance.random() < path.loss:
             return
         path.passed += 1

@@ -91,7 +91,7 @@ class Engine:
 
     def end_long_polls(self) -> None:
         """Answer every waiting long poll now."""
-        self.popper.waiting.close()
+        self.popper.close()
 
     async def close(self) -> None:
         """Finish what was submitted. The HTTP front has stopped before."""
