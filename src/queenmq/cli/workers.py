@@ -23,7 +23,7 @@ import msgspec
 
 from queenmq.cluster import transport
 from queenmq.cluster.membership import Address
-from queenmq.cluster.node import Siblings
+from queenmq.cluster.node import Siblings, require_secret
 from queenmq.config import Settings
 from queenmq.errors import StartupError
 from queenmq.server import Server
@@ -58,6 +58,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 @asynccontextmanager
 async def serving(settings: Settings, url: str) -> AsyncIterator[Address]:
     """Run the workers; the address on which they listen. Raises StartupError if the first start of any fails."""
+    require_secret(settings)
     with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as reserved:
         settings = replace(settings, port=_reserve(reserved, settings))
         secret = settings.sync_secret or os.urandom(SECRET_BYTES)
