@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
-from integration.queen import age_partitions, parked, stored, until
+from integration.queen import age_partitions, parked, push_op, stored, until
 
 from cluster.members import Member, cluster
 from cluster.relay import Relay
@@ -104,6 +104,49 @@ class TestOptions:
         await members[1].server._shared_state.work()
         assert members[1].tiers.configs.peek("q") is not None
         assert members[1].engine.queue_settings.lease_s("q") == 77
+
+
+class TestLies:
+    """What a server believes of a queue's options is wrong, with a version that nothing will ever beat."""
+
+    NEWEST = 2**63 - 1
+
+    async def test_an_encrypted_queue_stays_encrypted(self, trio: Trio, sql: asyncpg.Connection) -> None:
+        _, (a, b, _) = trio
+        await a.queen.configure("q", encryptionEnabled=True)
+        for member in (a, b):
+            assert member.tiers.configs.heard("q", {"encryption_enabled": False}, self.NEWEST, member.server.node.now)
+        await a.queen.push("q", "by push")
+        await b.queen.transact(push_op("q", "by transaction"))
+        assert await encrypted(sql) == [True, True]
+
+    @pytest.mark.parametrize("exists", [True, False])
+    async def test_a_server_without_a_key_is_not_talked_into_needing_one(
+        self, database_url: str, sql: asyncpg.Connection, exists: bool
+    ) -> None:
+        async with cluster(database_url, "a", "b") as (_, members):
+            if exists:
+                await members[0].queen.configure("q")
+            for m in members:
+                assert m.tiers.configs.heard("q", {"encryption_enabled": True}, self.NEWEST, m.server.node.now)
+            await members[0].queen.push("q", "by push")
+            await members[1].queen.transact(push_op("q", "by transaction"))
+        assert await encrypted(sql) == [False, False]
+
+    async def test_a_queue_that_needs_a_key_is_refused_without_one(self, database_url: str) -> None:
+        async with cluster(database_url, "a", "b") as (_, (a, b)):
+            await a.restart(encryption_key=bytes(32))
+            await a.queen.configure("q", encryptionEnabled=True)
+            answer = await b.http.post("/api/v1/push", json={"items": [{"queue": "q", "payload": 1}]})
+            assert (answer.status_code, answer.json()["code"]) == (503, "no_encryption_key")
+
+    async def test_a_lease_time_that_is_none_harms_no_pop(self, trio: Trio) -> None:
+        _, (a, *_) = trio
+        await a.queen.push("q", *range(4))
+        for version, lie in enumerate(("long", -1, None, 2**63 - 1), start=self.NEWEST - 4):
+            assert a.tiers.configs.heard("q", {"lease_time_s": lie}, version, a.server.node.now)
+            [message] = await a.queen.pop("q")
+            assert (await a.queen.ack(message))["success"]
 
 
 class TestDeletion:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.engine.ack import columns
-from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.encryption import NoEncryptionKey, PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.push import Message, PushCall
@@ -83,6 +83,9 @@ class Transactor:
             return await self._try(call, transaction)
         except EncryptionRequired as refusal:
             await self._places.demand_encryption(refusal.detail)
+            return await self._try(call, transaction)
+        except NoEncryptionKey:
+            await self._places.doubt_encryption(call.queues)
             return await self._try(call, transaction)
 
     async def _try(self, call: PushCall, transaction: Transaction) -> Committed:
