@@ -40,6 +40,7 @@ class Order(msgspec.Struct):
 
     url: str
     index: int
+    workers: int
     udp_socket: int
     others: list[Address]
     secret: str
@@ -71,6 +72,7 @@ async def serving(settings: Settings, url: str) -> AsyncIterator[Address]:
                     Order(
                         url=url,
                         index=index,
+                        workers=settings.workers,
                         udp_socket=bound.fileno(),
                         others=[address for address in addresses if address != addresses[index]],
                         secret=secret.hex(),
@@ -177,7 +179,7 @@ def main() -> int:
     from queenmq.cli import serve
 
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
-    settings = config.load(host=order.host, port=order.port, log_level=order.log_level)
+    settings = config.load(host=order.host, port=order.port, log_level=order.log_level, workers=order.workers)
     settings = replace(
         settings,
         sync_secret=bytes.fromhex(order.secret),
