@@ -122,10 +122,16 @@ async def test_a_killed_server_is_dead_everywhere_and_believed_when_it_returns(
     assert (await health(b, "restarts_detected"), await b.alive()) == (1, 2)
     assert (await has_heard(b))[1] == 0
 
+    # One that has only just started, and has not heard of the present life, knows of it from the database.
     processes["b"].kill()
+    relay.paths["a", "b"].cut = True
+    sent = relay.paths["b", "a"].passed
     await processes["b"].start()
+    await until(lambda: relay.paths["b", "a"].passed > sent)
     newcomer = await victims.remote("b")
     await replay_to_b(relay, newcomer, former, "old_epoch")
+    assert await newcomer.alive() <= 1
+    relay.heal()
     await until(holds(newcomer.alive, 2))
     assert await health(newcomer, "restarts_detected") == 0
     assert (await has_heard(newcomer))[1] == 0
