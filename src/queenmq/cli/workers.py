@@ -23,7 +23,7 @@ import msgspec
 
 from queenmq.cluster import transport
 from queenmq.cluster.membership import Address
-from queenmq.cluster.node import Siblings
+from queenmq.cluster.node import Siblings, require_secret
 from queenmq.config import Settings
 from queenmq.errors import StartupError
 from queenmq.server import Server
@@ -40,6 +40,7 @@ class Order(msgspec.Struct):
 
     url: str
     index: int
+    workers: int
     udp_socket: int
     others: list[Address]
     secret: str
@@ -58,6 +59,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 @asynccontextmanager
 async def serving(settings: Settings, url: str) -> AsyncIterator[Address]:
     """Run the workers; the address on which they listen. Raises StartupError if the first start of any fails."""
+    require_secret(settings)
     with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as reserved:
         settings = replace(settings, port=_reserve(reserved, settings))
         secret = settings.sync_secret or os.urandom(SECRET_BYTES)
@@ -70,6 +72,7 @@ async def serving(settings: Settings, url: str) -> AsyncIterator[Address]:
                     Order(
                         url=url,
                         index=index,
+                        workers=settings.workers,
                         udp_socket=bound.fileno(),
                         others=[address for address in addresses if address != addresses[index]],
                         secret=secret.hex(),
@@ -176,7 +179,7 @@ def main() -> int:
     from queenmq.cli import serve
 
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
-    settings = config.load(host=order.host, port=order.port, log_level=order.log_level)
+    settings = config.load(host=order.host, port=order.port, log_level=order.log_level, workers=order.workers)
     settings = replace(
         settings,
         sync_secret=bytes.fromhex(order.secret),

@@ -64,7 +64,7 @@ class Node:
         self._siblings = siblings
         self._named = settings.udp_peers if settings.sync_enabled else ()
         self.linked = bool(self._named or siblings)
-        self._ring = _key_ring(settings, required=self.linked)
+        self._ring = _key_ring(settings)
         self.server_id = server_id(settings, siblings)
         self.on_wake: Callable[[str, Collection[str] | None], None] = lambda _queue, _partitions: None
         self.on_maintenance: Callable[[], None] = lambda: None
@@ -252,13 +252,18 @@ def cluster_settings(settings: Settings) -> ClusterSettings:
     )
 
 
-def _key_ring(settings: Settings, *, required: bool) -> KeyRing:
+def require_secret(settings: Settings) -> None:
+    """Raises StartupError if other servers are named and there is nothing to sign packets with."""
+    if settings.sync_enabled and settings.udp_peers and settings.sync_secret is None:
+        raise StartupError(
+            "QUEEN_UDP_PEERS names other servers, but there is no QUEEN_SYNC_SECRET to sign packets with; "
+            "make one with `openssl rand -hex 32` and give it to all of them"
+        )
+
+
+def _key_ring(settings: Settings) -> KeyRing:
+    require_secret(settings)
     if settings.sync_secret is None:
-        if required:
-            raise StartupError(
-                "QUEEN_UDP_PEERS names other servers, but there is no QUEEN_SYNC_SECRET to sign packets with; "
-                "make one with `openssl rand -hex 32` and give it to all of them"
-            )
         return KeyRing(Key(os.urandom(32)))
     previous = settings.sync_secret_previous
     return KeyRing(Key(settings.sync_secret), None if previous is None else Key(previous))

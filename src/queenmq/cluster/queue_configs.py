@@ -85,6 +85,10 @@ class QueueConfigs:
         self._tombstones.pop(queue, None)
         self._put(queue, _Known(options, version, now))
 
+    def forget(self, queue: str) -> None:
+        """The database does not know the queue, whatever was heard of it."""
+        self._known.pop(queue, None)
+
     def deleted(self, queue: str, version: int, now: float) -> bool:
         """True if it is news that the queue is gone."""
         known = self._known.get(queue)

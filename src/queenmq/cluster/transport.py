@@ -25,8 +25,8 @@ def open_socket(host: str, port: int, receive_buffer_mb: int) -> socket.socket:
             host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise StartupError(f"cannot use UDP address {host}:{port}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:
+        raise StartupError(f"cannot use UDP address {host}:{port}: {error}") from None
     try:
         bound.setblocking(False)
         # A burst, as after a restart, must fit; the system cuts it to net.core.rmem_max.
@@ -42,7 +42,7 @@ def open_socket(host: str, port: int, receive_buffer_mb: int) -> socket.socket:
 
 def listen(settings: Settings) -> socket.socket:
     """The socket that the settings ask for: only on loopback if that is where all the peers are."""
-    host = settings.udp_host or ("127.0.0.1" if all_loopback(resolve(settings.udp_peers)) else "0.0.0.0")
+    host = settings.udp_host or ("127.0.0.1" if all(map(_on_loopback, settings.udp_peers)) else "0.0.0.0")
     return open_socket(host, settings.udp_port, settings.sync_receive_buffer_mb)
 
 
@@ -52,14 +52,16 @@ def resolve(peers: Iterable[Address]) -> list[Address]:
     for host, port in peers:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        except OSError:
+        except (OSError, UnicodeError):
             continue
         addresses += [(str(entry[4][0]), int(entry[4][1])) for entry in found]
     return list(dict.fromkeys(addresses))
 
 
-def all_loopback(addresses: Iterable[Address]) -> bool:
-    return all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host, _ in addresses)
+def _on_loopback(peer: Address) -> bool:
+    """A name that is not known yet may turn out to be anywhere."""
+    addresses = resolve([peer])
+    return bool(addresses) and all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host, _ in addresses)
 
 
 class Transport(asyncio.DatagramProtocol):

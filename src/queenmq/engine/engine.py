@@ -59,7 +59,8 @@ class Engine:
             places,
             self.maintenance,
             _policy(settings, "transaction"),
-            changed=self.readable,
+            pushed=self.readable,
+            freed=self.freed,
         )
         self.administration = Administration(
             database, self.encryption, self.queue_settings, node, settings.worker_id, changed=self.readable
@@ -90,7 +91,7 @@ class Engine:
 
     def end_long_polls(self) -> None:
         """Answer every waiting long poll now."""
-        self.popper.waiting.close()
+        self.popper.close()
 
     async def close(self) -> None:
         """Finish what was submitted. The HTTP front has stopped before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -124,28 +124,33 @@ class Popper:
 
     async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
         """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
-        wait_ms = await self._resumed(wait_ms)
-        if self.paused:
-            return Delivered(claim)
-        if wait_ms <= 0:
-            return await self._claim(claim)
         place = Place(claim.queue, claim.partition, claim.group)
         look = lambda: self._claim(replace(claim, lease_id=uuid7_text()))  # noqa: E731 - a lease of its own each time
-        return await self.waiting.wait(place, look, wait_ms / 1000) or Delivered(claim)
+        return await self._pop(place, look, wait_ms) or Delivered(claim)
 
     async def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Delivered:
         """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
-        wait_ms = await self._resumed(wait_ms)
-        if self.paused:
-            return Delivered(claim)
         if claim.start.mode == "new":
             # A queue that appears while this pop waits is new from its first message on.
             claim = replace(claim, start=Start("new", await self._database.fetchval(statement("now"))))
-        if wait_ms <= 0:
-            return await self._claim_matching(which, claim)
         look = lambda: self._claim_matching(which, claim)  # noqa: E731
         place = Place(ANY_QUEUE, None, (which, claim.group))
-        return await self.waiting.wait(place, look, wait_ms / 1000) or Delivered(claim)
+        return await self._pop(place, look, wait_ms) or Delivered(claim)
+
+    async def _pop(self, place: Place, look: Callable[[], Awaitable[Delivered]], wait_ms: int) -> Delivered | None:
+        """A look, or looks until there is something or the time is over; none while pops are paused."""
+        if wait_ms <= 0:
+            return None if self.paused else await look()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
+        while True:
+            await self._resumed(end)
+            if self.paused:
+                return None
+            found = await self.waiting.wait(place, look, max(end - loop.time(), 0.0))
+            # A long poll that was sent away because pops were paused goes on when they are not.
+            if found or loop.time() >= end or self.waiting.closed or not self.paused:
+                return found
 
     @property
     def paused(self) -> bool:
@@ -159,15 +164,18 @@ class Popper:
         if self.paused:
             self.waiting.interrupt()
 
-    async def _resumed(self, wait_ms: int) -> int:
-        """Hold a long poll while pops are paused. Returns how long it may still wait."""
+    def close(self) -> None:
+        """Answer every long poll now."""
+        self.waiting.close()
+        self._moved.set()
+
+    async def _resumed(self, end: float) -> None:
+        """Hold a long poll while pops are paused."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + wait_ms / 1000
         while self.paused and loop.time() < end and not self.waiting.closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(end):
                     await self._moved.wait()
-        return max(0, round((end - loop.time()) * 1000)) if wait_ms > 0 else 0
 
     async def _ready(self, queue: str, group: Hashable, partitions: list[str]) -> list[str]:
         rows = await self._database.fetch(statement("partitions_ready"), queue, group, partitions)

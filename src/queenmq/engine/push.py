@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Literal
 
 from queenmq.core.vegas import Vegas
-from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.encryption import NoEncryptionKey, PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.sidecar import Lane, Policy
@@ -159,6 +159,9 @@ class Pusher:
         except EncryptionRequired as refusal:
             self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
+            outcomes = await self._store(call)
+        except NoEncryptionKey:
+            await self._places.doubt_encryption(call.queues)
             outcomes = await self._store(call)
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._pushed(queue, partitions)

@@ -35,15 +35,16 @@ class QueueSettings:
             await self._flights.load(missing, lambda: self._load(missing))
 
     def encrypted(self, queue: str) -> bool:
-        return bool(self._option(queue, "encryption_enabled", False))
+        return self._option(queue, "encryption_enabled") is True
 
     def lease_s(self, queue: str) -> int:
-        value = self._option(queue, "lease_time_s", 0)
+        value = self._option(queue, "lease_time_s")
+        # What another server says may be anything.
         return value if isinstance(value, int) and value > 0 else _DEFAULT_LEASE_S
 
-    def _option(self, queue: str, name: str, default: int | bool) -> int | bool | str | None:
+    def _option(self, queue: str, name: str) -> int | bool | str | None:
         options = self._node.state.tiers.configs.peek(queue)
-        return default if options is None else options.get(name, default)
+        return None if options is None else options.get(name)
 
     async def _load(self, queues: Iterable[str]) -> None:
         for row in await self.read(list(queues)):
@@ -51,8 +52,12 @@ class QueueSettings:
 
     async def correct(self, queues: list[str]) -> None:
         """What is believed of these queues has turned out to be wrong."""
-        for row in await self.read(queues):
-            self._node.state.tiers.configs.corrected(row.queue, row.options, row.version, self._node.now)
+        configs = self._node.state.tiers.configs
+        rows = await self.read(queues)
+        for queue in set(queues).difference(row.queue for row in rows):
+            configs.forget(queue)
+        for row in rows:
+            configs.corrected(row.queue, row.options, row.version, self._node.now)
 
     async def publish(self, queue: str) -> None:
         """The queue was made or changed here: every server is to know."""

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from itertools import chain
 
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.engine.ack import columns
-from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.encryption import NoEncryptionKey, PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.push import Message, PushCall
 from queenmq.engine.sidecar import Policy
-from queenmq.engine.wake_ups import Wake, by_queue
+from queenmq.engine.wake_ups import Freed, Wake, by_queue
 from queenmq.errors import Overloaded
 from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
 from queenmq.storage.statements import statement
@@ -46,13 +45,15 @@ class Transactor:
         places: Places,
         maintenance: Maintenance,
         policy: Policy,
-        changed: Wake,
+        pushed: Wake,
+        freed: Freed,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
         self._maintenance = maintenance
-        self._changed = changed
+        self._pushed = pushed
+        self._freed = freed
         self._slots = asyncio.Semaphore(policy.max_concurrent)
         self._max_pending = policy.max_pending
         self._pending = 0
@@ -84,6 +85,9 @@ class Transactor:
             self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
             return await self._try(call, transaction)
+        except NoEncryptionKey:
+            await self._places.doubt_encryption(call.queues)
+            return await self._try(call, transaction)
 
     async def _try(self, call: PushCall, transaction: Transaction) -> Committed:
         pause = _FIRST_PAUSE_S
@@ -106,10 +110,10 @@ class Transactor:
         if row is None:
             raise AssertionError("queen.transact returned no row")
         self._places.learn(call.queues, call.partitions, known, row["partition_ids"] or ())
-        pushed = zip(call.queues, call.partitions, strict=True)
-        acked = zip(row["ack_queues"] or (), row["ack_partitions"] or (), strict=True)
-        for queue, partitions in by_queue(chain(pushed, acked)).items():
-            self._changed(queue, partitions)
+        for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
+            self._pushed(queue, partitions)
+        if row["ack_queues"]:
+            self._freed(set(zip(row["ack_queues"], row["ack_partitions"], row["ack_groups"], strict=True)))
         targets = [str(partition_id) for partition_id in row["partition_ids"] or ()]
         return Committed(
             partition_ids=[targets[call.target[place] - 1] for place in call.place],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tracemalloc
 
-from cluster.pair import AT_ONCE, RING
 from queenmq.cluster.queue_configs import Row
 from queenmq.cluster.settings import ClusterSettings
 from queenmq.cluster.state import SharedState
+from unit.cluster.pair import AT_ONCE, RING
 
 QUEUES, PARTITIONS = 1_000, 100
 MEBIBYTE = 2**20

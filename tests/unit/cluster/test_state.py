@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.pair import AT_ONCE, RING, Street
 from queenmq.cluster import frame
 from queenmq.cluster.events import (
     ConfigChanged,
@@ -28,6 +27,7 @@ from queenmq.cluster.queue_configs import Row
 from queenmq.cluster.refusal import Refusal
 from queenmq.cluster.settings import ClusterSettings
 from queenmq.cluster.state import SharedState
+from unit.cluster.pair import AT_ONCE, RING, Street
 
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -3,6 +3,8 @@
 -- names in any order wait for each other and never deadlock.
 CREATE OR REPLACE FUNCTION queen.ensure_partitions(p_queues text[], p_partitions text[])
 RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_held uuid[];
 BEGIN
     INSERT INTO queen.queues (name, namespace, task)
     SELECT t.name, split_part(t.name, '.', 1), split_part(t.name, '.', 2)
@@ -11,14 +13,16 @@ BEGIN
     ORDER BY t.name
     ON CONFLICT (name) DO NOTHING;
 
-    -- A queue that is deleted just now is waited for and passed over: the caller looks again.
-    PERFORM 1 FROM queen.queues WHERE name = ANY (p_queues) ORDER BY name FOR KEY SHARE;
+    -- A queue that is deleted just now is waited for and passed over: the caller looks again. So is one that was made anew
+    -- meanwhile: it is not held, and might be deleted, too.
+    SELECT array_agg(q.id) INTO v_held
+    FROM (SELECT id FROM queen.queues WHERE name = ANY (p_queues) ORDER BY name FOR KEY SHARE) q;
 
     INSERT INTO queen.partitions (id, queue_id, name)
     SELECT queen.uuid7(), q.id, t.partition
     FROM (SELECT DISTINCT queue COLLATE "C" AS queue, partition COLLATE "C" AS partition
           FROM unnest(p_queues, p_partitions) AS u (queue, partition)) t
-    JOIN queen.queues q ON q.name = t.queue
+    JOIN queen.queues q ON q.name = t.queue AND q.id = ANY (v_held)
     LEFT JOIN LATERAL (
         SELECT p.id FROM queen.partitions p WHERE p.queue_id = q.id AND p.name = t.partition LIMIT 1
     ) p ON true

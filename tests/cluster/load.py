@@ -1,0 +1,141 @@
+"""Load on all servers of a cluster at once, with the audit of the ids: nothing lost, doubled, or out of order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+from integration.queen import until
+
+from cluster.members import Member
+from queenmq.bench.audit import Audit
+from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.names import BEGINNING
+from queenmq.core.options import QueueOptions
+from queenmq.engine.engine import Engine
+from queenmq.engine.pop import Claim, Delivered, Filter
+from queenmq.engine.push import Message
+from queenmq.engine.transaction import Transaction
+from queenmq.ids import uuid7_text
+
+QUEUE = "load"
+NAMESPACE = "audited"
+GROUPS = ("blue", "green")
+LEASE_S = 300  # none expires during a test, so nothing may be delivered twice
+POLL_MS = 100
+DRAIN_WITHIN_S = 60.0
+
+
+class Load:
+    """A producer a partition and several consumers a group; whatever anybody asks goes to any server."""
+
+    def __init__(self, members: list[Member], *, partitions: int = 8, consumers: int = 4, seed: int = 0) -> None:
+        self.members = members
+        self.partitions = [f"p{lane}" for lane in range(partitions)]
+        self.audit = Audit(*GROUPS)
+        self.kinds: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self._consumers = consumers
+        self._random = random.Random(seed)
+        self._holders: dict[tuple[str, str], str] = {}  # (group, partition): the lease that a consumer has now
+        self._producing = True
+
+    def engine(self) -> Engine:
+        return self._random.choice(self.members).engine
+
+    async def run(self, seconds: float) -> None:
+        """Produce for so long, then consume what is left, and demand that the audit finds nothing."""
+        options = QueueOptions(lease_time=LEASE_S)
+        await self.engine().administration.configure(QUEUE, NAMESPACE, "", options)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        async with asyncio.TaskGroup() as tasks:
+            producers = [tasks.create_task(self._produce(lane, end)) for lane in range(len(self.partitions))]
+            for group in GROUPS:
+                for _ in range(self._consumers):
+                    tasks.create_task(self._consume(group))
+            await asyncio.wait(producers)
+            self._producing = False
+            try:
+                await until(lambda: self.audit.pending == 0, DRAIN_WITHIN_S)
+            except TimeoutError:
+                self.problems.append(f"{self.audit.pending} were not consumed in time")
+            self._drained = True
+        assert self.audit.sent > 0
+        assert self.problems + self.audit.finish() == []
+
+    _drained = False
+
+    async def _produce(self, lane: int, end: float) -> None:
+        loop = asyncio.get_running_loop()
+        partition = self.partitions[lane]
+        while loop.time() < end:
+            count = self._random.randint(1, 5)
+            first = self.audit.send(lane, count)
+            messages = [_message(partition, f"{lane}:{first + n}") for n in range(count)]
+            if self._random.random() < 0.2:
+                self.kinds["transaction"] += 1
+                await self.engine().transactor.commit(Transaction(messages, [], []))
+                continue
+            self.kinds["push"] += 1
+            outcomes = await self.engine().pusher.push(messages)
+            self.problems += [f"{o.status}: {o.message_id}" for o in outcomes if o.status != "queued"]
+
+    async def _consume(self, group: str) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._drained:
+            asked_at = loop.time()
+            found = await self._pop(group)
+            if found:
+                self.audit.groups[group].received([m.transaction_id for m in found.messages], asked_at, loop.time())
+                self._take(group, found)
+                await asyncio.sleep(self._random.uniform(0, 0.003))  # the work, during which the lease must hold
+                await self._complete(group, found)
+
+    async def _pop(self, group: str) -> Delivered:
+        popper = self.engine().popper
+        batch = self._random.choice([1, 3, 20])
+        wait_ms = self._random.choice([0, POLL_MS, POLL_MS])
+        match self._random.choice(["queue", "partition", "partition", "several", "namespace"]):
+            case "queue":
+                self.kinds["queue"] += 1
+                return await popper.pop(_claim(group, None, batch), wait_ms)
+            case "partition":
+                self.kinds["partition"] += 1
+                return await popper.pop(_claim(group, self._random.choice(self.partitions), batch), wait_ms)
+            case "several":
+                self.kinds["several"] += 1
+                return await popper.pop(_claim(group, None, batch, partitions=3), wait_ms)
+            case _:
+                self.kinds["namespace"] += 1
+                return await popper.pop_matching(Filter(NAMESPACE, None), _claim(group, None, batch), wait_ms)
+
+    def _take(self, group: str, found: Delivered) -> None:
+        for partition in {message.partition for message in found.messages}:
+            holder = self._holders.setdefault((group, partition), found.lease_id)
+            if holder != found.lease_id:
+                self.problems.append(f"{partition} is leased to {holder} and {found.lease_id} in {group}")
+
+    async def _complete(self, group: str, found: Delivered) -> None:
+        for partition in {message.partition for message in found.messages}:
+            self._holders.pop((group, partition), None)
+        acks = [
+            Acknowledgement(m.partition_id, m.transaction_id, group, found.lease_id, "completed", None)
+            for m in found.messages
+        ]
+        if self._random.random() < 0.2:
+            self.kinds["ack in a transaction"] += 1
+            await self.engine().transactor.commit(Transaction([], acks, [found.lease_id]))
+            return
+        self.kinds["ack"] += 1
+        results = await self.engine().acker.ack(acks)
+        self.problems += [f"ack in {group}: {r.problem}" for r in results if r.problem]
+
+
+def _message(partition: str, transaction_id: str) -> Message:
+    return Message(QUEUE, partition, b'{"n":1}', uuid7_text(), transaction_id)
+
+
+def _claim(group: str, partition: str | None, batch: int, partitions: int = 1) -> Claim:
+    return Claim(QUEUE, partition, group, batch, partitions, False, BEGINNING)

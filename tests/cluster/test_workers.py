@@ -1,0 +1,269 @@
+"""`queen serve --workers 2`: two processes on one port that need no configuration to act as one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import httpx
+import psutil
+import pytest
+from integration.queen import data, until
+
+from cluster.processes import SECRET, Remote, ServeProcess, free_udp_port
+
+AT_ONCE_S = 2.0
+POOL_SIZE = 4
+CONNECTIONS = 60  # enough that the system deals some to each worker
+
+
+class Pair:
+    """The two workers, each over a connection that reached it."""
+
+    def __init__(self, serve: ServeProcess) -> None:
+        self.serve = serve
+        self.clients: dict[str, Remote] = {}
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Pair:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def reach(self) -> list[Remote]:
+        """A client of each worker, when both are members of each other."""
+        await until(self._both, 20)
+        first, second = (self.clients[name] for name in sorted(self.clients))
+        for remote in (first, second):
+            await until(lambda remote=remote: _others(remote, 1))
+        return [first, second]
+
+    async def _both(self) -> bool:
+        """Connect until each worker has been met; a connection stays with the worker that accepted it."""
+        for _ in range(CONNECTIONS):
+            http = httpx.AsyncClient(base_url=self.serve.url, timeout=30, limits=httpx.Limits(max_connections=1))
+            try:
+                name = (await Remote(http).figures())["server_id"]
+            except httpx.HTTPError:
+                await http.aclose()
+                continue
+            if name in self.clients:
+                await http.aclose()
+                continue
+            self._stack.push_async_callback(http.aclose)
+            self.clients[name] = Remote(http)
+            if len(self.clients) == 2:
+                return True
+        return False
+
+    async def enter(self, http: httpx.AsyncClient) -> httpx.AsyncClient:
+        return await self._stack.enter_async_context(http)
+
+    async def forget(self) -> None:
+        await self._stack.aclose()
+        self._stack = contextlib.AsyncExitStack()
+        self.clients.clear()
+
+
+async def _others(remote: Remote, count: int) -> bool:
+    return await remote.alive() == count
+
+
+def workers_of(serve: ServeProcess) -> list[psutil.Process]:
+    return [p for p in psutil.Process(serve.pid).children() if "queenmq.cli.workers" in p.cmdline()]
+
+
+@pytest.fixture
+async def serve(database_url: str, tmp_path: Path) -> AsyncIterator[ServeProcess]:
+    process = ServeProcess(
+        tmp_path,
+        "pair",
+        "--workers",
+        "2",
+        DATABASE_URL=database_url,
+        DB_POOL_SIZE=str(POOL_SIZE),
+        POP_WAIT_INITIAL_INTERVAL_MS="60000",
+        POP_WAIT_MAX_INTERVAL_MS="60000",
+    )
+    try:
+        await process.start()
+        yield process
+    finally:
+        process.make_sure_it_is_gone()
+
+
+async def test_both_serve_and_wake_each_other(serve: ServeProcess) -> None:
+    async with Pair(serve) as pair:
+        one, two = await pair.reach()
+        assert sorted(pair.clients) == ["pair#0", "pair#1"]
+        await one.queen.configure("q")
+        await one.queen.pop("q")
+        for waiter, pusher in ((one, two), (two, one)):
+            poll = asyncio.ensure_future(waiter.queen.wait("q", autoAck=True))
+            name = next(name for name, remote in pair.clients.items() if remote is waiter)
+            await until(lambda pusher=pusher: _tracks_consumers(pusher))
+            await pusher.queen.push("q", name)
+            async with asyncio.timeout(AT_ONCE_S):
+                assert data(await poll) == [name]
+            await until(lambda pusher=pusher: _tracks_nobody(pusher))
+    assert serve.stop() == 0
+
+
+async def _tracks_consumers(remote: Remote) -> bool:
+    figures = (await remote.figures())["consumer_presence"]
+    return bool(figures["queues_tracked"] == 1 and figures["entries"] == 1)
+
+
+async def _tracks_nobody(remote: Remote) -> bool:
+    before = (await remote.figures())["consumer_presence"]
+    await remote.http.post("/internal/api/notify", json={"queue": "q"})
+    after = (await remote.figures())["consumer_presence"]
+    return bool(after["notifications_saved"] > before["notifications_saved"])
+
+
+async def test_the_connections_to_the_database_are_shared(serve: ServeProcess, sql: asyncpg.Connection) -> None:
+    async with Pair(serve) as pair, asyncio.TaskGroup() as tasks:
+        for remote in await pair.reach():
+            http = await pair.enter(httpx.AsyncClient(base_url=remote.http.base_url, timeout=30))
+            for number in range(CONNECTIONS):
+                body = {"operations": [{"type": "push", "items": [{"queue": f"q{number}", "payload": number}]}]}
+                tasks.create_task(http.post("/api/v1/transaction", json=body))
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'queen'"
+    assert 2 < await sql.fetchval(count) <= POOL_SIZE
+
+
+async def test_a_killed_worker_is_started_again_and_service_goes_on(serve: ServeProcess) -> None:
+    async with Pair(serve) as pair:
+        await pair.reach()
+        victim, survivor = workers_of(serve)
+        victim.kill()
+        await until(lambda: _pushed(serve.url))
+        await until(lambda: len(workers_of(serve)) == 2)
+        await pair.forget()
+        one, two = await pair.reach()
+        await one.queen.push("q", "after")
+        assert "after" in data(await two.queen.drain("q"))
+        assert survivor.is_running()
+        assert victim.pid not in [worker.pid for worker in workers_of(serve)]
+        assert "ended with status -9; it is started again" in serve.log
+
+
+async def _pushed(url: str) -> bool:
+    async with httpx.AsyncClient(base_url=url, timeout=5) as http:
+        try:
+            body = {"items": [{"queue": "q", "payload": "meanwhile"}]}
+            return (await http.post("/api/v1/push", json=body)).status_code == 201
+        except httpx.HTTPError:
+            return False
+
+
+async def test_the_workers_end_when_their_parent_is_killed(serve: ServeProcess) -> None:
+    workers = workers_of(serve)
+    assert len(workers) == 2
+    serve.kill()
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, workers, 15)
+    assert not alive
+    assert len(gone) == 2
+    with socket.socket() as probe:
+        port = int(serve.url.rpartition(":")[2])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+
+
+async def test_a_signal_stops_everything_of_the_bundled_database_too(tmp_path: Path) -> None:
+    process = ServeProcess(tmp_path, "bundled", "--workers", "2", QUEEN_DATA_DIR=str(tmp_path / "data"))
+    try:
+        await process.start()
+        everything = psutil.Process(process.pid).children(recursive=True)
+        assert len(everything) > 3, "two workers and a database"
+        assert await _pushed(process.url)
+        poll = asyncio.ensure_future(_poll(process.url))
+        await until(lambda: _pushed(process.url))
+        assert await asyncio.to_thread(process.stop) == 0
+        await poll
+        _, alive = await asyncio.to_thread(psutil.wait_procs, everything, 15)
+        assert not alive
+        assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
+        assert "Traceback" not in process.log
+    finally:
+        process.make_sure_it_is_gone()
+
+
+async def _poll(url: str) -> int:
+    """A long poll that the stop finds waiting."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        return (await http.get("/api/v1/pop/queue/empty", params={"wait": True, "timeout": 50_000})).status_code
+
+
+def test_a_taken_port(database_url: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = ServeProcess(tmp_path, "late", "--workers", "2", DATABASE_URL=database_url, PORT=str(port))
+        process.launch()
+        try:
+            assert process.wait() == 1
+        finally:
+            process.make_sure_it_is_gone()
+    said = process.log.strip().splitlines()
+    assert len(said) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in said[0]
+
+
+async def test_a_port_that_other_workers_have(serve: ServeProcess, database_url: str, tmp_path: Path) -> None:
+    """They share it among themselves, and with nobody else."""
+    port = serve.url.rpartition(":")[2]
+    late = ServeProcess(tmp_path, "late", "--workers", "2", DATABASE_URL=database_url, PORT=port)
+    late.launch()
+    try:
+        assert await asyncio.to_thread(late.wait) == 1
+    finally:
+        late.make_sure_it_is_gone()
+    assert f"cannot listen on 127.0.0.1:{port}" in late.log
+
+
+async def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    process = ServeProcess(tmp_path, "lost", "--workers", "2", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing")
+    process.launch()
+    try:
+        assert await asyncio.to_thread(process.wait) == 1
+    finally:
+        process.make_sure_it_is_gone()
+    said = process.log.strip().splitlines()
+    assert len(said) == 1, process.log
+    assert "cannot connect to PostgreSQL" in said[0]
+
+
+async def test_with_peers_every_worker_is_a_member_of_the_other_servers(database_url: str, tmp_path: Path) -> None:
+    """The peers are told of one port; they learn of the other worker from its heartbeats."""
+    ports = [free_udp_port(), free_udp_port()]
+    hosts = [
+        ServeProcess(
+            tmp_path,
+            f"host-{number}",
+            "--workers",
+            "2",
+            DATABASE_URL=database_url,
+            DB_POOL_SIZE="4",
+            QUEEN_UDP_PORT=str(port),
+            QUEEN_UDP_PEERS=f"127.0.0.1:{ports[1 - number]}",
+            QUEEN_SYNC_SECRET=SECRET,
+        )
+        for number, port in enumerate(ports)
+    ]
+    try:
+        for host in hosts:
+            await host.start()
+        for host in hosts:
+            async with httpx.AsyncClient(base_url=host.url, timeout=30) as http:
+                await until(lambda http=http: _others(Remote(http), 3))
+        assert [await asyncio.to_thread(host.stop) for host in hosts] == [0, 0]
+    finally:
+        for host in hosts:
+            host.make_sure_it_is_gone()
