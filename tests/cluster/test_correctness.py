@@ -20,7 +20,7 @@ from queenmq.cluster.frame import MAX_PAYLOAD, encode_sender, seal
 from queenmq.cluster.keys import Key, KeyRing
 from queenmq.cluster.messages import EVERY_QUEUE, MAX_HASH, Heartbeat, MessageType, encode
 
-SECONDS = 60.0 if os.environ.get("QUEEN_LONG", "") not in ("", "0") else 2.0
+SECONDS = 60.0 if os.environ.get("QUEEN_LONG", "") not in ("", "0") else 1.5
 BETWEEN_LIES_S = 0.005
 GREATEST = 2**63 - 1
 HOUR_S = 3600.0

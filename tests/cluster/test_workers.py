@@ -167,6 +167,8 @@ async def test_the_workers_end_when_their_parent_is_killed(serve: ServeProcess) 
     assert len(workers) == 2
     serve.kill()
     gone, alive = await asyncio.to_thread(psutil.wait_procs, workers, 15)
+    for worker in alive:
+        worker.kill()
     assert not alive
     assert len(gone) == 2
     with socket.socket() as probe:
