@@ -13,19 +13,15 @@ from queenmq.client.errors import InvalidPayload
 def encode(value: Any) -> Raw:
     """`value` as JSON; a `msgspec.Raw` is JSON already and goes as it is. Raises InvalidPayload.
 
-    With the standard library's encoder: integers of any size stay exact, and NaN is refused instead of becoming null.
+    With the standard library's encoder: integers of any size stay exact, NaN is refused instead of becoming null, and
+    so are lone surrogates, which no server would take.
     """
     if isinstance(value, Raw):
         return value
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return Raw(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidPayload(f"the payload cannot be written as JSON: {error}") from error
-    try:
-        return Raw(text.encode())
-    except UnicodeEncodeError:
-        # A lone surrogate, which JSON can say only as an escape.
-        return Raw(json.dumps(value, separators=(",", ":")).encode())
 
 
 def decode(raw: Raw) -> Any:
