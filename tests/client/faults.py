@@ -64,7 +64,7 @@ class Faulty:
     """The base of both: reads requests, notes them, and does the next thing of the script."""
 
     def __init__(self) -> None:
-        self.script: deque[Action] = deque()
+        self.script: deque[Action | None] = deque()
         self.seen: list[Seen] = []
         self.connections = 0
         self.arrived = asyncio.Event()

@@ -44,8 +44,11 @@ class PushItem(Struct, kw_only=True, rename="camel", omit_defaults=True):
 
 def to_push_items(given: Any, queue: str, partition: str) -> list[PushItem]:
     """What `push` accepts, as items of the wire: one or a list, each an Item, a dict with `data`, or a bare payload."""
-    items = given if isinstance(given, (list, tuple)) else [given]
-    return [_to_push_item(_to_item(item), queue, partition) for item in items]
+    return [to_push_item(item, queue, partition) for item in to_items(given)]
+
+
+def to_items(given: Any) -> list[Item]:
+    return [_to_item(one) for one in (given if isinstance(given, (list, tuple)) else [given])]
 
 
 def _to_item(given: Any) -> Item:
@@ -61,7 +64,7 @@ def _to_item(given: Any) -> Item:
     return Item(given)
 
 
-def _to_push_item(item: Item, queue: str, partition: str) -> PushItem:
+def to_push_item(item: Item, queue: str, partition: str) -> PushItem:
     return PushItem(
         queue=queue,
         partition=partition,
@@ -226,12 +229,16 @@ class TransactionStep(Struct, kw_only=True, rename="camel"):
 
 
 class TransactionResult(Struct, kw_only=True, rename="camel"):
-    """One result per pushed item and per ack, in order."""
+    """One result per pushed item and per ack, in order.
+
+    `repeated`: the answer was lost, and a repetition showed that everything had been applied; then `results` is empty.
+    """
 
     success: bool
     transaction_id: str = ""
     error: str | None = None
     results: list[TransactionStep] = []
+    repeated: bool = False
 
 
 class TraceResult(Struct, kw_only=True, rename="camel"):

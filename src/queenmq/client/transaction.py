@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from queenmq.client.errors import QueenError, TransactionFailed
-from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TransactionResult, to_push_items
+from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TransactionResult, to_items, to_push_item
 from queenmq.client.session import Session
 
 Steps = TypeVar("Steps", bound="TransactionSteps")
@@ -24,6 +24,7 @@ class TransactionSteps:
         self._session = session
         self._operations: list[Json] = []
         self._leases: dict[str, None] = {}
+        self._own_ids: set[str] = set()
 
     def ack(
         self,
@@ -56,17 +57,27 @@ class TransactionSteps:
         return TransactionQueue(self, name)
 
     def add_push(self, queue: str, partition: str, items: Any) -> None:
-        given = to_push_items(items, queue, partition)
-        if given:
-            self._operations.append({"type": "push", "items": given})
+        given = to_items(items)
+        pushed = [to_push_item(item, queue, partition) for item in given]
+        if pushed:
+            self._operations.append({"type": "push", "items": pushed})
+        pairs = zip(given, pushed, strict=True)
+        self._own_ids |= {push.transaction_id for item, push in pairs if item.transaction_id is None}
 
     async def _commit(self) -> TransactionResult:
         if not self._operations:
             raise EmptyTransaction("Transaction has no operations to commit")
         result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases))
-        if not result.success:
-            raise TransactionFailed(result.error or "the transaction was refused", uncertain=uncertain)
-        return result
+        if result.success:
+            return result
+        refusal = result.error or "the transaction was refused"
+        if uncertain and self._is_repetition(refusal):
+            return TransactionResult(success=True, transaction_id=result.transaction_id, repeated=True)
+        raise TransactionFailed(refusal, uncertain=uncertain)
+
+    def _is_repetition(self, refusal: str) -> bool:
+        """Whether a transactionId is in use that only this transaction can have brought there."""
+        return any(own in refusal for own in self._own_ids)
 
 
 class TransactionQueue(Generic[Steps]):
@@ -95,7 +106,11 @@ class Transaction(TransactionSteps):
     """
 
     async def commit(self) -> TransactionResult:
-        """Apply all steps. Raises TransactionFailed if nothing was applied."""
+        """Apply all steps. Raises TransactionFailed if nothing was applied.
+
+        It is repeated when an answer is lost, and never applied twice. If it pushes something without a transactionId
+        of yours, the repetition tells what happened; otherwise the error has `uncertain` set.
+        """
         return await self._commit()
 
     async def __aenter__(self) -> Self:
