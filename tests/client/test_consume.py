@@ -276,7 +276,9 @@ async def test_a_cancelled_consumer_gives_back_what_it_has(queen: Queen) -> None
 class TestWithTokens:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret="a secret of more than thirty-two bytes")
+        return Settings(
+            port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret="a secret of more than thirty-two bytes"
+        )
 
     async def test_a_refusal_ends_the_consumer(self, url: str, queen: Queen) -> None:
         import jwt

@@ -230,13 +230,13 @@ async def test_a_consumer_survives_an_outage(proxy: Proxy, queen: Queen, caplog:
             second.set()
 
     restarted = asyncio.Event()
-    async with Queen(proxy.url, retry_attempts=2, retry_delay_millis=10) as client:
-        # The lease of the first message is lost with its ack, so the second one lies elsewhere.
-        async with client.queue("q").consume(handle) as consumer:
-            await restarted.wait()
-            await proxy.start()
-            await queen.queue("q").partition("other").push([2])
-            await second.wait()
+    client = Queen(proxy.url, retry_attempts=2, retry_delay_millis=10)
+    # The lease of the first message is lost with its ack, so the second one lies elsewhere.
+    async with client, client.queue("q").consume(handle) as consumer:
+        await restarted.wait()
+        await proxy.start()
+        await queen.queue("q").partition("other").push([2])
+        await second.wait()
     assert seen == [1, 2]
     assert consumer.stats.refused == 1
     assert "not acknowledged" in caplog.text

@@ -21,7 +21,9 @@ async def test_an_accepted_push_is_returned() -> None:
     async with Scripted(Answer(202, ACCEPTED)) as server, Queen(server.url) as queen:
         results = await queen.queue("q").partition("p").push([1, 2])
         assert len(server.seen) == 1
-    assert [(result.status, result.operation_id, result.stored) for result in results] == [("accepted", "op/1", False)] * 2
+    assert [(result.status, result.operation_id, result.stored) for result in results] == [
+        ("accepted", "op/1", False)
+    ] * 2
     sent = [item["transactionId"] for item in server.seen[0].json()["items"]]
     assert [result.transaction_id for result in results] == sent
     assert not results.stored
@@ -74,14 +76,14 @@ async def test_an_operation_that_takes_too_long() -> None:
 
 
 async def test_asking_for_an_operation_by_hand() -> None:
-    async with Scripted(state("pending"), state("cancelled"), state("completed", result=[])) as server:
-        async with Queen(server.url) as queen:
-            assert not (await queen.operation("op/1")).done
-            with pytest.raises(OperationFailed, match="cancelled"):
-                await queen.wait_for_operation("op/1")
-            assert bytes((await queen.wait_for_operation("op/1")).result) == b"[]"
-            with pytest.raises(NotFound):
-                await queen.operation("op/2")
+    script = [state("pending"), state("cancelled"), state("completed", result=[])]
+    async with Scripted(*script) as server, Queen(server.url) as queen:
+        assert not (await queen.operation("op/1")).done
+        with pytest.raises(OperationFailed, match="cancelled"):
+            await queen.wait_for_operation("op/1")
+        assert bytes((await queen.wait_for_operation("op/1")).result) == b"[]"
+        with pytest.raises(NotFound):
+            await queen.operation("op/2")
 
 
 @pytest.mark.parametrize("result", [None, [], [STORED, STORED], "text"])

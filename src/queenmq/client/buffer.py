@@ -97,7 +97,8 @@ class Buffer:
         while len(self._items) >= self.limits.most:
             await self._send()
             if self._failure is not None and len(self._items) >= self.limits.most:
-                raise self._failure
+                message = f"the buffer is full and cannot be sent: {self._failure}"
+                raise BufferNotFlushed(message, len(self._items)) from self._failure
 
     async def flush(self) -> None:
         """Send everything. Raises what the server refused since the last time, or BufferNotFlushed."""

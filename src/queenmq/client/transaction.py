@@ -57,6 +57,7 @@ class TransactionSteps:
         return TransactionQueue(self, name)
 
     def add_push(self, queue: str, partition: str, items: Any) -> None:
+        """Push items to a partition; `.queue(…).partition(…).push(…)` says the same."""
         given = to_items(items)
         pushed = [to_push_item(item, queue, partition) for item in given]
         if pushed:
