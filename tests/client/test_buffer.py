@@ -11,6 +11,7 @@ from integration.queen import until
 
 from client.faults import REFUSED, Answer, Cut, Lose, Proxy, Stall
 from queenmq.client import BufferNotFlushed, InvalidRequest, Item, PushFailed, Queen
+from queenmq.config import Settings
 
 BY_HAND = {"message_count": 1000, "time_millis": 600_000}
 
@@ -158,6 +159,20 @@ async def test_batches_are_bounded_in_bytes(client: Queen, proxy: Proxy) -> None
     await client.queue("q").buffer(BY_HAND).push(["x" * 1_500_000] * 5)
     await client.flush_all_buffers()
     assert [len(seen.json()["items"]) for seen in proxy.seen] == [2, 2, 1]
+
+
+class TestWithASmallServer:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(port=0, shutdown_grace_s=2, max_items=10)
+
+    async def test_a_batch_that_is_too_large_is_sent_in_parts(self, client: Queen, queen: Queen) -> None:
+        await client.queue("q").buffer(BY_HAND).push(list(range(64)))
+        await client.flush_all_buffers()
+        found: list[Any] = []
+        while messages := await queen.queue("q").batch(10).auto_ack().wait(False).pop():
+            found += [message.data for message in messages]
+        assert found == list(range(64))
 
 
 async def test_many_partitions_leave_no_empty_buffers(client: Queen, queen: Queen, monkeypatch: Any) -> None:

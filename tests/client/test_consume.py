@@ -239,6 +239,30 @@ async def test_closing_the_client_stops_its_consumers(url: str, queen: Queen) ->
         await other.queue("q").pop()
 
 
+async def test_a_handler_may_use_the_client_while_it_is_being_closed(url: str, queen: Queen) -> None:
+    await queen.queue("q").push([1])
+    begun, closing = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await closing.wait()
+        await other.queue("sink").push("last words")
+        await other.queue("sink").buffer(message_count=10, time_millis=60_000).push("and the very last")
+
+    other = Queen(url)
+    running = asyncio.ensure_future(other.queue("q").consume(handle))
+    await begun.wait()
+    ends = [asyncio.ensure_future(other.close()) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(ClientClosed):
+        await other.queue("q").consume(handle)
+    closing.set()
+    await asyncio.gather(*ends)
+    assert (await running).handled == 1
+    assert [message.data for message in await queen.queue("sink").batch(5).pop()] == ["last words", "and the very last"]
+    assert await is_empty(queen, "q")
+
+
 async def test_a_handler_that_does_not_end_is_cancelled_at_the_end_of_patience(url: str, queen: Queen) -> None:
     await queen.queue("q").config(retry_limit=0).create()
     await queen.queue("q").push([1])

@@ -20,6 +20,7 @@ from queenmq.client.errors import (
     NetworkError,
     PushFailed,
     QueenError,
+    TooLarge,
     Unavailable,
 )
 from queenmq.client.models import BufferStats, PushItem, PushResult, PushResults
@@ -29,6 +30,7 @@ logger = logging.getLogger("queenmq.client")
 _MOST_BYTES = 4 * 1024 * 1024
 _RETRY_S = 1.0
 _FIRST_SWEEP = 1024
+_NO_BOUND = 2**31
 
 Push = Callable[[Sequence[PushItem]], Awaitable[PushResults]]
 
@@ -61,6 +63,7 @@ class Buffer:
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._adding = 0
+        self._most_items = _NO_BOUND
         self._refusal: QueenError | None = None
         self._failure: QueenError | None = None
 
@@ -133,8 +136,7 @@ class Buffer:
         try:
             while self._items:
                 batch = self._next_batch()
-                await self._send_batch(batch)
-                for _ in batch:
+                for _ in range(await self._send_batch(batch)):
                     self._items.popleft()
                 self._since = asyncio.get_running_loop().time()
             self._failure = None
@@ -146,11 +148,19 @@ class Buffer:
             if self._failure is not None and not isinstance(self._failure, ClientClosed):
                 self._arm(_RETRY_S)
 
-    async def _send_batch(self, batch: Sequence[PushItem]) -> None:
+    async def _send_batch(self, batch: Sequence[PushItem]) -> int:
+        """How many messages are settled: all, stored or refused, unless the batch must be made smaller."""
         try:
             results = await self._push(batch)
         except (Unavailable, NetworkError, InvalidResponse, ClientClosed):
             raise
+        except TooLarge as error:
+            if len(batch) == 1:
+                self._refuse(error, 1)
+                return 1
+            # The server takes fewer at once than the buffer was told.
+            self._most_items = len(batch) // 2
+            return 0
         except QueenError as error:
             # It would be refused again, and hold up everything behind it.
             self._refuse(error, len(batch))
@@ -158,6 +168,7 @@ class Buffer:
             refused = results.with_status("failed")
             if refused:
                 self._refuse(PushFailed(results), len(refused))
+        return len(batch)
 
     def _refuse(self, error: QueenError, count: int) -> None:
         logger.error("the server refused %d buffered messages: %s", count, error)
@@ -166,8 +177,8 @@ class Buffer:
     def _next_batch(self) -> list[PushItem]:
         batch: list[PushItem] = []
         size = 0
-        for item in islice(self._items, self.limits.message_count):
-            size += len(bytes(item.payload))
+        for item in islice(self._items, min(self.limits.message_count, self._most_items)):
+            size += memoryview(item.payload).nbytes
             if batch and size > _MOST_BYTES:
                 break
             batch.append(item)

@@ -117,7 +117,7 @@ class Consumer(Awaitable[ConsumerStats]):
         await self
 
     async def _run(self) -> ConsumerStats:
-        self._session.check_open()
+        self._session.check_may_consume()
         if self._signal is not None and self._signal.is_set():
             return self.stats
         self._session.consumers.add(self)

@@ -33,22 +33,30 @@ class Session:
         self.buffers = Buffers(self.verbs.push)
         self.consumers: set[Stoppable] = set()
         self.closed = False
+        self._closing = asyncio.Lock()
 
     def check_open(self) -> None:
         if self.closed:
             raise ClientClosed
 
+    def check_may_consume(self) -> None:
+        if self.closed or self._closing.locked():
+            raise ClientClosed
+
     async def close(self) -> None:
         """Let consumers finish what they have in hand, send what is buffered, close the connections. Once."""
-        if self.closed:
-            return
-        self.closed = True
-        try:
-            await self._end_consumers()
-            await self.buffers.flush_all()
-        finally:
-            self.buffers.stop()
-            await self.transport.close()
+        async with self._closing:
+            if self.closed:
+                return
+            try:
+                # Handlers that are at work may still push and acknowledge.
+                await self._end_consumers()
+                self.closed = True
+                await self.buffers.flush_all()
+            finally:
+                self.closed = True
+                self.buffers.stop()
+                await self.transport.close()
 
     async def _end_consumers(self) -> None:
         consumers = tuple(self.consumers)
