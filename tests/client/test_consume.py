@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import defaultdict
 from typing import Any
 
 import asyncpg
+import jwt
 import pytest
 from integration.queen import expire_leases, leases, parked, until
 
 from queenmq.client import ClientClosed, Forbidden, Message, Queen
 from queenmq.config import Settings
 from queenmq.server import Server
+
+SECRET = "a secret of more than thirty-two bytes"
 
 
 async def is_empty(queen: Queen, queue: str, group: str | None = None) -> bool:
@@ -300,15 +304,15 @@ async def test_a_cancelled_consumer_gives_back_what_it_has(queen: Queen) -> None
 class TestWithTokens:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(
-            port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret="a secret of more than thirty-two bytes"
-        )
+        return Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret=SECRET)
 
     async def test_a_refusal_ends_the_consumer(self, url: str, queen: Queen) -> None:
-        import jwt
-
-        token = jwt.encode({"sub": "eve", "role": "read-only"}, "a secret of more than thirty-two bytes")
+        token = jwt.encode({"sub": "eve", "role": "read-only"}, SECRET)
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         async with Queen(url, bearer_token=lambda: token) as reader:
             with pytest.raises(Forbidden) as caught:
                 await reader.queue("q").concurrency(3).consume(lambda message: None)
+        gc.collect()
+        assert not complaints
         assert (caught.value.status, caught.value.code) == (403, "forbidden")

@@ -140,9 +140,10 @@ class Consumer(Awaitable[ConsumerStats]):
             self.cancel()
             await asyncio.wait(self._workers)
             raise
-        for worker in self._workers:
-            if not worker.cancelled():
-                worker.result()
+        # All of them are asked, or those whose error is not raised would complain that nobody wanted to know it.
+        errors = [worker.exception() for worker in self._workers if not worker.cancelled()]
+        for error in filter(None, errors):
+            raise error
 
     async def _watch(self) -> None:
         if self._signal is not None:
