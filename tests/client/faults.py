@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections import deque
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -71,14 +72,15 @@ class Faulty:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
+        self.tls: SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
         """Listen; again on the same port after a stop."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, ssl=self.tls)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -132,6 +134,25 @@ def test_servers_are_named_in_several_ways() -> None:
     for wrong in ("a:6632", "ftp://a", "http://"):
         with pytest.raises(ValueError, match="not the URL"):
             server_urls(wrong)
+    for secret in ("http://me:secret@a", "http://a?token=secret", "http://a#secret"):
+        with pytest.raises(ValueError, match="bearer_token") as caught:
+            server_urls(secret)
+        assert "secret" not in str(caught.value)
+
+
+def test_importing_the_client_loads_nothing_of_the_server() -> None:
+    code = "import queenmq.client, sys; print(*(name for name in sys.modules if name.split('.')[0] in sys.argv[1:]))"
+    command = [sys.executable, "-W", "error", "-c", code, "asyncpg", "uvloop", "jwt", "cryptography", "queenmq"]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    ours = [name for name in loaded if not name.startswith("queenmq.client")]
+    assert set(ours) <= {
+        "queenmq",
+        "queenmq.ids",
+        "queenmq.clock",
+        "queenmq.core",
+        "queenmq.core.names",
+        "queenmq.errors",
+    }
 
 
 def test_the_client_imports_nothing_of_the_server() -> None:
@@ -144,5 +165,5 @@ def test_the_client_imports_nothing_of_the_server() -> None:
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for name in names:
                 top = name.split(".")[0]
-                assert top in allowed or top in __import__("sys").stdlib_module_names, (path.name, name)
+                assert top in allowed or top in sys.stdlib_module_names, (path.name, name)
                 assert top != "queenmq" or name.startswith("queenmq.client") or name in ours, (path.name, name)

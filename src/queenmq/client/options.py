@@ -103,4 +103,7 @@ def server_urls(
         parts = urlsplit(one)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not the URL of a server: {one!r}")
+        if parts.username is not None or parts.query or parts.fragment:
+            # Not shown: it may be a secret. URLs are logged.
+            raise ValueError("the URL of a server has no user, query or fragment; a token goes into bearer_token")
     return cleaned
