@@ -35,6 +35,14 @@ async def test_the_next_server_takes_over_without_a_pause(proxy: Proxy, second: 
     assert [message.data for message in messages] == [0, 1, 2, 3]
 
 
+async def test_a_server_that_failed_is_left_alone(proxy: Proxy, second: Proxy) -> None:
+    proxy.script.append(REFUSED)
+    async with Queen([proxy.url, second.url], server_cooldown_millis=60_000) as client:
+        for n in range(5):
+            await client.queue("q").push(n)
+    assert (len(proxy.seen), len(second.seen)) == (1, 5)
+
+
 async def test_it_goes_back_when_the_first_works_again(proxy: Proxy, second: Proxy) -> None:
     async with Queen(urls=[proxy.url, second.url], server_cooldown_millis=50) as client:
         await proxy.stop()

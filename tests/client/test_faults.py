@@ -280,6 +280,22 @@ async def test_the_token_is_sent_and_asked_for_every_time() -> None:
     assert server.seen[0].headers["x-tenant"] == "17"
 
 
+async def test_a_redirect_is_not_followed() -> None:
+    """The token is for the servers that were named, and for no others."""
+    async with Scripted(default=Answer(200, [])) as elsewhere:
+        away = Answer(307, b"", (("Location", elsewhere.url),))
+        async with Scripted(default=away) as server, Queen(server.url, bearer_token="x", retry_attempts=1) as client:
+            with pytest.raises(InvalidResponse, match="307"):
+                await client.queue("q").push(1)
+    assert not elsewhere.seen
+
+
+async def test_a_consumer_does_not_spin_on_empty_answers() -> None:
+    async with Scripted(default=Answer(204)) as server, Queen(server.url) as client:
+        await client.queue("q").idle_millis(500).consume(print)
+    assert 1 <= len(server.seen) <= 6
+
+
 async def test_a_closed_client_says_so(url: str, queen: Queen) -> None:
     client = Queen(url)
     await client.queue("q").push(Item(1))

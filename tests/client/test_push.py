@@ -9,13 +9,16 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
 from queenmq.client import InvalidPayload, InvalidRequest, Item, PushFailed, PushResult, Queen
 from queenmq.client.models import to_push_items
 from queenmq.client.payload import decode, encode
+
+# A busy machine is no fault of the encoder.
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 async def drained(queen: Queen, queue: str, partition: str | None = None) -> list[Any]:
@@ -180,6 +183,7 @@ _json = st.recursive(
 )
 
 
+@calm
 @given(_json)
 def test_encoding_is_exact(value: Any) -> None:
     assert decode(encode(value)) == value

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import queenmq.client
@@ -19,6 +19,9 @@ from queenmq.client import ClientOptions, NetworkError, Overloaded, QueenError, 
 from queenmq.client.errors import refusal
 from queenmq.client.options import DEFAULT_URL, Options, server_urls
 from queenmq.client.retry import Retries, parse_retry_after
+
+# A busy machine is no fault of the rules.
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 BROKEN = NetworkError("broken", sent=True)
 
@@ -34,6 +37,7 @@ def delays(retries: Retries, error: QueenError) -> list[float]:
     return found
 
 
+@calm
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(0, 5_000), st.integers(0, 60_000))
 def test_backoff_doubles_is_jittered_and_bounded(seed: int, attempts: int, first: int, longest: int) -> None:
     options = ClientOptions(retry_attempts=attempts, retry_delay_millis=first, max_retry_delay=longest)
@@ -44,6 +48,7 @@ def test_backoff_doubles_is_jittered_and_bounded(seed: int, attempts: int, first
         assert whole / 2 <= delay <= whole
 
 
+@calm
 @given(st.integers(0, 2**32), st.floats(0, 1e9))
 def test_retry_after_is_waited_for_but_never_longer_than_the_bound(seed: int, asked: float) -> None:
     delay = Retries(ClientOptions(), Random(seed)).delay_after(busy(asked))
@@ -84,12 +89,14 @@ def test_retry_after_is_read(header: str | None, seconds: float | None) -> None:
     assert parse_retry_after(header, datetime(2025, 1, 1, tzinfo=UTC)) == seconds
 
 
+@calm
 @given(st.text())
 def test_any_retry_after_is_survived(header: str) -> None:
     found = parse_retry_after(header)
     assert found is None or found >= 0
 
 
+@calm
 @given(st.integers(400, 599), st.dictionaries(st.sampled_from(["error", "code", "field"]), st.none() | st.text()))
 def test_every_refusal_has_a_type_a_code_and_a_text(status: int, body: dict[str, str | None]) -> None:
     error = refusal(status, body, None)

@@ -129,6 +129,10 @@ async def test_a_transaction_is_all_or_nothing(queen: Queen, sql: asyncpg.Connec
         await queen.transaction().ack(message).queue("sink").push("never").commit()
     assert not caught.value.uncertain
     assert await queen.queue("sink").wait(False).pop() == []
+    once = queen.transaction().queue("sink").push("once")
+    await once.commit()
+    with pytest.raises(TransactionFailed, match="already used"):
+        await once.commit()
     with pytest.raises(EmptyTransaction):
         await queen.transaction().commit()
 
