@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client.faults import Answer, Scripted
-from queenmq.client import InvalidResponse, NotFound, OperationFailed, OperationTimeout, Queen
+from queenmq.client import InvalidResponse, Item, NotFound, OperationFailed, OperationTimeout, Queen
 
 ACCEPTED = {"status": "queued", "operationId": "op/1", "queuePosition": 7, "estimatedWait": 1.5, "reason": "load"}
 STORED = {"index": 0, "status": "queued", "messageId": "m", "partitionId": "p", "transactionId": "t"}
@@ -27,9 +27,8 @@ async def test_an_accepted_push_is_returned() -> None:
     sent = [item["transactionId"] for item in server.seen[0].json()["items"]]
     assert [result.transaction_id for result in results] == sent
     assert not results.stored
-    assert results.operation is not None
-    assert (results.operation.queue_position, results.operation.estimated_wait) == (7, 1.5)
-    assert (results.operation.status, results.operation.reason) == ("queued", "load")
+    assert results.operations == ["op/1"]
+    assert (results[0].queue_position, results[0].estimated_wait, results[0].reason) == (7, 1.5, "load")
 
 
 async def test_polling_waits_for_the_result() -> None:
@@ -55,6 +54,46 @@ async def test_of_a_mixed_answer_only_the_accepted_items_are_waited_for() -> Non
         (1, "queued", "later"),
         (2, "duplicate", None),
     ]
+
+
+async def test_the_server_answers_for_each_item() -> None:
+    """As the server does it: a list, with an operation for each partition, and the id of the message to be."""
+    waiting = {"status": "queued", "messageId": "m", "operationId": "op-1", "queuePosition": 3, "reason": "system_busy"}
+    async with (
+        Scripted(Answer(202, [waiting, waiting | {"operationId": "op-2"}])) as server,
+        Queen(server.url) as queen,
+    ):
+        results = await queen.queue("q").push([1, 2])
+    assert [(result.status, result.queue_position) for result in results] == [("accepted", 3)] * 2
+    assert results.operations == ["op-1", "op-2"]
+
+
+async def test_items_with_one_key_share_a_result() -> None:
+    waiting = {"status": "queued", "operationId": "op/1"}
+    outcome = [
+        STORED | {"transactionId": "a"},
+        STORED | {"transactionId": "b", "messageId": "n", "status": "duplicate"},
+    ]
+    script = [Answer(202, [waiting] * 3), state("completed", result=outcome)]
+    async with Scripted(*script) as server, Queen(server.url, queued_operation_behavior="poll") as queen:
+        results = await queen.queue("q").push([Item(1, "a"), Item(2, "a"), Item(3, "b")])
+    assert [(result.index, result.status, result.message_id) for result in results] == [
+        (0, "queued", "m"),
+        (1, "queued", "m"),
+        (2, "duplicate", "n"),
+    ]
+
+
+async def test_what_leaves_the_journal_may_be_queued_again() -> None:
+    script = [
+        Answer(202, [{"status": "buffered", "operationId": "op/1"}]),
+        state("completed", result=[STORED | {"operationId": "op/2"}]),
+        state("completed", result=[STORED]),
+    ]
+    async with Scripted(*script) as server, Queen(server.url, queued_operation_behavior="poll") as queen:
+        results = await queen.queue("q").push(1)
+    assert [seen.target[-6:] for seen in server.seen[1:]] == ["op%2F1", "op%2F2"]
+    assert results.stored
 
 
 @pytest.mark.parametrize("field", ["error", "errorMessage", "lastError"])
@@ -86,7 +125,7 @@ async def test_asking_for_an_operation_by_hand() -> None:
             await queen.operation("op/2")
 
 
-@pytest.mark.parametrize("result", [None, [], [STORED, STORED], "text"])
+@pytest.mark.parametrize("result", [None, [], [STORED, STORED], "text", [{}]])
 async def test_a_result_that_does_not_fit_is_not_believed(result: Any) -> None:
     script = [Answer(202, ACCEPTED), state("completed", result=result)]
     async with Scripted(*script) as server, Queen(server.url, queued_operation_behavior="poll") as queen:

@@ -40,7 +40,7 @@ async def test_a_push_is_answered_per_item_and_in_order(queen: Queen) -> None:
         ("queued", 1, "orders", "eu"),
     ]
     assert results.stored
-    assert results.operation is None
+    assert results.operations == []
     assert results[0].message_id != results[1].message_id
     messages = await queen.queue("orders").batch(10).pop()
     assert [message.data for message in messages] == [{"n": 1}, {"n": 2}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -142,7 +142,7 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     | `queued` | stored in PostgreSQL |
     | `duplicate` | was stored before, under the same transactionId; `message_id` is the stored one |
     | `accepted` | durable in the server's operation queue; `operation_id` tells how it goes on |
-    | `buffered` | durable in the server's journal |
+    | `buffered` | durable in the server's journal; `operation_id` as above |
     | `failed` | refused; `error` says why |
     | `pending` | still in the buffer of this client |
     """
@@ -157,6 +157,9 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     trace_id: str | None = field(name="trace_id", default=None)
     error: str | None = None
     operation_id: str | None = None
+    queue_position: int | None = None
+    estimated_wait: float | str | None = None
+    reason: str | None = None
 
     @property
     def stored(self) -> bool:
@@ -175,11 +178,12 @@ class Accepted(Struct, kw_only=True, rename="camel"):
 
 
 class PushResults(list[PushResult]):
-    """One result per item, in order. `operation` is there if the whole push was accepted for later (202)."""
+    """One result per item, in order."""
 
-    def __init__(self, results: Iterable[PushResult] = (), operation: Accepted | None = None) -> None:
-        super().__init__(results)
-        self.operation = operation
+    @property
+    def operations(self) -> list[str]:
+        """The ids of the operations that will store what was accepted for later (202); mostly none."""
+        return list(dict.fromkeys(result.operation_id for result in self if result.operation_id))
 
     @property
     def stored(self) -> bool:

@@ -201,16 +201,19 @@ class Verbs:
         return operation
 
     async def _settle_push(self, items: Sequence[PushItem], results: PushResults) -> PushResults:
-        """The same results with what became of those that were accepted for later."""
+        """The same results with what became of those that were accepted for later.
+
+        What came out of the journal may have been queued behind others, so an operation can lead to another one.
+        """
         settled = PushResults(results)
-        for operation_id in dict.fromkeys(result.operation_id for result in results if result.operation_id):
-            where = [index for index, result in enumerate(results) if result.operation_id == operation_id]
-            operation = await self.settle(operation_id)
-            outcome = _operation_results(operation)
-            if len(outcome) != len(where):
-                raise InvalidResponse(f"operation {operation_id} has {len(outcome)} results for {len(where)} items")
-            for index, result in zip(where, outcome, strict=True):
-                settled[index] = _named(index, items[index], result)
+        seen: set[str] = set()
+        while waiting := [one for one in settled.operations if one not in seen]:
+            for operation_id in waiting:
+                where = [index for index, result in enumerate(settled) if result.operation_id == operation_id]
+                found = _operation_results(await self.settle(operation_id), [items[index] for index in where])
+                for index, result in zip(where, found, strict=True):
+                    settled[index] = _named(index, items[index], result)
+            seen.update(waiting)
         return settled
 
     async def _settle_acks(self, acks: Sequence[Ack], results: list[AckResult]) -> list[AckResult]:
@@ -227,28 +230,42 @@ class Verbs:
 def _complete(items: Sequence[PushItem], answer: list[PushResult] | Accepted) -> PushResults:
     """The results with what only the client knows of them."""
     if isinstance(answer, Accepted):
-        accepted = [PushResult(status="accepted", operation_id=answer.operation_id) for _ in items]
-        return PushResults([_named(*pair, accepted[pair[0]]) for pair in enumerate(items)], answer)
+        return PushResults(_named(index, item, _accepted(answer)) for index, item in enumerate(items))
     if len(answer) != len(items):
         raise InvalidResponse(f"the server answered {len(answer)} results for {len(items)} items")
     return PushResults(_named(index, item, answer[index]) for index, item in enumerate(items))
+
+
+def _accepted(answer: Accepted) -> PushResult:
+    return PushResult(
+        status="accepted",
+        operation_id=answer.operation_id,
+        queue_position=answer.queue_position,
+        estimated_wait=answer.estimated_wait,
+        reason=answer.reason,
+    )
 
 
 def _named(index: int, item: PushItem, result: PushResult) -> PushResult:
     result.index = index
     result.transaction_id = item.transaction_id
     result.queue, result.partition = item.queue, item.partition
-    # An item of a mixed answer that waits in the operation queue also says "queued".
-    if result.operation_id is not None and result.status == "queued" and result.message_id is None:
+    # On the wire both what is stored and what waits in the operation queue is "queued".
+    if result.operation_id is not None and result.status == "queued":
         result.status = "accepted"
     return result
 
 
-def _operation_results(operation: Operation) -> list[PushResult]:
+def _operation_results(operation: Operation, items: Sequence[PushItem]) -> list[PushResult]:
+    """The result of each item. Items that repeat a transactionId within a push have one result together."""
     try:
-        return _push_results.decode(bytes(operation.result))
-    except msgspec.MsgspecError as error:
-        raise InvalidResponse(f"operation {operation.operation_id} has no results of a push: {error}") from error
+        results = _push_results.decode(bytes(operation.result))
+        if len(results) == len(items):
+            return results
+        by_key = {result.transaction_id: result for result in results}
+        return [msgspec.structs.replace(by_key[item.transaction_id]) for item in items]
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise InvalidResponse(f"an operation has no results that fit its push: {error!r}") from error
 
 
 def _acked(acks: Sequence[Ack], answer: list[AckResult] | Accepted) -> list[AckResult]:
