@@ -79,7 +79,7 @@ async def test_items_with_one_key_share_a_result() -> None:
         results = await queen.queue("q").push([Item(1, "a"), Item(2, "a"), Item(3, "b")])
     assert [(result.index, result.status, result.message_id) for result in results] == [
         (0, "queued", "m"),
-        (1, "queued", "m"),
+        (1, "duplicate", "m"),
         (2, "duplicate", "n"),
     ]
 

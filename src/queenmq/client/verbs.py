@@ -257,15 +257,26 @@ def _named(index: int, item: PushItem, result: PushResult) -> PushResult:
 
 
 def _operation_results(operation: Operation, items: Sequence[PushItem]) -> list[PushResult]:
-    """The result of each item. Items that repeat a transactionId within a push have one result together."""
+    """The result of each item. Items that repeat a transactionId within a push have one in common."""
     try:
         results = _push_results.decode(bytes(operation.result))
         if len(results) == len(items):
             return results
-        by_key = {result.transaction_id: result for result in results}
-        return [msgspec.structs.replace(by_key[item.transaction_id]) for item in items]
+        return _deal({result.transaction_id: result for result in results}, items)
     except (msgspec.MsgspecError, KeyError) as error:
         raise InvalidResponse(f"an operation has no results that fit its push: {error!r}") from error
+
+
+def _deal(by_key: Mapping[str, PushResult], items: Sequence[PushItem]) -> list[PushResult]:
+    dealt: set[str] = set()
+    results = []
+    for item in items:
+        result = msgspec.structs.replace(by_key[item.transaction_id])
+        if item.transaction_id in dealt and result.status == "queued":
+            result.status = "duplicate"
+        dealt.add(item.transaction_id)
+        results.append(result)
+    return results
 
 
 def _acked(acks: Sequence[Ack], answer: list[AckResult] | Accepted) -> list[AckResult]:
