@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -82,9 +83,12 @@ async def test_the_commands_of_the_readme_work(served: str, environments) -> Non
     assert '"order": 1' in pushed_and_popped
     assert pushed_and_popped.index('"order": 1') < pushed_and_popped.index('"order": 2')
 
-    [example] = blocks("python")
+    own, published = blocks("python")
+    printed = await run(sys.executable, "-W", "error", "-c", own.replace("http://127.0.0.1:6632", served))
+    assert printed.splitlines() == ["{'order': 1}", "{'order': 2}"]
+
     client = environments.python("2.6.0")
-    printed = await run(str(client), "-c", example.replace("http://127.0.0.1:6632", served))
+    printed = await run(str(client), "-c", published.replace("http://127.0.0.1:6632", served))
     # The client prints lines of its own when it closes.
     assert printed.splitlines()[:3] == ["{'order': 1}", "{'order': 2}", "{'order': 3}"]
 

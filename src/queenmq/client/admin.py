@@ -1,0 +1,198 @@
+"""Administration and looking around: one method a call of the contract, answered with plain dicts and lists.
+
+What an answer has is in the server's `/openapi.json`. A call that the server does not have raises NotFound.
+The class is the same for both twins: `R` is an awaitable of the answer, or the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from queenmq.client.verbs import path_of
+
+R = TypeVar("R")
+
+_V1 = ("api", "v1")
+
+
+class Admin(Generic[R]):
+    def __init__(self, ask: Callable[[str, str, Any, Mapping[str, Any] | None], R]) -> None:
+        self._ask = ask
+
+    def _get(self, *path: str, **params: Any) -> R:
+        return self._ask("GET", path_of(*path), None, params)
+
+    def _post(self, *path: str, body: Any) -> R:
+        return self._ask("POST", path_of(*path), body, None)
+
+    def _delete(self, *path: str, **params: Any) -> R:
+        return self._ask("DELETE", path_of(*path), None, params)
+
+    # Queues and partitions
+
+    def get_overview(self) -> R:
+        """Counts of everything, lag and throughput."""
+        return self._get(*_V1, "resources", "overview")
+
+    def list_queues(self, **filters: Any) -> R:
+        """All queues; `namespace`, `task`, `limit`, `offset`, `search`."""
+        return self._get(*_V1, "resources", "queues", **filters)
+
+    def get_queue(self, name: str) -> R:
+        """A queue with its partitions."""
+        return self._get(*_V1, "resources", "queues", name)
+
+    def clear_queue(self, name: str, partition: str | None = None) -> R:
+        """Delete all messages of a queue, or of one of its partitions."""
+        return self._delete(*_V1, "queues", name, "clear", partition=partition)
+
+    def get_namespaces(self) -> R:
+        return self._get(*_V1, "resources", "namespaces")
+
+    def get_tasks(self) -> R:
+        return self._get(*_V1, "resources", "tasks")
+
+    def get_partitions(self, **filters: Any) -> R:
+        """Partitions; `queue`, `limit`, `offset`."""
+        return self._get(*_V1, "resources", "partitions", **filters)
+
+    # Messages
+
+    def list_messages(self, **filters: Any) -> R:
+        """Messages, newest first; `queue`, `partition`, `status`, `limit`, `offset`, `from_`, `to`."""
+        return self._get(*_V1, "messages", **{name.rstrip("_"): value for name, value in filters.items()})
+
+    def get_message(self, partition_id: str, transaction_id: str) -> R:
+        return self._get(*_V1, "messages", partition_id, transaction_id)
+
+    def delete_message(self, partition_id: str, transaction_id: str) -> R:
+        return self._delete(*_V1, "messages", partition_id, transaction_id)
+
+    def retry_message(self, partition_id: str, transaction_id: str) -> R:
+        """Take a message out of the dead letters and deliver it again."""
+        return self._post(*_V1, "messages", partition_id, transaction_id, "retry", body={})
+
+    def move_message_to_dlq(self, partition_id: str, transaction_id: str) -> R:
+        return self._post(*_V1, "messages", partition_id, transaction_id, "dlq", body={})
+
+    # Traces
+
+    def get_traces_for_message(self, partition_id: str, transaction_id: str) -> R:
+        return self._get(*_V1, "traces", partition_id, transaction_id)
+
+    def get_traces_by_name(self, name: str, **page: Any) -> R:
+        return self._get(*_V1, "traces", "by-name", name, **page)
+
+    def get_trace_names(self, **page: Any) -> R:
+        return self._get(*_V1, "traces", "names", **page)
+
+    # Consumer groups
+
+    def list_consumer_groups(self) -> R:
+        return self._get(*_V1, "consumer-groups")
+
+    def get_consumer_group(self, name: str) -> R:
+        return self._get(*_V1, "consumer-groups", name)
+
+    def get_lagging_consumers(self, min_lag_seconds: int = 60) -> R:
+        return self._get(*_V1, "consumer-groups", "lagging", minLagSeconds=min_lag_seconds)
+
+    def delete_consumer_group(self, group: str, delete_metadata: bool = True) -> R:
+        """Forget a group everywhere; its next pop starts as a new group."""
+        return self._delete(*_V1, "consumer-groups", group, deleteMetadata=delete_metadata)
+
+    def delete_consumer_group_for_queue(self, group: str, queue: str, delete_metadata: bool = True) -> R:
+        """Forget a group in one queue."""
+        return self._delete(*_V1, "consumer-groups", group, "queues", queue, deleteMetadata=delete_metadata)
+
+    def update_consumer_group_timestamp(self, group: str, timestamp: str) -> R:
+        """Change where a group starts in partitions that it has not read yet."""
+        body = {"subscriptionTimestamp": timestamp}
+        return self._post(*_V1, "consumer-groups", group, "subscription", body=body)
+
+    def seek_consumer_group(
+        self,
+        group: str,
+        queue: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        timestamp: str | None = None,
+        to_end: bool = False,
+    ) -> R:
+        """Move a group in a queue, behind the `timestamp` or `to_end`."""
+        body = dict(options or {})
+        if timestamp is not None:
+            body["timestamp"] = timestamp
+        if to_end:
+            body["toEnd"] = True
+        return self._post(*_V1, "consumer-groups", group, "queues", queue, "seek", body=body)
+
+    def seek_partition_to_end(self, group: str, queue: str, partition: str) -> R:
+        path = ("consumer-groups", group, "queues", queue, "partitions", partition, "seek")
+        return self._post(*_V1, *path, body={})
+
+    def refresh_consumer_stats(self) -> R:
+        return self._post(*_V1, "stats", "refresh", body={})
+
+    # The operation queue
+
+    def get_operation_stats(self) -> R:
+        return self._get(*_V1, "operations", "stats")
+
+    def list_operations(self, **filters: Any) -> R:
+        """Queued operations; `status`, `limit`, `offset`."""
+        return self._get(*_V1, "operations", **filters)
+
+    def get_operation(self, operation_id: str) -> R:
+        """A queued operation, with its result once there is one."""
+        return self._get(*_V1, "operations", operation_id)
+
+    def retry_operation(self, operation_id: str) -> R:
+        return self._post(*_V1, "operations", operation_id, "retry", body={})
+
+    def cancel_operation(self, operation_id: str) -> R:
+        return self._post(*_V1, "operations", operation_id, "cancel", body={})
+
+    # The system
+
+    def health(self) -> R:
+        return self._get("health")
+
+    def metrics(self) -> R:
+        return self._get("metrics")
+
+    def get_maintenance_mode(self) -> R:
+        return self._get(*_V1, "system", "maintenance")
+
+    def set_maintenance_mode(self, enabled: bool) -> R:
+        """Switch pushes off or on again, on every server."""
+        return self._post(*_V1, "system", "maintenance", body={"enabled": enabled})
+
+    def get_pop_maintenance_mode(self) -> R:
+        return self._get(*_V1, "system", "maintenance", "pop")
+
+    def set_pop_maintenance_mode(self, enabled: bool) -> R:
+        """Switch pops off or on again, on every server."""
+        return self._post(*_V1, "system", "maintenance", "pop", body={"enabled": enabled})
+
+    def get_status(self, **filters: Any) -> R:
+        return self._get(*_V1, "status", **filters)
+
+    def get_queue_stats(self, **filters: Any) -> R:
+        return self._get(*_V1, "status", "queues", **filters)
+
+    def get_queue_detail(self, name: str, **filters: Any) -> R:
+        return self._get(*_V1, "status", "queues", name, **filters)
+
+    def get_analytics(self, **filters: Any) -> R:
+        return self._get(*_V1, "status", "analytics", **filters)
+
+    def get_system_metrics(self, **filters: Any) -> R:
+        return self._get(*_V1, "analytics", "system-metrics", **filters)
+
+    def get_worker_metrics(self, **filters: Any) -> R:
+        return self._get(*_V1, "analytics", "worker-metrics", **filters)
+
+    def get_postgres_stats(self) -> R:
+        return self._get(*_V1, "analytics", "postgres-stats")

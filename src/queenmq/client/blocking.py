@@ -1,0 +1,363 @@
+"""The blocking twin: the same client, run on an event loop in a thread of its own.
+
+There is one implementation, the asynchronous one; here are only its words for callers that wait. A thread and not
+generated code, because leases must be renewed and buffers sent while the caller's thread is busy with something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack, overload
+
+from queenmq.client.admin import Admin
+from queenmq.client.client import Context, Queen
+from queenmq.client.consumer import Consumer, ConsumerStats, Handler
+from queenmq.client.dead_letters import DeadLetterFilter
+from queenmq.client.errors import ClientClosed
+from queenmq.client.models import (
+    AckResult,
+    BufferStats,
+    DeadLetters,
+    Json,
+    Message,
+    Operation,
+    PushResults,
+    RenewResult,
+    TraceResult,
+    TransactionResult,
+)
+from queenmq.client.options import Options
+from queenmq.client.queue import Queue, QueueSpec
+from queenmq.client.session import Session
+from queenmq.client.transaction import TransactionSteps
+
+T = TypeVar("T")
+
+_SIGNAL_LOOK_S = 0.05
+_LAST_STEPS_S = 1.0
+
+
+class Portal:
+    """An event loop in a thread of its own, into which other threads send work and wait for it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="queenmq-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What the work returns or raises. An interrupt (Ctrl-C) cancels the work."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            if future.cancel():
+                with suppress(Exception):
+                    self.start(_nothing).result()
+            raise
+
+    def start(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        if self._loop.is_closed():
+            raise ClientClosed
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking client cannot be used in its own event loop")
+
+        async def run() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call it in the loop, soon."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    @property
+    def closed(self) -> bool:
+        return self._loop.is_closed()
+
+    def close(self) -> None:
+        self.run(_end_tasks)
+        self.run(self._loop.shutdown_asyncgens)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _end_tasks() -> None:
+    """Let the other tasks of the loop come to their end; cancel those that do not."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if not others:
+        return
+    _, late = await asyncio.wait(others, timeout=_LAST_STEPS_S)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
+
+
+class BlockingConsumer:
+    """A consumer that runs in the background. Leave it as a context manager, or `stop` and `join` it."""
+
+    def __init__(self, portal: Portal, queue: Queue, handler: Handler, threads: int) -> None:
+        self._portal = portal
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="queenmq-handler")
+        self._consumer: Consumer | None = None
+        self._ended: Future[ConsumerStats] = portal.start(lambda: self._run(queue, handler))
+
+    async def _run(self, queue: Queue, handler: Any) -> ConsumerStats:
+        loop = asyncio.get_running_loop()
+
+        async def in_thread(given: Any) -> object:
+            return await loop.run_in_executor(self._threads, handler, given)
+
+        self._consumer = queue.consume(in_thread)
+        return await self._consumer
+
+    def stop(self) -> None:
+        """End soon: nothing new is popped, what is in hand is finished and acknowledged."""
+
+        def stop() -> None:
+            if self._consumer is not None:
+                self._consumer.stop()
+
+        self._portal.call(stop)
+
+    def join(self, timeout_s: float | None = None) -> ConsumerStats:
+        """Wait until it has ended; raises what ended it. Raises TimeoutError if it still runs after `timeout_s`."""
+        try:
+            return self._ended.result(timeout_s)
+        finally:
+            if self._ended.done():
+                self._threads.shutdown()
+
+    @property
+    def running(self) -> bool:
+        return not self._ended.done()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.join()
+
+
+class BlockingQueue(QueueSpec):
+    """A queue of a blocking client. The words are those of `Queue`; the verbs return when they are done."""
+
+    def __init__(self, portal: Portal, session: Session, name: str | None) -> None:
+        super().__init__(session, name)
+        self._portal = portal
+        self._queue = Queue(session, said=self._said)
+
+    def create(self) -> Json:
+        """As `Queue.create`."""
+        return self._portal.run(self._queue.create)
+
+    def delete(self) -> Json:
+        """As `Queue.delete`."""
+        return self._portal.run(self._queue.delete)
+
+    def push(self, items: Any) -> PushResults:
+        """As `Queue.push`: one result per item. Raises PushFailed, which has all results, if some were refused."""
+        return self._portal.run(lambda: self._queue.push(items))
+
+    def pop(self) -> list[Message]:
+        """As `Queue.pop`."""
+        return self._portal.run(self._queue.pop)
+
+    def consume(self, handler: Handler, *, signal: threading.Event | None = None) -> ConsumerStats:
+        """As `Queue.consume`: returns when it ends. The handler is called in threads, one for each worker.
+
+        Ctrl-C finishes what is in hand and is raised then.
+        """
+        with self.start_consumer(handler) as consumer:
+            while consumer.running and not (signal is not None and signal.is_set()):
+                with suppress(TimeoutError):
+                    return consumer.join(_SIGNAL_LOOK_S)
+            consumer.stop()
+            return consumer.join()
+
+    def start_consumer(self, handler: Handler) -> BlockingConsumer:
+        """The same in the background: use it as a context manager, or `stop` and `join` it."""
+        return BlockingConsumer(self._portal, self._queue, handler, self._said.consumer.concurrency)
+
+    def flush_buffer(self) -> None:
+        """As `Queue.flush_buffer`."""
+        self._portal.run(self._queue.flush_buffer)
+
+    def dlq(self, group: str | None = None) -> BlockingDeadLetterQuery:
+        """As `Queue.dlq`."""
+        return BlockingDeadLetterQuery(self._portal, self._session, *self._of(group))
+
+
+class BlockingDeadLetterQuery(DeadLetterFilter):
+    def __init__(
+        self, portal: Portal, session: Session, queue: str | None, group: str | None, partition: str | None
+    ) -> None:
+        super().__init__(session, queue, group, partition)
+        self._portal = portal
+
+    def get(self) -> DeadLetters:
+        """As `DeadLetterQuery.get`."""
+        return self._portal.run(self._get)
+
+
+class BlockingTransaction(TransactionSteps):
+    def __init__(self, portal: Portal, session: Session) -> None:
+        super().__init__(session)
+        self._portal = portal
+
+    def commit(self) -> TransactionResult:
+        """As `Transaction.commit`."""
+        return self._portal.run(self._commit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+
+
+class BlockingQueen:
+    """`Queen` for code without asyncio; may be used from any number of threads.
+
+    >>> with BlockingQueen("http://127.0.0.1:6632") as queen:  # doctest: +SKIP
+    ...     queen.queue("orders").partition("customer-17").push({"order": 1})
+    ...     for message in queen.queue("orders").group("billing").batch(10).pop():
+    ...         queen.ack(message)
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        *,
+        url: str | None = None,
+        urls: Sequence[str] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._queen = Queen(servers, url=url, urls=urls, **options)
+        self._portal = Portal()
+        self.admin: Admin[Any] = Admin(self._ask)
+        """Administration: `queen.admin.list_queues()`."""
+
+    def _ask(self, method: str, path: str, body: Any, params: Mapping[str, Any] | None) -> Any:
+        return self._portal.run(lambda: self._queen._session.verbs.ask(method, path, body, params))
+
+    def queue(self, name: str | None = None) -> BlockingQueue:
+        """As `Queen.queue`."""
+        return BlockingQueue(self._portal, self._queen._session, name)
+
+    def transaction(self) -> BlockingTransaction:
+        """As `Queen.transaction`."""
+        return BlockingTransaction(self._portal, self._queen._session)
+
+    @overload
+    def ack(
+        self,
+        messages: Message,
+        status: bool | str = True,
+        context: Context | None = None,
+        *,
+        group: str | None = None,
+        error: str | None = None,
+    ) -> AckResult: ...
+
+    @overload
+    def ack(
+        self,
+        messages: Sequence[Message],
+        status: bool | str = True,
+        context: Context | None = None,
+        *,
+        group: str | None = None,
+        error: str | None = None,
+    ) -> list[AckResult]: ...
+
+    def ack(
+        self,
+        messages: Any,
+        status: bool | str = True,
+        context: Context | None = None,
+        *,
+        group: str | None = None,
+        error: str | None = None,
+    ) -> Any:
+        """As `Queen.ack`."""
+        return self._portal.run(lambda: self._queen.ack(messages, status, context, group=group, error=error))
+
+    @overload
+    def renew(self, what: Message | str, seconds: int = 60) -> RenewResult: ...
+
+    @overload
+    def renew(self, what: Sequence[Message], seconds: int = 60) -> list[RenewResult]: ...
+
+    def renew(self, what: Any, seconds: int = 60) -> Any:
+        """As `Queen.renew`."""
+        return self._portal.run(lambda: self._queen.renew(what, seconds))
+
+    def trace(
+        self, message: Message, data: Any, *, names: str | Sequence[str] = (), event_type: str = "info"
+    ) -> TraceResult:
+        """As `Queen.trace`."""
+        return self._portal.run(lambda: self._queen.trace(message, data, names=names, event_type=event_type))
+
+    def operation(self, operation_id: str) -> Operation:
+        """As `Queen.operation`."""
+        return self._portal.run(lambda: self._queen.operation(operation_id))
+
+    def wait_for_operation(self, operation_id: str) -> Operation:
+        """As `Queen.wait_for_operation`."""
+        return self._portal.run(lambda: self._queen.wait_for_operation(operation_id))
+
+    def delete_consumer_group(self, group: str, delete_metadata: bool = True) -> Json:
+        """As `Queen.delete_consumer_group`."""
+        return self._portal.run(lambda: self._queen.delete_consumer_group(group, delete_metadata))
+
+    def update_consumer_group_timestamp(self, group: str, timestamp: str) -> Json:
+        """As `Queen.update_consumer_group_timestamp`."""
+        return self._portal.run(lambda: self._queen.update_consumer_group_timestamp(group, timestamp))
+
+    def flush_all_buffers(self) -> None:
+        """As `Queen.flush_all_buffers`."""
+        self._portal.run(self._queen.flush_all_buffers)
+
+    def get_buffer_stats(self) -> BufferStats:
+        """As `Queen.get_buffer_stats`."""
+
+        async def stats() -> BufferStats:
+            return self._queen.get_buffer_stats()
+
+        return self._portal.run(stats)
+
+    def close(self) -> None:
+        """As `Queen.close`; the thread ends, too."""
+        if self._portal.closed:
+            return
+        try:
+            self._portal.run(self._queen.close)
+        finally:
+            self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

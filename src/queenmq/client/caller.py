@@ -1,0 +1,120 @@
+"""A request until it is answered: choosing the server, trying again, and reading the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from queenmq.client.errors import (
+    InvalidResponse,
+    NetworkError,
+    Overloaded,
+    QueenError,
+    RequestError,
+    Unavailable,
+    refusal,
+)
+from queenmq.client.options import ClientOptions
+from queenmq.client.retry import Retries
+from queenmq.client.servers import Servers
+from queenmq.client.transport import Reply, Request, Transport
+
+logger = logging.getLogger("queenmq.client")
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class Caller:
+    """Sends requests to whichever server works, and again if none does.
+
+    A request is encoded once, so every attempt carries the same bytes: the same transactionIds above all, by which the
+    server knows a repetition.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        transport: Transport,
+        servers: Servers,
+        sleep: Sleep = asyncio.sleep,
+        random: Random | None = None,
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._servers = servers
+        self._sleep = sleep
+        self._random = random or Random()  # noqa: S311 - jitter, not a secret
+
+    async def call(self, request: Request, read: Callable[[Reply], T]) -> T:
+        """What `read` makes of a 2xx answer.
+
+        Raises a RequestError at once for a 4xx; Unavailable, NetworkError or InvalidResponse when no attempt is left.
+        """
+        retries = Retries(self._options, self._random)
+        tried: set[str] = set()
+        uncertain = False
+        while True:
+            server = self._servers.choose(self._now(), tried)
+            if server is None:
+                tried.clear()
+                continue
+            try:
+                return await self._attempt(server, request, read, uncertain)
+            except RequestError:
+                self._servers.worked(server)
+                raise
+            except Overloaded as error:
+                self._servers.worked(server)
+                failure: QueenError = error
+            except (Unavailable, NetworkError, InvalidResponse) as error:
+                self._servers.failed(server, self._now())
+                tried.add(server)
+                uncertain = uncertain or not isinstance(error, NetworkError) or error.sent
+                failure = error
+            if uncertain and not request.repeatable:
+                raise failure
+            await self._pause(failure, retries, server, tried)
+
+    async def _attempt(self, server: str, request: Request, read: Callable[[Reply], T], uncertain: bool) -> T:
+        reply = await self._transport.send(server, request)
+        if reply.status >= 400:
+            raise refusal(reply.status, _error_body(reply.content), reply.retry_after_s)
+        if reply.status >= 300:
+            raise InvalidResponse(f"{server} answered {reply.status}, which is not of the contract")
+        try:
+            value = read(replace(reply, uncertain=uncertain))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidResponse(f"{server} answered what is not of the contract: {error}") from error
+        self._servers.worked(server)
+        return value
+
+    async def _pause(self, failure: QueenError, retries: Retries, server: str, tried: set[str]) -> None:
+        """Wait before the next attempt, unless another server has not been tried yet. Raises the failure at the end."""
+        if not isinstance(failure, Overloaded) and self._servers.has_other_than(tried):
+            logger.warning("%s; trying another server", failure)
+            return
+        delay = retries.delay_after(failure)
+        if delay is None:
+            raise failure
+        logger.warning("%s; trying again in %.1f s", failure, delay)
+        tried.clear()
+        await self._sleep(delay)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _error_body(content: bytes) -> Mapping[str, Any]:
+    try:
+        body = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    return body if isinstance(body, dict) else {}

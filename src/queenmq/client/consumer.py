@@ -1,0 +1,268 @@
+"""Consuming: workers that pop, hand over, renew leases meanwhile, and acknowledge.
+
+A worker survives outages: it tries again until it is stopped. What ends it early is a refusal (4xx), which would be the
+same the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, Unavailable
+from queenmq.client.models import Message
+from queenmq.client.push import finished
+from queenmq.client.renewal import Renewal
+from queenmq.client.session import Session
+from queenmq.client.verbs import to_ack
+
+logger = logging.getLogger("queenmq.client")
+
+RENEW_MILLIS = 10_000
+_EMPTY_PAUSE_S = 0.1
+_OUTAGE_PAUSE_S = 1.0
+_RELEASE_S = 2.0
+_LONGEST_ERROR = 2000
+
+Handler = Callable[[Message], object] | Callable[[list[Message]], object]
+Pop = Callable[[int, int], Awaitable[list[Message]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    concurrency: int = 1
+    batch: int = 1
+    group: str | None = None
+    wait_millis: int = 30_000
+    limit: int | None = None
+    idle_millis: int | None = None
+    each: bool = False
+    auto_ack: bool | None = None
+    renew_millis: int | None = RENEW_MILLIS
+    name: str = ""
+
+
+@dataclass(slots=True)
+class ConsumerStats:
+    """`refused` counts acknowledgements that the server did not take, because the lease was over."""
+
+    handled: int = 0
+    failed: int = 0
+    refused: int = 0
+
+
+class Consumer(Awaitable[ConsumerStats]):
+    """Await it to run it until it ends, or enter it as a context manager to run it meanwhile.
+
+    >>> async with queen.queue("orders").consume(handle) as consumer:  # doctest: +SKIP
+    ...     await something_else()
+    """
+
+    def __init__(
+        self, session: Session, pop: Pop, handler: Any, options: ConsumerOptions, signal: asyncio.Event | None = None
+    ) -> None:
+        self.stats = ConsumerStats()
+        self._session = session
+        self._pop = pop
+        self._handler = handler
+        self._options = options
+        self._signal = signal
+        self._stopping = asyncio.Event()
+        self._on_success: Callable[[Any, Any], object] | None = None
+        self._on_error: Callable[[Any, Exception], object] | None = None
+        self._running = self._run()
+        self._task: asyncio.Task[ConsumerStats] | None = None
+        self._workers: list[asyncio.Task[None]] = []
+
+    def on_success(self, callback: Callable[[Any, Any], object]) -> Self:
+        """Call with what the handler got and returned. Then acknowledging is up to the callbacks, unless
+        `auto_ack(True)` was said."""
+        self._on_success = callback
+        return self
+
+    def on_error(self, callback: Callable[[Any, Exception], object]) -> Self:
+        """Call with what the handler got and raised. Then acknowledging is up to the callbacks, as above."""
+        self._on_error = callback
+        return self
+
+    def stop(self) -> None:
+        """End soon: nothing new is popped, what is in hand is finished and acknowledged."""
+        self._stopping.set()
+
+    def cancel(self) -> None:
+        """End now: handlers are cancelled and what they had in hand is given back, without counting as an attempt."""
+        for worker in self._workers:
+            worker.cancel()
+
+    async def ended(self) -> None:
+        """Return when it has ended; not with its error, which goes to whoever awaits it."""
+        if self._workers:
+            await asyncio.wait(self._workers)
+
+    def __await__(self) -> Generator[Any, Any, ConsumerStats]:
+        return (self._running if self._task is None else self._task).__await__()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._running)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        await self
+
+    async def _run(self) -> ConsumerStats:
+        self._session.check_may_consume()
+        if self._signal is not None and self._signal.is_set():
+            return self.stats
+        self._session.consumers.add(self)
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self._options.concurrency)]
+        watcher = asyncio.create_task(self._watch())
+        try:
+            await self._until_all_end()
+        finally:
+            watcher.cancel()
+            self._session.consumers.discard(self)
+        return self.stats
+
+    async def _until_all_end(self) -> None:
+        """One worker that fails stops the others, which finish what they have. Raises the first failure."""
+        try:
+            await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
+            self.stop()
+            await asyncio.wait(self._workers)
+        except asyncio.CancelledError:
+            self.cancel()
+            await asyncio.wait(self._workers)
+            raise
+        # All of them are asked, or those whose error is not raised would complain that nobody wanted to know it.
+        errors = [worker.exception() for worker in self._workers if not worker.cancelled()]
+        for error in filter(None, errors):
+            raise error
+
+    async def _watch(self) -> None:
+        if self._signal is not None:
+            await self._signal.wait()
+            self.stop()
+
+    async def _work(self) -> None:
+        options, loop = self._options, asyncio.get_running_loop()
+        left = options.limit
+        last = loop.time()
+        while not self._stopping.is_set() and left != 0:
+            size = options.batch if left is None else min(options.batch, left)
+            wait_ms = self._wait_ms(loop.time() - last)
+            asked = loop.time()
+            messages = await self._poll(size, wait_ms)
+            if messages:
+                left = None if left is None else left - len(messages)
+                await self._take(messages)
+                last = loop.time()
+            elif options.idle_millis is not None and loop.time() - last >= options.idle_millis / 1000:
+                return
+            elif loop.time() - asked < _EMPTY_PAUSE_S:
+                # An empty answer that came at once would come at once again.
+                await self._pause(_EMPTY_PAUSE_S)
+
+    def _wait_ms(self, idle_s: float) -> int:
+        """How long the next poll may wait: not beyond the moment at which an idle worker ends."""
+        wait, idle = self._options.wait_millis, self._options.idle_millis
+        return wait if idle is None else max(1, min(wait, int(idle - idle_s * 1000) + 1))
+
+    async def _poll(self, size: int, wait_ms: int) -> list[Message]:
+        """Messages; none also when it is stopped or the servers are away."""
+        popping = asyncio.ensure_future(self._pop(size, wait_ms))
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((popping, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not popping.done():
+                popping.cancel()
+                await asyncio.wait((popping,))
+            return [] if popping.cancelled() else popping.result()
+        except (Unavailable, NetworkError, InvalidResponse) as error:
+            logger.warning("consuming %s: %s; going on", self._options.name, error)
+            await self._pause(_OUTAGE_PAUSE_S)
+            return []
+        finally:
+            stopped.cancel()
+            popping.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    async def _take(self, messages: list[Message]) -> None:
+        async with Renewal(self._session.verbs, messages, self._options.renew_millis) as renewal:
+            if self._options.batch > 1 and not self._options.each:
+                await self._hand_over(messages, messages)
+                return
+            given_up: set[str] = set()
+            for message in messages:
+                # After a failure the lease of its partition is over: the rest of it comes again, in order.
+                if message.partition_id in given_up or renewal.lost:
+                    continue
+                if not await self._hand_over(message, [message]):
+                    given_up.add(message.partition_id)
+
+    async def _hand_over(self, given: Any, messages: list[Message]) -> bool:
+        """Call the handler and acknowledge; whether it worked."""
+        try:
+            result = await finished(self._handler(given))
+        except asyncio.CancelledError:
+            await self._release(messages)
+            raise
+        except Exception as error:
+            logger.info("consuming %s: the handler failed", self._options.name, exc_info=error)
+            self.stats.failed += len(messages)
+            if self._on_error is not None:
+                await finished(self._on_error(given, error))
+            await self._ack(messages, "failed", _text(error))
+            return False
+        self.stats.handled += len(messages)
+        if self._on_success is not None:
+            await finished(self._on_success(given, result))
+        await self._ack(messages, "completed", None)
+        return True
+
+    @property
+    def _acks(self) -> bool:
+        if self._options.auto_ack is not None:
+            return self._options.auto_ack
+        return self._on_success is None and self._on_error is None
+
+    async def _ack(self, messages: Sequence[Message], status: str, error: str | None) -> None:
+        if not self._acks:
+            return
+        try:
+            results = await self._session.verbs.ack([to_ack(m, status, error) for m in messages], self._group(messages))
+        except QueenError as failure:
+            # The lease ends by itself, and the messages come again.
+            logger.warning("consuming %s: not acknowledged: %s", self._options.name, failure)
+            self.stats.refused += len(messages)
+            return
+        refused = [result for result in results if not result.success]
+        if refused:
+            logger.warning("consuming %s: %d acks refused: %s", self._options.name, len(refused), refused[0].error)
+            self.stats.refused += len(refused)
+
+    async def _release(self, messages: Sequence[Message]) -> None:
+        try:
+            async with asyncio.timeout(_RELEASE_S):
+                await self._ack(messages, "retry", None)
+        except TimeoutError:
+            logger.warning("consuming %s: %d messages could not be given back", self._options.name, len(messages))
+
+    def _group(self, messages: Sequence[Message]) -> str | None:
+        return self._options.group or messages[0].consumer_group or None
+
+
+def _text(error: Exception) -> str:
+    return (str(error) or type(error).__name__).replace("\0", "")[:_LONGEST_ERROR]

@@ -1,0 +1,187 @@
+"""Every error that the client raises on purpose.
+
+QueenError                     one root; `code` is stable, the message is for people
+├── ResponseError              the server answered and refused; `status`, `code`, `field`, `body`
+│   ├── RequestError           4xx: the caller must change something; never retried
+│   │   ├── InvalidRequest     400  a field is missing, of the wrong type or out of range
+│   │   ├── Unauthenticated    401  no token, or one that does not verify
+│   │   ├── Forbidden          403  the token's role is not enough
+│   │   ├── NotFound           404  the named thing does not exist
+│   │   ├── Conflict           409  the request contradicts what is stored
+│   │   └── TooLarge           413  the body or its number of items is over the limit
+│   └── Unavailable            the same request may succeed later; raised when the retries are used up
+│       ├── Overloaded         429  a bound is reached; `retry_after_s` says when to come back
+│       └── ServerFailed       408 and 5xx
+├── NetworkError               no answer came: refused, cut, or too slow; raised when the retries are used up
+├── InvalidResponse            an answer came that is not of the contract; raised when the retries are used up
+├── InvalidPayload             the payload cannot be written as JSON; nothing was sent
+├── PushFailed                 the server refused items one by one; `results` has all of them
+├── TransactionFailed          the transaction was not applied (`uncertain`: unless an earlier attempt was)
+├── OperationFailed            a queued operation ended without success
+│   └── OperationTimeout       it has not ended yet; ask again with its id
+├── BufferNotFlushed           messages are left in a client-side buffer; `count` says how many
+└── ClientClosed               the client was used after it was closed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from queenmq.client.models import PushResult
+
+
+class QueenError(Exception):
+    code: str = "client_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ResponseError(QueenError):
+    """The server's refusal. `code` and `field` are what its body says."""
+
+    default_code: ClassVar[str] = "refused"
+
+    def __init__(self, status: int, message: str, body: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body: Mapping[str, Any] = body or {}
+        code, field = self.body.get("code"), self.body.get("field")
+        self.code = code if isinstance(code, str) else self.default_code
+        self.field = field if isinstance(field, str) else None
+
+
+class RequestError(ResponseError):
+    default_code = "bad_request"
+
+
+class InvalidRequest(RequestError):
+    default_code = "invalid_request"
+
+
+class Unauthenticated(RequestError):
+    default_code = "unauthenticated"
+
+
+class Forbidden(RequestError):
+    default_code = "forbidden"
+
+
+class NotFound(RequestError):
+    default_code = "not_found"
+
+
+class Conflict(RequestError):
+    default_code = "conflict"
+
+
+class TooLarge(RequestError):
+    default_code = "too_large"
+
+
+class Unavailable(ResponseError):
+    default_code = "unavailable"
+
+
+class ServerFailed(Unavailable):
+    default_code = "server_failed"
+
+
+class Overloaded(Unavailable):
+    default_code = "overloaded"
+
+    def __init__(
+        self, status: int, message: str, body: Mapping[str, Any] | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(status, message, body)
+        self.retry_after_s = retry_after_s
+
+
+class NetworkError(QueenError):
+    """`sent` is False if the server cannot have seen the request."""
+
+    code = "network_error"
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class InvalidResponse(QueenError):
+    code = "invalid_response"
+
+
+class InvalidPayload(QueenError, ValueError):
+    code = "invalid_payload"
+
+
+class PushFailed(QueenError):
+    """Items that the server refused; the others of the same push are stored."""
+
+    code = "push_failed"
+
+    def __init__(self, results: Sequence[PushResult]) -> None:
+        refused = [result for result in results if result.status == "failed"]
+        super().__init__(refused[0].error or "the push was refused" if refused else "the push was refused")
+        self.results = list(results)
+
+
+class TransactionFailed(QueenError):
+    """`uncertain`: an earlier attempt got no answer and may be the one that was applied."""
+
+    code = "transaction_failed"
+
+    def __init__(self, message: str, *, uncertain: bool = False) -> None:
+        super().__init__(message)
+        self.uncertain = uncertain
+
+
+class OperationFailed(QueenError):
+    code = "operation_failed"
+
+    def __init__(self, message: str, operation_id: str) -> None:
+        super().__init__(message)
+        self.operation_id = operation_id
+
+
+class OperationTimeout(OperationFailed):
+    code = "operation_timeout"
+
+
+class BufferNotFlushed(QueenError):
+    code = "buffer_not_flushed"
+
+    def __init__(self, message: str, count: int) -> None:
+        super().__init__(message)
+        self.count = count
+
+
+class ClientClosed(QueenError):
+    code = "client_closed"
+
+    def __init__(self, message: str = "the client is closed") -> None:
+        super().__init__(message)
+
+
+_BY_STATUS: dict[int, type[RequestError]] = {
+    400: InvalidRequest,
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+}
+
+
+def refusal(status: int, body: Mapping[str, Any], retry_after_s: float | None) -> ResponseError:
+    """The error for an answer of 4xx or 5xx."""
+    text = body.get("error")
+    message = text if isinstance(text, str) and text else f"the server answered {status}"
+    if status == 429:
+        return Overloaded(status, message, body, retry_after_s)
+    if status == 408 or status >= 500:
+        return ServerFailed(status, message, body)
+    return _BY_STATUS.get(status, RequestError)(status, message, body)

@@ -1,0 +1,109 @@
+"""The options of a client: what they are called, their defaults, and which values make sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ssl import SSLContext
+from typing import Literal, TypedDict
+from urllib.parse import urlsplit
+
+DEFAULT_URL = "http://127.0.0.1:6632"
+
+Token = str | Callable[[], str]
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of `Queen` and `BlockingQueen`; `ClientOptions` says what they mean."""
+
+    bearer_token: Token | None
+    headers: Mapping[str, str]
+    timeout_millis: int
+    connect_timeout_millis: int
+    retry_attempts: int
+    retry_delay_millis: int
+    retry_on_429: bool
+    retry_attempts_429: int
+    honor_retry_after: bool
+    max_retry_delay: int
+    queued_operation_behavior: Literal["return", "poll"]
+    poll_timeout_millis: int
+    load_balancing: Literal["failover", "round-robin"]
+    server_cooldown_millis: int
+    max_connections: int
+    close_timeout_millis: int
+    ssl_context: SSLContext | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Times are in milliseconds."""
+
+    bearer_token: Token | None = field(default=None, repr=False)
+    """Sent as `Authorization: Bearer …`; a function is asked for every request, so that tokens can be renewed."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with every request."""
+    timeout_millis: int = 30_000
+    """How long an attempt may take; a long poll gets its own waiting time and 5 s more."""
+    connect_timeout_millis: int = 5_000
+    retry_attempts: int = 5
+    """How often a request is tried, on every server, when the network or the server (5xx) fails."""
+    retry_delay_millis: int = 200
+    """The pause after the first failure; it doubles with every further one and is jittered."""
+    retry_on_429: bool = True
+    retry_attempts_429: int = 10
+    """How often a request is tried while the server answers 429."""
+    honor_retry_after: bool = True
+    """Wait as long as the server says in `Retry-After`, instead of the doubling pause."""
+    max_retry_delay: int = 30_000
+    """No pause is longer than this, whatever the server says."""
+    queued_operation_behavior: Literal["return", "poll"] = "return"
+    """What a 202 is to a caller: a result that says `accepted`, or something to wait for."""
+    poll_timeout_millis: int = 30_000
+    """How long "poll" waits before it raises OperationTimeout."""
+    load_balancing: Literal["failover", "round-robin"] = "failover"
+    """Use the first server that works, in the order given, or all that work in turn."""
+    server_cooldown_millis: int = 5_000
+    """How long a server that failed is left alone before one request tries it again."""
+    max_connections: int = 1_000
+    close_timeout_millis: int = 30_000
+    """How long `close` waits for handlers that are at work."""
+    ssl_context: SSLContext | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_millis", "connect_timeout_millis", "retry_attempts", "retry_attempts_429"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("retry_delay_millis", "max_retry_delay", "poll_timeout_millis", "close_timeout_millis"):
+            _at_least(name, getattr(self, name), 0)
+        _at_least("server_cooldown_millis", self.server_cooldown_millis, 0)
+        _at_least("max_connections", self.max_connections, 1)
+        if self.queued_operation_behavior not in ("return", "poll"):
+            raise ValueError("queued_operation_behavior must be 'return' or 'poll'")
+        if self.load_balancing not in ("failover", "round-robin"):
+            raise ValueError("load_balancing must be 'failover' or 'round-robin'")
+
+    def token(self) -> str | None:
+        return self.bearer_token() if callable(self.bearer_token) else self.bearer_token
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}")
+
+
+def server_urls(
+    servers: str | Sequence[str] | None, url: str | None = None, urls: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """The servers in order, without trailing slashes and without repetitions."""
+    given: list[str] = []
+    for some in (servers, url, urls):
+        given += [some] if isinstance(some, str) else some or ()
+    cleaned = tuple(dict.fromkeys(one.rstrip("/") for one in given)) or (DEFAULT_URL,)
+    for one in cleaned:
+        parts = urlsplit(one)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not the URL of a server: {one!r}")
+        if parts.username is not None or parts.query or parts.fragment:
+            # Not shown: it may be a secret. URLs are logged.
+            raise ValueError("the URL of a server has no user, query or fragment; a token goes into bearer_token")
+    return cleaned

@@ -1,0 +1,291 @@
+"""The fluent grammar: `queen.queue("orders").partition("eu").group("billing").batch(10).pop()`.
+
+`QueueSpec` gathers what is said; the verbs that do something are in `Queue`, and in the blocking twin.
+A word changes the builder and returns it; a verb takes what has been said up to then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from queenmq.client.buffer import BufferLimits
+from queenmq.client.consumer import RENEW_MILLIS, Consumer, ConsumerOptions, Handler
+from queenmq.client.dead_letters import DeadLetterQuery
+from queenmq.client.models import DEFAULT_PARTITION, Json, Message, to_push_items
+from queenmq.client.push import Push
+from queenmq.client.session import Session
+from queenmq.client.verbs import path_of
+
+_DEFAULT_WAIT_MS = 30_000
+
+
+@dataclass(slots=True)
+class Said:
+    """Everything that the words of the grammar can say."""
+
+    queue: str | None = None
+    partition: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+    config: Json = field(default_factory=dict)
+    buffer: BufferLimits | None = None
+    group: str | None = None
+    batch: int = 1
+    partitions: int = 1
+    wait: bool = True
+    wait_ms: int = _DEFAULT_WAIT_MS
+    auto_ack: bool | None = None
+    commit_on_delivery: bool = False
+    subscription_mode: str | None = None
+    subscription_from: str | None = None
+    consumer: ConsumerOptions = field(default_factory=ConsumerOptions)
+
+    def path(self) -> str:
+        """Where a pop goes: a partition, a queue, or every queue of a namespace and task."""
+        if self.queue is None:
+            return "/api/v1/pop"
+        pop = ("api", "v1", "pop", "queue", self.queue)
+        return path_of(*pop) if self.partition is None else path_of(*pop, "partition", self.partition)
+
+    def params(self, *, consume_at_delivery: bool) -> Json:
+        return {
+            "batch": self.batch,
+            "wait": self.wait,
+            "timeout": self.wait_ms if self.wait else None,
+            "consumerGroup": self.group,
+            "partitions": self.partitions if self.partitions > 1 else None,
+            "autoAck": True if consume_at_delivery else None,
+            "subscriptionMode": self.subscription_mode,
+            "subscriptionFrom": self.subscription_from,
+            "namespace": self.namespace if self.queue is None else None,
+            "task": self.task if self.queue is None else None,
+        }
+
+
+class QueueSpec:
+    def __init__(self, session: Session, name: str | None = None, said: Said | None = None) -> None:
+        self._session = session
+        self._said = said or Said(queue=name)
+
+    # What it is
+
+    def namespace(self, name: str) -> Self:
+        """For `create`: the namespace of the queue. For a pop without a queue: pop from all queues of it."""
+        self._said.namespace = name
+        return self
+
+    def task(self, name: str) -> Self:
+        """As `namespace`, with the task."""
+        self._said.task = name
+        return self
+
+    def config(self, options: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Options for `create`, in either spelling: `lease_time=60` or `{"leaseTime": 60}`."""
+        given = {**(options or {}), **more}
+        self._said.config = {_camel(name): value for name, value in given.items()}
+        return self
+
+    def partition(self, name: str) -> Self:
+        """The lane of the queue to push to (`Default` if none is named) or to pop from (any)."""
+        self._said.partition = name
+        return self
+
+    def buffer(
+        self,
+        options: Mapping[str, int] | None = None,
+        *,
+        message_count: int | None = None,
+        time_millis: int | None = None,
+    ) -> Self:
+        """Push through the client-side buffer of this partition, which is sent when it is full or old enough.
+
+        A message counts as pushed only when the buffer has been sent: `flush_buffer`, `flush_all_buffers` and `close`
+        say what went wrong. Also `max_size`: how many messages may wait before a push has to.
+        """
+        given = dict(options or {})
+        if message_count is not None:
+            given["message_count"] = message_count
+        if time_millis is not None:
+            given["time_millis"] = time_millis
+        self._said.buffer = BufferLimits(**given)
+        return self
+
+    # How it is read
+
+    def group(self, name: str) -> Self:
+        """Read as this consumer group; without one, all readers share the queue."""
+        self._said.group = name
+        return self
+
+    def subscription_mode(self, mode: str) -> Self:
+        """Where a group starts that is new to the queue: `all` or `new`."""
+        self._said.subscription_mode = mode
+        return self
+
+    def subscription_from(self, moment: str) -> Self:
+        """Where a group starts that is new to the queue: `now`, or an ISO 8601 timestamp."""
+        self._said.subscription_from = moment
+        return self
+
+    def batch(self, size: int) -> Self:
+        """At most so many messages at once. A handler gets a list if it is more than one, unless `each` is said."""
+        self._said.batch = _positive("batch", size)
+        return self
+
+    def partitions(self, count: int) -> Self:
+        """At most so many partitions at once, all under one lease."""
+        self._said.partitions = _positive("partitions", count)
+        return self
+
+    def wait(self, enabled: bool = True) -> Self:
+        """Whether to wait for a message if there is none (the default), or to come back with nothing."""
+        self._said.wait = enabled
+        return self
+
+    def timeout_millis(self, millis: int) -> Self:
+        """How long to wait for a message, at the server."""
+        self._said.wait_ms = _positive("timeout_millis", millis)
+        return self
+
+    def auto_ack(self, enabled: bool = True) -> Self:
+        """`consume`: whether the client acknowledges after the handler (the default). `pop`: consume at delivery."""
+        self._said.auto_ack = enabled
+        return self
+
+    def commit_on_delivery(self, enabled: bool = True) -> Self:
+        """Messages are finished when they are delivered: at most once, no lease, nothing to acknowledge."""
+        self._said.commit_on_delivery = enabled
+        return self
+
+    # How it is consumed
+
+    def concurrency(self, count: int) -> Self:
+        """So many workers, each with its own batch. Two never have the same partition of a group at once."""
+        return self._consumer(concurrency=_positive("concurrency", count))
+
+    def limit(self, count: int) -> Self:
+        """Each worker ends after so many messages."""
+        return self._consumer(limit=_positive("limit", count))
+
+    def idle_millis(self, millis: int) -> Self:
+        """A worker ends when nothing came for so long."""
+        return self._consumer(idle_millis=_positive("idle_millis", millis))
+
+    def each(self) -> Self:
+        """Hand over and acknowledge the messages of a batch one by one."""
+        return self._consumer(each=True)
+
+    def renew_lease(self, enabled: bool = True, interval_millis: int | None = None) -> Self:
+        """Whether to renew leases while a handler works (the default), and how often (10 s).
+
+        The interval must be shorter than the queue's `leaseTime`.
+        """
+        interval = RENEW_MILLIS if interval_millis is None else interval_millis
+        return self._consumer(renew_millis=_positive("interval_millis", interval) if enabled else None)
+
+    def _consumer(self, **changes: Any) -> Self:
+        self._said.consumer = replace(self._said.consumer, **changes)
+        return self
+
+    def _name(self) -> str:
+        if self._said.queue is None:
+            raise ValueError("name a queue first: queen.queue(name)")
+        return self._said.queue
+
+    def _of(self, group: str | None) -> tuple[str | None, str | None, str | None]:
+        """Of which queue, group and partition the dead letters are meant."""
+        return self._said.queue, group or self._said.group, self._said.partition
+
+
+class Queue(QueueSpec):
+    """A queue of an asynchronous client."""
+
+    async def create(self) -> Json:
+        """Create the queue, or replace all of its options: what is not in `config` returns to its default."""
+        body: Json = {"queue": self._name(), "options": self._said.config}
+        body |= {"namespace": self._said.namespace, "task": self._said.task}
+        answer: Json = await self._session.verbs.ask("POST", "/api/v1/configure", body)
+        return answer
+
+    async def delete(self) -> Json:
+        """Delete the queue with everything in it."""
+        path = path_of("api", "v1", "resources", "queues", self._name())
+        answer: Json = await self._session.verbs.ask("DELETE", path)
+        return answer
+
+    def push(self, items: Any) -> Push:
+        """Push one item or a list of them, in order; await it for one result per item.
+
+        An item is a payload (any JSON), a dict with `data` and perhaps `transactionId` and `traceId`, or an `Item`.
+
+        >>> await queen.queue("orders").partition("customer-17").push({"order": 1})  # doctest: +SKIP
+        >>> await queen.queue("orders").push([Item({"order": 2}, transaction_id="order-2")])  # doctest: +SKIP
+
+        Raises PushFailed if the server refuses items one by one, unless `.on_error(…)` takes them.
+        """
+        self._session.check_open()
+        queue, partition = self._name(), self._said.partition or DEFAULT_PARTITION
+        given = to_push_items(items, queue, partition)
+        limits = self._said.buffer
+        if limits is not None:
+            return Push(lambda: self._session.buffers.add(queue, partition, limits, given))
+        return Push(lambda: self._session.verbs.push(given))
+
+    async def pop(self) -> list[Message]:
+        """The next messages under a lease; an empty list if none came in time.
+
+        Acknowledge each with `queen.ack`, or it is delivered again when the lease ends.
+        """
+        self._session.check_open()
+        said = self._said
+        params = said.params(consume_at_delivery=said.commit_on_delivery or said.auto_ack is True)
+        return await self._session.verbs.pop(said.path(), params, said.wait_ms if said.wait else None)
+
+    def consume(self, handler: Handler, *, signal: asyncio.Event | None = None) -> Consumer:
+        """Call `handler` for every message (or list of them) that comes; await it to run until it ends.
+
+        It ends when `limit` or `idle_millis` says so, when `signal` is set, when `stop()` is called on it, or when the
+        client is closed. Whatever a worker has in hand is finished and acknowledged first. What the handler raises
+        becomes a `failed` acknowledgement, so the messages come again until they are dead letters.
+
+        >>> await queen.queue("orders").group("billing").batch(20).concurrency(4).consume(bill)  # doctest: +SKIP
+        """
+        self._session.check_open()
+        said = replace(self._said)
+
+        async def pop(size: int, wait_ms: int) -> list[Message]:
+            now = replace(said, batch=size, wait_ms=wait_ms)
+            params = now.params(consume_at_delivery=said.commit_on_delivery)
+            return await self._session.verbs.pop(now.path(), params, wait_ms if now.wait else None)
+
+        options = replace(
+            said.consumer,
+            batch=said.batch,
+            group=said.group,
+            wait_millis=said.wait_ms if said.wait else 0,
+            auto_ack=False if said.commit_on_delivery else said.auto_ack,
+            name=said.queue or f"{said.namespace or '*'}/{said.task or '*'}",
+        )
+        return Consumer(self._session, pop, handler, options, signal)
+
+    async def flush_buffer(self) -> None:
+        """Send what is in the buffer of this partition. Raises what the server refused, or BufferNotFlushed."""
+        await self._session.buffers.flush(self._name(), self._said.partition or DEFAULT_PARTITION)
+
+    def dlq(self, group: str | None = None) -> DeadLetterQuery:
+        """The dead letters of the queue, perhaps of one group and partition: `.dlq("billing").limit(10).get()`."""
+        return DeadLetterQuery(self._session, *self._of(group))
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1")
+    return value

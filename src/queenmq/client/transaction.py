@@ -1,0 +1,124 @@
+"""Transactions: pushes and acks that are applied together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from queenmq.client.errors import QueenError, TransactionFailed
+from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TransactionResult, to_items, to_push_item
+from queenmq.client.session import Session
+
+Steps = TypeVar("Steps", bound="TransactionSteps")
+
+
+class EmptyTransaction(QueenError, ValueError):
+    code = "empty_transaction"
+
+
+class TransactionSteps:
+    """The steps of a transaction, in order. The transactionIds of its pushes are made when a step is added."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._operations: list[Json] = []
+        self._leases: dict[str, None] = {}
+        self._own_ids: set[str] = set()
+
+    def ack(
+        self,
+        messages: Message | Sequence[Message],
+        status: str = "completed",
+        context: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        error: str | None = None,
+    ) -> Self:
+        """Acknowledge messages: `completed`, or `failed` and `dlq`, which both make dead letters at once."""
+        said = context or {}
+        for message in [messages] if isinstance(messages, Message) else messages:
+            operation = {
+                "type": "ack",
+                "transactionId": message.transaction_id,
+                "partitionId": message.partition_id,
+                "status": status,
+                "consumerGroup": group or said.get("group") or said.get("consumer_group") or message.consumer_group,
+                "leaseId": message.lease_id,
+                "error": error or said.get("error"),
+            }
+            self._operations.append({name: value for name, value in operation.items() if value})
+            if message.lease_id:
+                self._leases[message.lease_id] = None
+        return self
+
+    def queue(self, name: str) -> TransactionQueue[Self]:
+        """Where the next push goes: `.queue("b").partition("eu").push(items)`."""
+        return TransactionQueue(self, name)
+
+    def add_push(self, queue: str, partition: str, items: Any) -> None:
+        """Push items to a partition; `.queue(…).partition(…).push(…)` says the same."""
+        given = to_items(items)
+        pushed = [to_push_item(item, queue, partition) for item in given]
+        if pushed:
+            self._operations.append({"type": "push", "items": pushed})
+        pairs = zip(given, pushed, strict=True)
+        self._own_ids |= {push.transaction_id for item, push in pairs if item.transaction_id is None}
+
+    async def _commit(self) -> TransactionResult:
+        if not self._operations:
+            raise EmptyTransaction("Transaction has no operations to commit")
+        result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases))
+        if result.success:
+            return result
+        refusal = result.error or "the transaction was refused"
+        if uncertain and self._is_repetition(refusal):
+            return TransactionResult(success=True, transaction_id=result.transaction_id, repeated=True)
+        raise TransactionFailed(refusal, uncertain=uncertain)
+
+    def _is_repetition(self, refusal: str) -> bool:
+        """Whether a transactionId is in use that only this transaction can have brought there."""
+        return any(own in refusal for own in self._own_ids)
+
+
+class TransactionQueue(Generic[Steps]):
+    """A queue as the target of a push within a transaction; `push` leads back to the transaction."""
+
+    def __init__(self, steps: Steps, name: str) -> None:
+        self._steps = steps
+        self._name = name
+        self._partition = DEFAULT_PARTITION
+
+    def partition(self, name: str) -> Self:
+        self._partition = name
+        return self
+
+    def push(self, items: Any) -> Steps:
+        """One item or a list, as `Queue.push` takes them. Here a transactionId that is in use fails the whole."""
+        self._steps.add_push(self._name, self._partition, items)
+        return self._steps
+
+
+class Transaction(TransactionSteps):
+    """Commit it, or use it as a context manager, which commits unless an exception leaves it.
+
+    >>> async with queen.transaction() as transaction:  # doctest: +SKIP
+    ...     transaction.ack(message).queue("results").push({"sum": 4})
+    """
+
+    async def commit(self) -> TransactionResult:
+        """Apply all steps. Raises TransactionFailed if nothing was applied.
+
+        It is repeated when an answer is lost, and never applied twice. If it pushes something without a transactionId
+        of yours, the repetition tells what happened; otherwise the error has `uncertain` set.
+        """
+        return await self._commit()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.commit()

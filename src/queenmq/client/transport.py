@@ -1,0 +1,113 @@
+"""The only module that opens sockets: one attempt of one request. Foreign exceptions become ours here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+
+import aiohttp
+from yarl import URL
+
+from queenmq.client.errors import ClientClosed, NetworkError
+from queenmq.client.options import ClientOptions
+from queenmq.client.retry import parse_retry_after
+
+# Shorter than what servers keep idle connections, so that a request rarely meets one that is being closed.
+_KEEPALIVE_S = 8.0
+_PIECEMEAL = 512 * 1024
+_JSON = {"Content-Type": "application/json", "Accept": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent, in every attempt the same. `repeatable`: carrying it out twice does no harm."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    timeout_s: float | None = None
+    repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer. `uncertain`: an earlier attempt got none, or a 5xx, and may have been carried out all the same."""
+
+    status: int
+    content: bytes
+    retry_after_s: float | None = None
+    uncertain: bool = False
+
+
+class Transport:
+    """A pool of keep-alive connections to all servers. It is opened by the first request."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def send(self, server: str, request: Request) -> Reply:
+        """One attempt. Raises NetworkError if no whole answer came in time."""
+        session = self._opened()
+        try:
+            async with session.request(
+                request.method,
+                URL(server + request.path, encoded=True),
+                data=_data(request.body),
+                headers=self._headers(),
+                timeout=self._timeout(request),
+                allow_redirects=False,
+            ) as response:
+                content = await response.read()
+                wait = parse_retry_after(response.headers.get("Retry-After"))
+                return Reply(response.status, content, wait)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise NetworkError(f"no connection to {server}: {_told(error)}", sent=False) from error
+        except TimeoutError as error:
+            raise NetworkError(f"no answer from {server} in time (timed out)", sent=True) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise NetworkError(f"the connection to {server} broke: {_told(error)}", sent=True) from error
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise ClientClosed
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=self._options.max_connections,
+                keepalive_timeout=_KEEPALIVE_S,
+                ssl=self._options.ssl_context or True,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=_JSON | dict(self._options.headers),
+            )
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        token = self._options.token()
+        return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def _timeout(self, request: Request) -> aiohttp.ClientTimeout:
+        total = request.timeout_s or self._options.timeout_millis / 1000
+        return aiohttp.ClientTimeout(total=total, sock_connect=self._options.connect_timeout_millis / 1000)
+
+
+def _data(body: bytes | None) -> bytes | BytesIO | None:
+    # Large bodies in pieces, so that sending one does not hold up the event loop.
+    return BytesIO(body) if body is not None and len(body) > _PIECEMEAL else body
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__

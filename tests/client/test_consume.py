@@ -1,0 +1,318 @@
+"""Consuming from a real server: order, workers, failures, leases, and the end of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import defaultdict
+from typing import Any
+
+import asyncpg
+import jwt
+import pytest
+from integration.queen import expire_leases, leases, parked, until
+
+from queenmq.client import ClientClosed, Forbidden, Message, Queen
+from queenmq.config import Settings
+from queenmq.server import Server
+
+SECRET = "a secret of more than thirty-two bytes"
+
+
+async def is_empty(queen: Queen, queue: str, group: str | None = None) -> bool:
+    builder = queen.queue(queue).wait(False)
+    return await (builder.group(group) if group else builder).pop() == []
+
+
+async def test_one_by_one_in_order(queen: Queen) -> None:
+    await queen.queue("q").push(list(range(20)))
+    seen: list[Any] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.data)
+
+    stats = await queen.queue("q").limit(20).consume(handle)
+    assert seen == list(range(20))
+    assert (stats.handled, stats.failed, stats.refused) == (20, 0, 0)
+    assert await is_empty(queen, "q")
+
+
+async def test_batches_and_plain_functions(queen: Queen) -> None:
+    await queen.queue("q").push(list(range(25)))
+    seen: list[list[Any]] = []
+    await queen.queue("q").batch(10).limit(25).consume(lambda messages: seen.append([m.data for m in messages]))
+    assert seen == [list(range(10)), list(range(10, 20)), list(range(20, 25))]
+    assert await is_empty(queen, "q")
+
+
+async def test_a_limit_is_never_overstepped(queen: Queen) -> None:
+    await queen.queue("q").push(list(range(10)))
+    seen: list[Any] = []
+    await queen.queue("q").batch(4).each().limit(6).consume(lambda message: seen.append(message.data))
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert [message.data for message in await queen.queue("q").batch(10).pop()] == [6, 7, 8, 9]
+
+
+async def test_workers_share_partitions_but_never_one(queen: Queen) -> None:
+    names = [f"p{n}" for n in range(6)]
+    for name in names:
+        await queen.queue("q").partition(name).push(list(range(40)))
+    seen: dict[str, list[Any]] = defaultdict(list)
+    busy: list[str] = []
+    together, most, done = [], 0, asyncio.Event()
+
+    async def handle(messages: list[Message]) -> None:
+        nonlocal most
+        name = messages[0].partition
+        together.extend(other for other in busy if other == name)
+        busy.append(name)
+        most = max(most, len(busy))
+        await queen.queue("other").push("work")
+        seen[name] += [message.data for message in messages]
+        busy.remove(name)
+        if sum(map(len, seen.values())) == 240:
+            done.set()
+
+    await queen.queue("q").concurrency(8).batch(7).consume(handle, signal=done)
+    assert dict(seen) == {name: list(range(40)) for name in names}
+    assert not together
+    assert most > 1
+
+
+async def test_an_idle_consumer_ends_by_itself(queen: Queen) -> None:
+    await queen.queue("q").push([1, 2])
+    seen: list[Any] = []
+    async with asyncio.timeout(10):
+        await queen.queue("q").batch(5).idle_millis(300).consume(lambda ms: seen.extend(m.data for m in ms))
+    assert seen == [1, 2]
+
+
+async def test_what_a_handler_raises_becomes_a_failed_ack(queen: Queen) -> None:
+    await queen.queue("q").config(retry_limit=1, retry_delay=20).create()
+    await queen.queue("q").push(["bad", "good"])
+    attempts: list[tuple[Any, int]] = []
+
+    async def handle(message: Message) -> None:
+        attempts.append((message.data, message.retry_count))
+        if message.data == "bad":
+            raise RuntimeError("no \0good")
+
+    stats = await queen.queue("q").group("g").limit(3).consume(handle)
+    assert attempts == [("bad", 0), ("bad", 1), ("good", 0)]
+    assert (stats.handled, stats.failed, stats.refused) == (1, 2, 0)
+    found = await queen.queue("q").dlq("g").get()
+    assert (found.total, [(dead.data, dead.error_message) for dead in found]) == (1, [("bad", "no good")])
+
+
+async def test_after_a_failure_the_rest_of_its_partition_comes_again_in_order(queen: Queen) -> None:
+    await queen.queue("q").config(retry_delay=20).create()
+    for name in ("a", "b"):
+        await queen.queue("q").partition(name).push([f"{name}{n}" for n in range(4)])
+    handled: list[str] = []
+    failed: list[str] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.data == "a1" and not failed:
+            failed.append("a1")
+            raise RuntimeError("not yet")
+        handled.append(message.data)
+        if len(handled) == 8:
+            done.set()
+
+    stats = await queen.queue("q").batch(8).partitions(2).each().consume(handle, signal=done)
+    assert sorted(handled) == [f"{name}{n}" for name in "ab" for n in range(4)]
+    assert [data for data in handled if data[0] == "a"] == ["a0", "a1", "a2", "a3"]
+    assert stats.refused == 0
+    assert await is_empty(queen, "q")
+
+
+async def test_acknowledging_by_hand_and_in_a_transaction(queen: Queen) -> None:
+    await queen.queue("q").push([1, 2, 3])
+
+    async def handle(messages: list[Message]) -> None:
+        doubled = [2 * message.data for message in messages]
+        await queen.transaction().ack(messages).queue("sink").push(doubled).commit()
+
+    await queen.queue("q").group("g").batch(2).auto_ack(False).limit(3).consume(handle)
+    assert await is_empty(queen, "q", "g")
+    assert [message.data for message in await queen.queue("sink").batch(5).pop()] == [2, 4, 6]
+
+
+async def test_callbacks_take_over_acknowledging(queen: Queen) -> None:
+    await queen.queue("q").config(retry_limit=0).create()
+    await queen.queue("q").push(["good", "bad"])
+
+    async def handle(message: Message) -> str:
+        if message.data == "bad":
+            raise RuntimeError("no good")
+        return "fine"
+
+    async def on_success(message: Message, result: str) -> None:
+        assert result == "fine"
+        assert (await queen.ack(message)).success
+
+    async def on_error(message: Message, error: Exception) -> None:
+        assert (await queen.ack(message, False, error=str(error))).dlq
+
+    await queen.queue("q").limit(2).consume(handle).on_success(on_success).on_error(on_error)
+    assert await is_empty(queen, "q")
+
+
+async def test_commit_on_delivery_needs_no_acks(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.queue("q").push([1, 2])
+    seen: list[Any] = []
+    consumer = queen.queue("q").commit_on_delivery().batch(2).limit(2)
+    await consumer.consume(lambda messages: seen.extend(m.lease_id for m in messages))
+    assert seen == ["", ""]
+    assert await leases(sql) == 0
+    assert await is_empty(queen, "q")
+
+
+async def test_leases_are_renewed_while_a_handler_works(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.queue("q").config(lease_time=30).create()
+    await queen.queue("q").push([1, 2])
+    left = "SELECT extract(epoch FROM lease_expires_at - clock_timestamp()) FROM queen.partition_consumers"
+
+    async def handle(message: Message) -> None:
+        async def renewed() -> bool:
+            return await sql.fetchval(left) > 40
+
+        await until(renewed)
+
+    stats = await queen.queue("q").renew_lease(True, 50).limit(1).consume(handle)
+    assert (stats.handled, stats.refused) == (1, 0)
+    assert [message.data for message in await queen.queue("q").pop()] == [2]
+
+
+async def test_a_lost_lease_ends_the_batch(queen: Queen, sql: asyncpg.Connection, caplog: Any) -> None:
+    await queen.queue("q").push([1, 2, 3])
+    seen: list[Any] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.data)
+        if len(seen) == 1:
+            await expire_leases(sql)
+            await until(lambda: "is lost" in caplog.text)
+
+    stats = await queen.queue("q").batch(3).each().renew_lease(True, 20).limit(6).consume(handle)
+    assert seen == [1, 1, 2, 3]
+    assert stats.refused == 1
+    assert await is_empty(queen, "q")
+
+
+async def test_stopping_finishes_what_is_in_hand(queen: Queen, server: Server) -> None:
+    await queen.queue("q").push([1, 2, 3])
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    seen: list[Any] = []
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await go_on.wait()
+        seen.append(message.data)
+
+    async with queen.queue("q").concurrency(3).consume(handle) as consumer:
+        await begun.wait()
+        await parked(server, 2)
+        consumer.stop()
+        # The two that were waiting for messages have gone, the one that has a message has not.
+        await parked(server, 0)
+        assert not seen
+        go_on.set()
+    assert seen == [1]
+    assert [message.data for message in await queen.queue("q").batch(5).pop()] == [2, 3]
+
+
+async def test_closing_the_client_stops_its_consumers(url: str, queen: Queen) -> None:
+    await queen.queue("q").push([1, 2])
+    begun = asyncio.Event()
+    seen: list[Any] = []
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await asyncio.sleep(0.05)
+        seen.append(message.data)
+
+    async with Queen(url) as other:
+        running = asyncio.ensure_future(other.queue("q").consume(handle))
+        await begun.wait()
+    await running
+    assert seen == [1]
+    assert [message.data for message in await queen.queue("q").batch(5).pop()] == [2]
+    with pytest.raises(ClientClosed):
+        await other.queue("q").pop()
+
+
+async def test_a_handler_may_use_the_client_while_it_is_being_closed(url: str, queen: Queen) -> None:
+    await queen.queue("q").push([1])
+    begun, closing = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await closing.wait()
+        await other.queue("sink").push("last words")
+        await other.queue("sink").buffer(message_count=10, time_millis=60_000).push("and the very last")
+
+    other = Queen(url)
+    running = asyncio.ensure_future(other.queue("q").consume(handle))
+    await begun.wait()
+    ends = [asyncio.ensure_future(other.close()) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(ClientClosed):
+        await other.queue("q").consume(handle)
+    closing.set()
+    await asyncio.gather(*ends)
+    assert (await running).handled == 1
+    assert [message.data for message in await queen.queue("sink").batch(5).pop()] == ["last words", "and the very last"]
+    assert await is_empty(queen, "q")
+
+
+async def test_a_handler_that_does_not_end_is_cancelled_at_the_end_of_patience(url: str, queen: Queen) -> None:
+    await queen.queue("q").config(retry_limit=0).create()
+    await queen.queue("q").push([1])
+    begun = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with Queen(url, close_timeout_millis=50) as other:
+        running = asyncio.ensure_future(other.queue("q").consume(handle))
+        await begun.wait()
+    await running
+    # It was given back, and that did not count as an attempt.
+    [message] = await queen.queue("q").timeout_millis(5000).pop()
+    assert (message.data, message.retry_count) == (1, 0)
+
+
+async def test_a_cancelled_consumer_gives_back_what_it_has(queen: Queen) -> None:
+    await queen.queue("q").push([1, 2])
+    begun = asyncio.Event()
+
+    async def handle(messages: list[Message]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.ensure_future(queen.queue("q").batch(2).consume(handle))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [message.data for message in await queen.queue("q").batch(2).timeout_millis(5000).pop()] == [1, 2]
+
+
+class TestWithTokens:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret=SECRET)
+
+    async def test_a_refusal_ends_the_consumer(self, url: str, queen: Queen) -> None:
+        token = jwt.encode({"sub": "eve", "role": "read-only"}, SECRET)
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with Queen(url, bearer_token=lambda: token) as reader:
+            with pytest.raises(Forbidden) as caught:
+                await reader.queue("q").concurrency(3).consume(lambda message: None)
+        gc.collect()
+        assert not complaints
+        assert (caught.value.status, caught.value.code) == (403, "forbidden")
