@@ -12,19 +12,25 @@ from collections.abc import Callable, Hashable
 
 from queenmq.cluster.coordinator_settings import CoordinatorSettings
 from queenmq.cluster.imbalance import relief
-from queenmq.cluster.load_tracker import LoadTracker, ServerLoad
+from queenmq.cluster.load_tracker import LoadTracker, Rate, ServerLoad
 
 
 class Route:
     """Where a key goes. It outlives its place in the table while long polls of it are under way."""
 
-    __slots__ = ("polls", "server", "settled_at", "used_at")
+    __slots__ = ("polls", "requests", "server", "settled_at", "used_at")
 
     def __init__(self, server: ServerLoad, now: float) -> None:
         self.server = server
         self.used_at = now
         self.settled_at = now
         self.polls = 0
+        self.requests = Rate()
+
+    def used(self, now: float) -> None:
+        self.used_at = now
+        self.requests.note(now)
+        self.server.requests.note(now)
 
     def began(self, there: ServerLoad) -> None:
         """A long poll of the key was sent to a server."""
@@ -37,9 +43,15 @@ class Route:
         self.server.placed -= 1
         there.there -= 1
 
-    def move(self, server: ServerLoad) -> None:
-        self.server.placed -= self.polls
+    def move(self, server: ServerLoad, now: float) -> None:
+        """To another server, and with it what it makes of the load of the present one."""
+        before = self.server
+        requests = before.requests.at(now)
+        work = before.work * min(1.0, self.requests.at(now) / requests) if requests else 0.0
+        before.placed -= self.polls
+        before.moved -= work
         server.placed += self.polls
+        server.moved += work
         self.server = server
 
 
@@ -77,15 +89,16 @@ class AffinityRoutes:
             self.assigned += 1
             if len(self._routes) > self._settings.affinity_max:
                 self._routes.popitem(last=False)
+            route.used(now)
             return route
         self._routes.move_to_end(key)
         if now - route.used_at > self._settings.affinity_ttl_s or not self._tracker.usable(route.server, now):
-            route.move(self._best(now))
+            route.move(self._best(now), now)
             route.settled_at = now
             self.assigned += 1
         elif now >= route.settled_at:
             self._evaluate(route, now)
-        route.used_at = now
+        route.used(now)
         return route
 
     def expire(self, now: float) -> None:
@@ -124,5 +137,5 @@ class AffinityRoutes:
             self._move(route, best, now)
 
     def _move(self, route: Route, server: ServerLoad, now: float) -> None:
-        route.move(server)
+        route.move(server, now)
         route.settled_at = now + self._settings.settle_s

@@ -2,8 +2,9 @@
 
 Reports come with the heartbeats, once a second, and are averaged, so they tell of the past. What this server itself has
 sent to each of them it knows better: the long polls that it has placed there count as soon as they are placed, and
-the part of them that the average has by now is taken off again. Without that, every new consumer of a second would be
-sent to the same server.
+the part of them that the average has by now is taken off again. In the same way the other work of what is moved from
+one server to another counts at once, by its share of the requests. Without that, every new consumer of a second would
+be sent to the same server.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from queenmq.cluster.imbalance import relief
 OUTSTANDING_WEIGHT = 0.4 / 100
 POLL_WEIGHT = 0.3 / 200
 CPU_WEIGHT = 0.3
+FADE = 0.9  # a second
 
 
 class Sample(NamedTuple):
@@ -28,6 +30,23 @@ class Sample(NamedTuple):
     cpu: float
 
 
+class Rate:
+    """Events of about the last ten seconds; older ones fade."""
+
+    __slots__ = ("_at", "_count")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at = 0.0
+
+    def note(self, now: float) -> None:
+        self._count = self.at(now) + 1
+        self._at = now
+
+    def at(self, now: float) -> float:
+        return self._count * FADE ** (now - self._at) if self._count else 0.0
+
+
 class ServerLoad:
     __slots__ = (
         "averaged",
@@ -36,9 +55,11 @@ class ServerLoad:
         "id",
         "life",
         "outstanding",
+        "moved",
         "placed",
         "polls",
         "reported",
+        "requests",
         "seen",
         "there",
         "url",
@@ -55,16 +76,23 @@ class ServerLoad:
         self.placed = 0  # long polls through this server that belong there
         self.there = 0  # that are there
         self.averaged = 0.0  # the average of `there` over the same reports
+        self.requests = Rate()  # that this server sends there
+        self.moved = 0.0  # load that was moved there, or away, and is not in the reports yet
 
     @property
     def score(self) -> float:
         """By its reports alone."""
-        return self.outstanding * OUTSTANDING_WEIGHT + self.polls * POLL_WEIGHT + self.cpu * CPU_WEIGHT
+        return self.work + self.polls * POLL_WEIGHT
 
     @property
     def expected(self) -> float:
         """The score when everything has arrived that was placed there."""
-        return max(0.0, self.score + (self.placed - self.averaged) * POLL_WEIGHT)
+        return max(0.0, self.score + (self.placed - self.averaged) * POLL_WEIGHT + self.moved)
+
+    @property
+    def work(self) -> float:
+        """The part of the score that is not long polls."""
+        return self.outstanding * OUTSTANDING_WEIGHT + self.cpu * CPU_WEIGHT
 
     def report(self, sample: Sample, life: object, smoothing: float) -> None:
         if not self.reported or life != self.life:
@@ -74,14 +102,15 @@ class ServerLoad:
         self.outstanding += (sample.outstanding_requests - self.outstanding) * smoothing
         self.cpu += (sample.cpu - self.cpu) * smoothing
         self.averaged += (self.there - self.averaged) * smoothing
+        self.moved -= self.moved * smoothing
 
 
 class LoadTracker:
     def __init__(self, settings: CoordinatorSettings, local: str) -> None:
         self._settings = settings
         self._loads: dict[str, ServerLoad] = {}
+        self._living: set[str] = {local}
         self.local = self.of(local)
-        self.local.seen = True
 
     def __iter__(self) -> Iterator[ServerLoad]:
         return iter(self._loads.values())
@@ -90,6 +119,7 @@ class LoadTracker:
         load = self._loads.get(server)
         if load is None:
             load = self._loads[server] = ServerLoad(server, CircuitBreaker(self._settings))
+            load.seen = server in self._living
         return load
 
     def report(self, server: str, sample: Sample, life: object = None) -> None:
@@ -98,9 +128,9 @@ class LoadTracker:
 
     def see(self, living: Iterable[str]) -> None:
         """These, and this server, live and take requests; all others are out."""
-        names = set(living)
+        self._living = {self.local.id, *living}
         for load in self._loads.values():
-            load.seen = load is self.local or load.id in names
+            load.seen = load.id in self._living
 
     def forget(self, known: Iterable[str]) -> None:
         """Drop the servers that are not known any more."""
