@@ -83,7 +83,15 @@ def test_a_full_server_is_not_left_for_one_that_is_as_full() -> None:
 
 @pytest.mark.parametrize(
     ("here", "best", "expected"),
-    [(0, 0, "here"), (30, 30, "here"), (30, 21, "here"), (30, 19, "a"), (30, 0, "a"), (10, 30, "here"), (99, 95, "here")],
+    [
+        (0, 0, "here"),
+        (30, 30, "here"),
+        (30, 21, "here"),
+        (30, 19, "a"),
+        (30, 0, "a"),
+        (10, 30, "here"),
+        (99, 95, "here"),
+    ],
 )
 def test_a_new_key_goes_to_the_least_loaded_unless_it_is_hardly_better(here: float, best: float, expected: str) -> None:
     assert Cluster(here=here, a=best, b=best + 5).goes_to() == expected
