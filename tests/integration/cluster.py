@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
 
+from queenmq.bench.server import QUEEN
 from queenmq.cluster.affinity import Route
 from queenmq.config import Settings
 from queenmq.http.forwarder import FORWARDED
@@ -84,7 +88,7 @@ async def cluster(database_url: str, names: str = "abc", **settings: Any) -> Asy
     ports = free_udp_ports(len(names))
     given = {"coordinator_enabled": True, "sync_secret": SECRET, "db_pool_size": 5, "shutdown_grace_s": 2}
     given |= {"sync_heartbeat_ms": 100, "sync_dead_threshold_ms": 5000}
-    # They share one process, so that what each measures says nothing: consumers stay where they are unless they are sent.
+    # They share one process, so that what each measures says nothing: consumers stay where they are unless sent.
     given |= {"coordinator_forward_threshold": 1.0} | settings
     async with AsyncExitStack() as stack:
         members = []
@@ -98,6 +102,45 @@ async def cluster(database_url: str, names: str = "abc", **settings: Any) -> Asy
             members.append(Member(name, server, await stack.enter_async_context(client)))
         await until(lambda: all(_knows(member, len(names)) for member in members))
         yield members
+
+
+@asynccontextmanager
+async def processes(database_url: str, names: str = "abc", **variables: str) -> AsyncIterator[list[str]]:
+    """The same as processes of their own; the URLs of the servers."""
+    ports = free_udp_ports(len(names))
+    async with AsyncExitStack() as stack:
+        urls = []
+        for name, port in zip(names, ports, strict=True):
+            given = {
+                "DATABASE_URL": database_url,
+                "QUEEN_SERVER_ID": name,
+                "QUEEN_UDP_PORT": str(port),
+                "QUEEN_UDP_PEERS": ",".join(f"127.0.0.1:{other}" for other in ports if other != port),
+                "QUEEN_SYNC_SECRET": SECRET.hex(),
+                "QUEEN_COORDINATOR_ENABLED": "true",
+                "DB_POOL_SIZE": "8",
+            }
+            urls.append(await stack.enter_async_context(_process(given | variables)))
+        async with httpx.AsyncClient() as http:
+            for url in urls:
+                async with asyncio.timeout(MEET_S):
+                    while len((await http.get(f"{url}/api/v1/cluster/balance")).json()["servers"]) < len(names):
+                        await asyncio.sleep(0.05)
+        yield urls
+
+
+@asynccontextmanager
+async def _process(variables: dict[str, str]) -> AsyncIterator[str]:
+    command = (sys.executable, "-c", QUEEN, "serve", "--port", "0", "--log-level", "warning")
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, env=os.environ | variables)
+    try:
+        async for line in process.stdout:
+            if b" listens on " in line:
+                yield line.decode().split()[-1]
+                break
+    finally:
+        process.terminate()
+        await process.communicate()
 
 
 def _knows(member: Member, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""Ten minutes of a cluster in which all consumers are connected to one server: the load spreads, and then it is quiet."""
+"""Ten minutes of a cluster with all consumers connected to one server: the load spreads, and then it is quiet."""
 
 from __future__ import annotations
 

@@ -95,12 +95,15 @@ class ServerLoad:
         return self.outstanding * OUTSTANDING_WEIGHT + self.cpu * CPU_WEIGHT
 
     def report(self, sample: Sample, life: object, smoothing: float) -> None:
+        """The first report of a life counts whole, but for the CPU: a server that starts is busy with itself."""
         if not self.reported or life != self.life:
             smoothing = 1.0
+            self.cpu = 0.0
+        else:
+            self.cpu += (sample.cpu - self.cpu) * smoothing
         self.reported, self.life = True, life
         self.polls += (sample.parked_polls - self.polls) * smoothing
         self.outstanding += (sample.outstanding_requests - self.outstanding) * smoothing
-        self.cpu += (sample.cpu - self.cpu) * smoothing
         self.averaged += (self.there - self.averaged) * smoothing
         self.moved -= self.moved * smoothing
 

@@ -123,7 +123,6 @@ class Node:
         self._coordinator = Coordinator(
             CoordinatorSettings.of(settings), self._state, enabled=settings.coordinator_enabled, random=random.random
         )
-        self._own_load = OwnLoad(self.requests, process_cpu_s, self.now)
         if not self.linked:
             return
         bound = transport.listen(settings) if self._siblings is None else self._siblings.own
@@ -139,6 +138,7 @@ class Node:
             host, http[1], ports, started_at_ms=self.wall_ms, coordinates=self._settings.coordinator_enabled
         )
         self.coordinator.local.url = url_of(http)
+        self._own_load = OwnLoad(self.requests, process_cpu_s, self.now)  # without what the start has used
 
     async def close(self) -> None:
         if self._ticker is not None:

@@ -59,6 +59,7 @@ class Forwarder:
         self._settings = settings
         self._node = node
         self._pools: dict[str, PeerPool] = {}
+        self._stopping = False
         self._timeout_s = settings.coordinator_timeout_ms / 1000
         self._connect_s = settings.coordinator_connect_timeout_ms / 1000
         self.name = header_name(node.server_id)
@@ -71,7 +72,7 @@ class Forwarder:
 
     async def serve(self, request: Request, handler: Handler, plan: Plan) -> Response:
         """Have the request served as planned; raises what the handler raises when it comes to that."""
-        target = plan.first()
+        target = None if self._stopping else plan.first()
         if target is None:
             return await self._serve_here(request, handler, plan, ())
         loop = asyncio.get_running_loop()
@@ -89,7 +90,7 @@ class Forwarder:
                 self._coordinator.forwarded += 1
                 return self._passed_back(answer, target, fell_back=bool(tried))
             tried = (*tried, target.id)
-            target = plan.next(self._node.now, tried)
+            target = None if self._stopping else plan.next(self._node.now, tried)
         self._coordinator.fallbacks += 1
         self._shorten(request, plan, loop.time() - began)
         request.origin = origin
@@ -127,6 +128,9 @@ class Forwarder:
         try:
             answer = await pool.exchange(self._written(request, target.id, origin), deadline, plan.late)
         except PeerFailure as failure:
+            if self._stopping:
+                breaker.abandoned()
+                return None
             log.warning("server %s failed a request that was passed on to it: %s", target.id, failure)
             breaker.failed(self._node.now)
             return None
@@ -200,6 +204,7 @@ class Forwarder:
 
     def end_long_polls(self) -> None:
         """This server stops: what it has passed on ends here, where long polls are answered at once."""
+        self._stopping = True
         for pool in self._pools.values():
             pool.fail("this server is stopping")
 

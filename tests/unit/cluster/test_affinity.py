@@ -23,7 +23,7 @@ class Dice:
 
 
 class Cluster:
-    """This server, a and b, with loads that are set in percent (with CPU alone, so that nothing adds to them)."""
+    """This server, a and b, with loads that are set in percent (by outstanding requests alone)."""
 
     def __init__(self, settings: CoordinatorSettings = SETTINGS, **loads: float) -> None:
         self.tracker = LoadTracker(settings, "here")
@@ -34,7 +34,7 @@ class Cluster:
 
     def load(self, **loads: float) -> None:
         for server, percent in loads.items():
-            self.tracker.report(server, Sample(0, 0, percent / 100 / 0.3), life=object())
+            self.tracker.report(server, Sample(0, percent / 0.4, 0.0), life=object())
 
     def goes_to(self, now: float = NOW, key: object = KEY) -> str:
         return self.routes.route(key, now).server.id
@@ -227,5 +227,5 @@ def test_other_work_moves_by_its_share_of_the_requests_until_the_reports_have_it
     assert (a.expected, b.expected) == (pytest.approx(0.6), pytest.approx(0.3))
     for server, percent in (("a", 60), ("b", 30)):
         for _ in range(30):
-            cluster.tracker.report(server, Sample(0, 0, percent / 100 / 0.3), life=cluster.tracker.of(server).life)
+            cluster.tracker.report(server, Sample(0, percent / 0.4, 0.0), life=cluster.tracker.of(server).life)
             assert cluster.tracker.of(server).expected == pytest.approx(percent / 100)

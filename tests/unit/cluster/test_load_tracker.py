@@ -34,8 +34,9 @@ def tracker(*peers: str) -> LoadTracker:
     ],
 )
 def test_the_score(sample: Sample, score: float) -> None:
-    loads = LoadTracker(CoordinatorSettings(), "here")
-    loads.report("a", sample)
+    loads = LoadTracker(CoordinatorSettings(smoothing=1.0), "here")
+    for _ in range(2):
+        loads.report("a", sample)
     assert loads.of("a").score == pytest.approx(score)
 
 
@@ -54,9 +55,17 @@ def test_a_new_life_begins_a_new_average() -> None:
     assert loads.of("a").score == pytest.approx(0.4)
 
 
+def test_the_cpu_of_a_start_counts_little() -> None:
+    loads = tracker()
+    loads.report("a", Sample(0, 0, 1.0))
+    assert loads.of("a").score == 0.0
+    loads.report("a", Sample(0, 0, 0.1))
+    assert loads.of("a").score == pytest.approx(0.3 * 0.03)
+
+
 def test_the_dead_and_those_never_heard_are_out() -> None:
     loads = tracker("a", "b")
-    loads.report("here", Sample(0, 0, 9.0), life=2)
+    loads.report("here", Sample(0, 900, 0.0), life=2)
     loads.see(["b", "silent"])
     assert loads.least_loaded(NOW).id == "b"
     loads.see(["silent"])
@@ -65,7 +74,7 @@ def test_the_dead_and_those_never_heard_are_out() -> None:
 
 def test_a_server_that_was_tried_is_out() -> None:
     loads = tracker("a", "b")
-    loads.report("here", Sample(0, 0, 9.0), life=2)
+    loads.report("here", Sample(0, 900, 0.0), life=2)
     loads.report("a", Sample(0, 10, 0.0))
     assert loads.least_loaded(NOW).id == "b"
     assert loads.least_loaded(NOW, tried=("b",)).id == "a"
