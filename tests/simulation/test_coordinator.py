@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from queenmq.cluster.imbalance import BALANCED_BELOW
 from simulation.balance import Balance, Costs
 
 MINUTES = 10
+SEEDS = range(20 if os.environ.get("QUEEN_LONG") == "1" else 2)
 SETTLE_S = 60.0
 QUIET = 3  # moves a minute, of many keys
 
@@ -21,7 +24,7 @@ def check(balance: Balance, settled_s: float = SETTLE_S, moves_a_minute: int = Q
     assert max(balance.moves[minute] for minute in range(2, MINUTES)) <= moves_a_minute, balance.moves
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("consumers", [120, 400, 1200])
 def test_many_small_groups_on_one_server(seed: int, consumers: int) -> None:
     balance = Balance(seed)
@@ -31,7 +34,7 @@ def test_many_small_groups_on_one_server(seed: int, consumers: int) -> None:
     check(balance)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_groups_that_grow_after_they_were_placed(seed: int) -> None:
     balance = Balance(seed)
     for minute in range(4):
@@ -40,7 +43,7 @@ def test_groups_that_grow_after_they_were_placed(seed: int) -> None:
     check(balance)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_busy_consumers(seed: int) -> None:
     """Served so often that the CPU decides."""
     balance = Balance(seed, costs=Costs(serve_s=0.004))
@@ -50,7 +53,7 @@ def test_busy_consumers(seed: int) -> None:
     check(balance)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_consumers_on_all_servers_do_not_chase_each_other(seed: int) -> None:
     balance = Balance(seed)
     for number in range(1500):
@@ -59,7 +62,7 @@ def test_consumers_on_all_servers_do_not_chase_each_other(seed: int) -> None:
     check(balance)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_server_that_dies_and_returns(seed: int) -> None:
     balance = Balance(seed)
     for number in range(600):
