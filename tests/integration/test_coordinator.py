@@ -249,6 +249,20 @@ async def test_the_next_best_is_tried_before_this_server(database_url: str) -> N
         assert fate(await pushed(a, "q", audit)) == ("a", None, "true")
 
 
+async def test_a_client_cannot_close_the_way_for_others(database_url: str) -> None:
+    """Its requests fit here, but not with what is added on the way."""
+    async with cluster(database_url, "ab") as (a, b):
+        b.server.front.limits = replace(b.server.front.limits, max_target_bytes=1100)
+        async with watched(b, "q", a) as audit:
+            for _ in range(5):
+                answer = await a.http.post(
+                    "/api/v1/push?x=" + "x" * 1080,
+                    json={"items": [{"queue": "q", "payload": f"0:{audit.send(0, 1)}"}]},
+                )
+                assert (answer.status_code, fate(answer)) == (201, ("a", None, "true"))
+            assert fate(await pushed(a, "q", audit)) == ("b", "a", None)
+
+
 @pytest.mark.parametrize("kind", ["hangs", "refuses", "breaks", "fails"])
 async def test_every_pop_is_served_whatever_the_peer_does(database_url: str, kind: str) -> None:
     async with cluster(database_url, "ab", **QUICK) as (a, b):

@@ -51,6 +51,7 @@ _NOT_PASSED_BACK = frozenset(
 )
 _CORS = b"access-control-"
 _OVERLOADED = 429
+_NO_PEER = frozenset({403, 404})  # it does not know us, or does not coordinate
 _SERVER_ERROR = 500
 
 
@@ -142,12 +143,24 @@ class Forwarder:
             raise
         finally:
             plan.ended(target)
-        if answer.headers.get(SERVED_BY) != header_name(target.id) or answer.status >= _SERVER_ERROR:
-            log.warning("server %s answered a request that was passed on to it with %d", target.id, answer.status)
-            breaker.failed(self._node.now)
-            return None
-        breaker.succeeded()
-        return None if answer.status == _OVERLOADED else answer
+        return self._judged(answer, plan, target)
+
+    def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad) -> PeerAnswer | None:
+        """The answer, if the peer has served the request."""
+        served = answer.headers.get(SERVED_BY) == header_name(target.id)
+        if served and answer.status < _SERVER_ERROR:
+            target.breaker.succeeded()
+            return None if answer.status == _OVERLOADED else answer
+        log.warning("server %s answered a request that was passed on to it with %d", target.id, answer.status)
+        if served or answer.status in _NO_PEER or answer.status >= _SERVER_ERROR:
+            target.breaker.failed(self._node.now)
+        else:
+            # The request itself is too much for it, with what was added to its headers. Nobody shall close the way
+            # for others by that.
+            target.breaker.abandoned()
+        if plan.late is not None:
+            plan.late(answer.body)
+        return None
 
     def _pool(self, server: str) -> PeerPool | None:
         address = self._coordinator.http_address(server)
@@ -216,4 +229,4 @@ class Forwarder:
 
 def header_name(server_id: str) -> bytes:
     """A server's id as a header can carry it."""
-    return quote(server_id, safe=":#@!$&'()*+,;=[]/ ").encode()
+    return quote(server_id, safe=":#@!$&'()*+,;=[]/").encode()
