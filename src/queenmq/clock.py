@@ -28,6 +28,11 @@ class SystemClock:
         return time.time()
 
 
+def process_cpu_s() -> float:
+    """CPU seconds that this process has used in all its threads."""
+    return time.process_time()
+
+
 class ManualClock:
     """A clock that stands still until it is moved."""
 

@@ -64,6 +64,13 @@ def _factor(raw: str) -> float:
     return value
 
 
+def _share(raw: str) -> float:
+    value = float(raw)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError("must be between 0 and 1")
+    return value
+
+
 def _path(raw: str) -> Path:
     try:
         return Path(raw).expanduser()
@@ -342,6 +349,68 @@ class Settings:
     )
     cache_refresh_interval_ms: int = setting(
         "QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, "Pause between full reads of the queues' options, in ms.", _positive
+    )
+
+    coordinator_enabled: bool = setting(
+        "QUEEN_COORDINATOR_ENABLED",
+        False,
+        "Pass requests on to the server that serves them best.",
+        _flag,
+    )
+    coordinator_forward_threshold: float = setting(
+        "QUEEN_COORDINATOR_FORWARD_THRESHOLD",
+        0.1,
+        "Pops stay unless another server's load is lower by this.",
+        _share,
+    )
+    coordinator_timeout_ms: int = setting(
+        "QUEEN_COORDINATOR_TIMEOUT_MS",
+        5000,
+        "Longest time for passing a request on, in ms; a long poll gets its own timeout on top.",
+        _positive,
+    )
+    coordinator_connect_timeout_ms: int = setting(
+        "QUEEN_COORDINATOR_CONNECT_TIMEOUT_MS", 1000, "Of which a new connection may take this, in ms.", _positive
+    )
+    coordinator_max_connections: int = setting(
+        "QUEEN_COORDINATOR_MAX_CONNECTIONS",
+        1000,
+        "Most connections to one other server, each with one request; what would need more is served here.",
+        _positive,
+    )
+    coordinator_circuit_failures: int = setting(
+        "QUEEN_COORDINATOR_CIRCUIT_FAILURES", 3, "Failures in a row after which a server is left alone.", _positive
+    )
+    coordinator_circuit_retry_ms: int = setting(
+        "QUEEN_COORDINATOR_CIRCUIT_RETRY_MS",
+        5000,
+        "For how long at first, in ms; each failed try doubles it, up to 5 minutes.",
+        _positive,
+    )
+    affinity_ttl_ms: int = setting(
+        "QUEEN_AFFINITY_TTL_MS",
+        300_000,
+        "Consumers that return within this go to the same server, in ms.",
+        _positive,
+    )
+    affinity_max: int = setting("QUEEN_AFFINITY_MAX", 10_000, "Most consumer routes that are remembered.", _positive)
+    affinity_migrate_threshold: float = setting(
+        "QUEEN_AFFINITY_MIGRATE_THRESHOLD", 0.7, "Load of their server from which consumers may be moved away.", _share
+    )
+    affinity_break_threshold: float = setting(
+        "QUEEN_AFFINITY_BREAK_THRESHOLD", 0.9, "Load from which they are moved away at once.", _share
+    )
+    affinity_migrate_min_improvement: float = setting(
+        "QUEEN_AFFINITY_MIGRATE_MIN_IMPROVEMENT",
+        0.15,
+        "Between the two, only to a load lower by this.",
+        _share,
+    )
+    queue_affinity_threshold: int = setting(
+        "QUEEN_QUEUE_AFFINITY_THRESHOLD",
+        10,
+        "With more groups, all groups of a queue share a server.",
+        _positive,
     )
 
     encryption_key: bytes | None = setting(

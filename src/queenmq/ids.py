@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import struct
@@ -37,8 +38,7 @@ class Uuid7Source:
 
     def next_text(self) -> str:
         """The canonical form, without the detour over an object."""
-        digits = f"{self.next_int():032x}"
-        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        return _text(self.next_int())
 
     def next_int(self) -> int:
         tick = int(self._clock.wall() * 1000) << _COUNTER_BITS
@@ -66,6 +66,24 @@ def uuid7() -> UUID:
 
 def uuid7_text() -> str:
     return _source.next_text()
+
+
+def uuid7_for(origin: str, name: str) -> str:
+    """The id of a part of something that has the version 7 UUID `origin`: the same whoever asks, and as old."""
+    digest = int.from_bytes(hashlib.sha256(f"{origin} {name}".encode()).digest()[:16])
+    milliseconds = int(origin[:8] + origin[9:13], 16)
+    return _text(
+        milliseconds << 80
+        | _VERSION
+        | (digest >> 64 & (1 << _COUNTER_BITS) - 1) << 64
+        | _VARIANT
+        | digest & (1 << _RANDOM_BITS) - 1
+    )
+
+
+def _text(number: int) -> str:
+    digits = f"{number:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def is_uuid(text: str) -> bool:

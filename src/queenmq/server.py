@@ -8,6 +8,8 @@ from queenmq.config import Settings
 from queenmq.engine.engine import Engine
 from queenmq.http.app import App
 from queenmq.http.auth import Authenticator
+from queenmq.http.coordinated import CoordinatedApp
+from queenmq.http.forwarder import Forwarder
 from queenmq.http.front import HttpFront
 from queenmq.http.limits import Limits
 from queenmq.services.retention import Eviction, Retention
@@ -31,9 +33,16 @@ class Server:
         self.database = Database(settings, database_url)
         self.node = Node(settings, clock, siblings)
         self.engine = Engine(settings, self.database, self.node)
-        app = App(self.engine, Authenticator.from_settings(settings, clock))
-        self.front = HttpFront(app.handle, Limits.of(settings), clock)
+        self._forwarder = Forwarder(settings, self.node) if settings.coordinator_enabled else None
+        self._app = self._make_app(Authenticator.from_settings(settings, clock))
+        self.front = HttpFront(self._app.handle, Limits.of(settings), clock)
         self.front.on_stop.append(self.engine.end_long_polls)
+        if self._forwarder is not None:
+            self.front.on_stop.append(self._forwarder.end_long_polls)
+        # Workers share a port, so that none of them can be reached by it alone.
+        self._peer_front: HttpFront | None = None
+        if self._shares_port and self._forwarder is not None:
+            self._peer_front = HttpFront(self._app.handle, Limits.of(settings), clock)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
         self._services: list[Service] = [self._shared_state]
         if siblings is None or siblings.index == 0:
@@ -42,6 +51,11 @@ class Server:
                 Eviction(self.database, settings),
                 Vacuum(self.database, settings),
             ]
+
+    def _make_app(self, authenticator: Authenticator) -> App:
+        if self._forwarder is None:
+            return App(self.engine, authenticator)
+        return CoordinatedApp(self.engine, authenticator, self._forwarder)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -55,7 +69,7 @@ class Server:
             await self.node.open(await self.database.fetchval(statement("register_server"), self.node.server_id))
             await self._shared_state.work()
             await self.front.start(self._settings.host, self._settings.port, shared=self._shares_port)
-            self.node.announce(self.front.address)
+            self.node.announce(await self._reachable_at())
         except BaseException:
             await self.node.close()
             await self.database.close()
@@ -63,9 +77,20 @@ class Server:
         for service in self._services:
             service.start()
 
+    async def _reachable_at(self) -> tuple[str, int]:
+        """Where other servers reach this one and no other."""
+        if self._peer_front is None:
+            return self.front.address
+        await self._peer_front.start(self._settings.host, 0)
+        return self._peer_front.address
+
     async def stop(self) -> None:
         """Let running requests finish within the grace, then close everything."""
         await self.front.stop(self._settings.shutdown_grace_s)
+        if self._peer_front is not None:
+            await self._peer_front.stop(self._settings.shutdown_grace_s)
+        if self._forwarder is not None:
+            self._forwarder.close()
         for service in self._services:
             await service.stop()
         await self.engine.close()

@@ -46,6 +46,7 @@ NEEDED_ROLE = {
     ("DELETE", "/api/v1/consumer-groups/{group}/queues/{queue}"): "admin",
     ("POST", "/api/v1/consumer-groups/{group}/subscription"): "read-write",
     ("POST", "/api/v1/consumer-groups/{group}/queues/{queue}/seek"): "read-write",
+    ("GET", "/api/v1/cluster/balance"): "read-only",
     ("GET", "/api/v1/system/shared-state"): "admin",
     ("GET", "/internal/api/shared-state/stats"): "admin",
     ("GET", "/internal/api/inter-instance/stats"): "admin",

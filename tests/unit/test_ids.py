@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.clock import ManualClock
-from queenmq.ids import Uuid7Source, is_uuid, uuid7
+from queenmq.ids import Uuid7Source, is_uuid, uuid7, uuid7_for, uuid7_text
 
 COUNTER_VALUES = 4096
 
@@ -142,3 +142,13 @@ def test_is_uuid_takes_the_canonical_form_in_either_case(value: UUID) -> None:
 )
 def test_is_uuid_refuses_everything_else(text: str) -> None:
     assert not is_uuid(text)
+
+
+def test_ids_of_parts_are_the_same_for_everybody_and_as_old_as_the_whole() -> None:
+    origin = uuid7_text()
+    parts = {uuid7_for(origin, f"items[{number}]") for number in range(1000)}
+    assert len(parts) == 1000
+    assert parts == {uuid7_for(origin, f"items[{number}]") for number in range(1000)}
+    assert {part[:13] for part in parts} == {origin[:13]}
+    assert all(UUID(part).version == 7 and UUID(part).variant == RFC_4122 for part in parts)
+    assert parts.isdisjoint(uuid7_for(uuid7_text(), f"items[{number}]") for number in range(1000))

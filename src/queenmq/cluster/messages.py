@@ -63,7 +63,10 @@ class PartitionFree(_Payload, frozen=True):
 
 
 class Heartbeat(_Payload, frozen=True):
-    """The sender lives; where its HTTP interface is (an empty host: where the packet came from), and its load."""
+    """The sender lives; where its HTTP interface is (an empty host: where the packet came from), and its load.
+
+    `coordinates` says that it serves what others pass on.
+    """
 
     http_host: Annotated[str, Meta(max_length=MAX_NAME)]
     http_port: Annotated[int, Meta(ge=0, le=65535)]
@@ -72,6 +75,7 @@ class Heartbeat(_Payload, frozen=True):
     outstanding_requests: Count = 0
     cpu_per_mille: Count = 0
     started_at_ms: Version = 0
+    coordinates: bool = False
 
 
 class QueueConfigSet(_Payload, frozen=True):

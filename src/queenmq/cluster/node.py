@@ -16,8 +16,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from queenmq.clock import Clock
+import msgspec
+
+from queenmq.clock import Clock, process_cpu_s
 from queenmq.cluster import transport
+from queenmq.cluster.coordinator import Coordinator, url_of
+from queenmq.cluster.coordinator_settings import CoordinatorSettings
 from queenmq.cluster.events import (
     ConfigChanged,
     Event,
@@ -34,6 +38,7 @@ from queenmq.cluster.maintenance import Switch
 from queenmq.cluster.membership import Address
 from queenmq.cluster.messages import EVERY_QUEUE, Heartbeat
 from queenmq.cluster.outbox import Outgoing
+from queenmq.cluster.own_load import OwnLoad
 from queenmq.cluster.settings import ClusterSettings
 from queenmq.cluster.state import SharedState
 from queenmq.config import MAX_SERVER_ID_BYTES, Settings
@@ -56,7 +61,8 @@ class Siblings:
 
 
 class Node:
-    """`on_wake` is told what became readable elsewhere, `on_maintenance` that a switch was moved."""
+    """`on_wake` is told what became readable elsewhere, `on_maintenance` that a switch was moved, `on_death` that a
+    server counts as dead. `requests` says how many long polls are parked here and how many requests are at work."""
 
     def __init__(self, settings: Settings, clock: Clock, siblings: Siblings | None = None) -> None:
         self._settings = settings
@@ -64,10 +70,17 @@ class Node:
         self._siblings = siblings
         self._named = settings.udp_peers if settings.sync_enabled else ()
         self.linked = bool(self._named or siblings)
-        self._ring = _key_ring(settings)
+        if settings.coordinator_enabled and not self.linked:
+            raise StartupError(
+                "QUEEN_COORDINATOR_ENABLED needs a cluster to pass requests on to; "
+                "name the other servers with QUEEN_UDP_PEERS, or switch it off"
+            )
+        self.ring = _key_ring(settings)
         self.server_id = server_id(settings, siblings)
         self.on_wake: Callable[[str, Collection[str] | None], None] = lambda _queue, _partitions: None
         self.on_maintenance: Callable[[], None] = lambda: None
+        self.on_death: Callable[[str], None] = lambda _server: None
+        self.requests: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._state: SharedState | None = None
         self._transport: transport.Transport | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -76,6 +89,19 @@ class Node:
         self._released: dict[tuple[str, str, str], None] = {}
         self._acquired: list[tuple[str, str, str, float]] = []
         self._resolve_due = 0.0
+        self._coordinator: Coordinator | None = None
+        self._own_load: OwnLoad | None = None
+        self._measure_due = 0.0
+
+    @property
+    def coordinator(self) -> Coordinator:
+        if self._coordinator is None:
+            raise RuntimeError("the node is not open")
+        return self._coordinator
+
+    @property
+    def wall_ms(self) -> int:
+        return int(self._clock.wall() * 1000)
 
     @property
     def state(self) -> SharedState:
@@ -92,7 +118,10 @@ class Node:
         settings = self._settings
         peers = await self._peers()
         self._state = SharedState(
-            cluster_settings(settings), self._ring, self.server_id, epoch, random=random.random, peers=peers
+            cluster_settings(settings), self.ring, self.server_id, epoch, random=random.random, peers=peers
+        )
+        self._coordinator = Coordinator(
+            CoordinatorSettings.of(settings), self._state, enabled=settings.coordinator_enabled, random=random.random
         )
         if not self.linked:
             return
@@ -105,7 +134,11 @@ class Node:
         """Where the others reach this server; said in every heartbeat."""
         host = "" if http[0] in ("0.0.0.0", "::") else http[0]
         ports = [port for _, port in self._siblings.others] if self._siblings and self._named else []
-        self.state.own_heartbeat = Heartbeat(host, http[1], ports, started_at_ms=int(self._clock.wall() * 1000))
+        self.state.own_heartbeat = Heartbeat(
+            host, http[1], ports, started_at_ms=self.wall_ms, coordinates=self._settings.coordinator_enabled
+        )
+        self.coordinator.local.url = url_of(http)
+        self._own_load = OwnLoad(self.requests, process_cpu_s, self.now)  # without what the start has used
 
     async def close(self) -> None:
         if self._ticker is not None:
@@ -183,6 +216,7 @@ class Node:
                     log.info("server %s has restarted", server)
                 case MemberDied(server):
                     log.warning("server %s is silent and counts as dead", server)
+                    self.on_death(server)
                 case IdentityConflict(server, (host, port)):
                     log.error("another server, at %s:%d, calls itself %s too: set QUEEN_SERVER_ID", host, port, server)
                 case ConfigChanged():
@@ -204,9 +238,26 @@ class Node:
             await asyncio.sleep(pause_s)
 
     def _tick(self) -> None:
+        self.measure()
         outgoing, events = self.state.tick(self.now)
         self._send(outgoing)
         self.act(events)
+        self.coordinator.observe(self.now)
+
+    def measure(self) -> None:
+        """Look how busy this process is, once a heartbeat."""
+        now = self.now
+        if now < self._measure_due or self._own_load is None:
+            return
+        self._measure_due = now + self._settings.sync_heartbeat_ms / 1000
+        sample = self._own_load.measure(now)
+        self.coordinator.measured(sample)
+        self.state.own_heartbeat = msgspec.structs.replace(
+            self.state.own_heartbeat,
+            parked_polls=sample.parked_polls,
+            outstanding_requests=sample.outstanding_requests,
+            cpu_per_mille=round(sample.cpu * 1000),
+        )
 
     async def _peers(self) -> list[Address]:
         """Names may point elsewhere after a while, as containers come and go."""

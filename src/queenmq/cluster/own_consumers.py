@@ -16,6 +16,9 @@ class OwnConsumers:
     def __len__(self) -> int:
         return len(self._announced)
 
+    def __contains__(self, queue: str) -> bool:
+        return queue in self._announced
+
     def queues(self) -> list[str]:
         """As announced."""
         return list(self._announced)

@@ -68,6 +68,7 @@ class Engine:
         self.sidecar = Sidecar(self.pusher.lane, self.popper.lane, self.acker.lane, self.leases.lane)
         node.on_wake = self.popper.waiting.wake
         node.on_maintenance = self.popper.pause_changed
+        node.requests = self.requests
 
     def readable(self, queue: str, partitions: Collection[str] | None = None) -> None:
         """Tell long polls, here and on other servers, that something became readable, and where if that is known."""
@@ -79,6 +80,10 @@ class Engine:
         for queue, partitions in by_queue((queue, partition) for queue, partition, _ in leases).items():
             self.popper.waiting.wake(queue, partitions)
         self.node.released(leases)
+
+    def requests(self) -> tuple[int, int]:
+        """How many long polls are parked, and how many requests wait for the database."""
+        return self.popper.waiting.total, sum(lane.outstanding for lane in self.sidecar.lanes)
 
     def shared_state(self) -> dict[str, object]:
         """What this server knows of the others, its caches, and how busy it is; every counter."""

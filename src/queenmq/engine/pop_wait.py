@@ -110,12 +110,12 @@ class PopWait(Generic[Result]):
         self._groups: dict[Place, _Group[Result]] = {}
         self._by_queue: dict[str, dict[str | None, dict[Place, _Group[Result]]]] = {}
         self._families: dict[str, dict[Hashable, _Family[Result]]] = {}
-        self._total = 0
+        self.total = 0
         self.closed = False
 
     async def wait(self, place: Place, look: Callable[[], Awaitable[Result]], timeout_s: float) -> Result | None:
         """Look at once; if nothing is there, park until something is or the time is over (None)."""
-        if self._total >= self._max_waiters:
+        if self.total >= self._max_waiters:
             raise Overloaded("too many long polls are waiting")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -180,7 +180,7 @@ class PopWait(Generic[Result]):
             "groups_tracked": len(groups),
             "groups_in_flight": sum(group.check is not None for group in groups),
             "groups_backed_off": sum((group.family or group).backoff.backed_off for group in groups),
-            "waiters": self._total,
+            "waiters": self.total,
         }
 
     def _enter(self, place: Place) -> _Group[Result]:
@@ -194,7 +194,7 @@ class PopWait(Generic[Result]):
             if group.family is not None and place.partition is not None:
                 group.family.places[place.partition] = group
         group.members += 1
-        self._total += 1
+        self.total += 1
         return group
 
     def _join_family(self, place: Place) -> _Family[Result] | None:
@@ -208,7 +208,7 @@ class PopWait(Generic[Result]):
         return family
 
     def _leave(self, group: _Group[Result]) -> None:
-        self._total -= 1
+        self.total -= 1
         group.members -= 1
         if group.members:
             return

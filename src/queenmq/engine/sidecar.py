@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from queenmq.core.fair_queue import FairQueue
@@ -84,6 +85,7 @@ class Lane(Generic[Request, Result]):
         self._repeat_for_s = repeat_for_s
         self._waiting: FairQueue[_Waiting[Request, Result]] = FairQueue()
         self._running: set[asyncio.Task[None]] = set()
+        self._busy = 0  # requests in the calls that run
         self._scheduled: asyncio.Handle | None = None
         self._usual_s = policy.max_hold_s / _HOLD_SHARE  # what a call takes, averaged
 
@@ -94,6 +96,11 @@ class Lane(Generic[Request, Result]):
     @property
     def in_flight(self) -> int:
         return len(self._running)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that are not answered: waiting for their call, and in one."""
+        return len(self._waiting) + self._busy
 
     async def submit(self, request: Request, key: Hashable, weight: int = 1) -> Result:
         """Have `request` done with one of the next calls. Raises Overloaded if too much waits already.
@@ -155,7 +162,8 @@ class Lane(Generic[Request, Result]):
         if batch:
             task = asyncio.get_running_loop().create_task(self._execute(batch))
             self._running.add(task)
-            task.add_done_callback(self._finished)
+            self._busy += len(batch)
+            task.add_done_callback(partial(self._finished, len(batch)))
         if self._waiting:
             self._schedule()
 
@@ -167,8 +175,9 @@ class Lane(Generic[Request, Result]):
         taken = self._waiting.take(self._policy.max_requests, self._policy.max_weight, lambda w: w.weight, admit)
         return [waiting for waiting in taken if not waiting.answer.cancelled()]
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, requests: int, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._busy -= requests
         if self._waiting:
             # Its place is free: whoever waits need not be held for company any longer.
             self._at(0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
 from queenmq.engine.ack import columns
 from queenmq.engine.encryption import NoEncryptionKey, PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
@@ -70,6 +70,27 @@ class Transactor:
                 return await self._commit(transaction)
         finally:
             self._pending -= 1
+
+    async def committed_before(self, transaction: Transaction) -> Committed | None:
+        """What an earlier try of the same transaction, with the same ids, has done; None if there is no trace of one.
+
+        For a refusal that may only mean that another server has committed it, and its answer was lost.
+        """
+        messages = transaction.messages
+        if not messages:
+            return None
+        rows = await self._database.fetch(
+            statement("stored_messages"),
+            [message.queue for message in messages],
+            [message.partition for message in messages],
+            [message.transaction_id for message in messages],
+        )
+        if any(str(row["id"]) != message.id for row, message in zip(rows, messages, strict=True)):
+            return None
+        return Committed(
+            partition_ids=[str(row["partition_id"]) for row in rows],
+            dead_lettered=[ack.status not in COMPLETED for ack in transaction.acknowledgements],
+        )
 
     async def _commit(self, transaction: Transaction) -> Committed:
         call = PushCall.merge(transaction.messages)

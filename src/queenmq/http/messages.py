@@ -30,7 +30,11 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class Request(msgspec.Struct, eq=False):
-    """One request, complete with its body. Header names are lower case; `path` is still escaped."""
+    """One request, complete with its body. Header names are lower case; `path` is still escaped.
+
+    `origin` names a request that may be carried out on more than one server: it gives the ids of everything it makes,
+    so that a repetition makes the same. `parsed` is the body, if somebody has read it already.
+    """
 
     method: str
     path: str
@@ -42,6 +46,8 @@ class Request(msgspec.Struct, eq=False):
     subject: str | None = None
     held: bool = False
     half_closed: bool = False
+    origin: str | None = None
+    parsed: object = None
     _query: dict[str, str] | None = None
 
     @property

@@ -368,6 +368,41 @@ class NotifyBody(Struct):
     partition: Name | UnsetType = UNSET
 
 
+class BalancedServer(Struct, kw_only=True):
+    """One server. `load_score` is about 1 when it has as much to do as it should; the figures are averages."""
+
+    server_id: str
+    url: str
+    load_score: float
+    healthy: bool
+    local: bool
+    parked_polls: float
+    outstanding_requests: float
+    cpu_percent: float
+    circuit: Literal["closed", "open", "half_open"]
+
+
+class BalancedRoutes(Struct, kw_only=True):
+    """The consumer routes of the server that answers, and how often it has chosen or changed one."""
+
+    routes: int
+    assigned: int
+    migrated: int
+    broken: int
+
+
+class Balance(Struct, kw_only=True):
+    """How evenly the servers are loaded. `imbalance_score` is the distance between the busiest and the idlest."""
+
+    balanced: bool
+    imbalance_score: float
+    coordinator_enabled: bool
+    forwarded: int
+    fallbacks: int
+    affinity: BalancedRoutes
+    servers: list[BalancedServer]
+
+
 class Notified(Struct):
     status: Literal["ok"]
 

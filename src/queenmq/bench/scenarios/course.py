@@ -31,7 +31,8 @@ class Course:
         cold: bool = False,
     ) -> None:
         self.audit = Audit(*(f"g{number}" for number in range(groups)))
-        self.broker = subject.broker(Layout(partitions, options.payload, cold), options.connections)
+        self.layout = Layout(partitions, options.payload, cold)
+        self.broker = subject.broker(self.layout, options.connections)
         self.load = Load(
             self.broker, self.audit, producers=producers or options.connections, lanes=partitions, cold=cold
         )

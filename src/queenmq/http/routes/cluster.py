@@ -1,4 +1,5 @@
-"""What servers share: GET /internal/api/shared-state/stats and its siblings, POST /internal/api/notify"""
+"""What servers share: GET /internal/api/shared-state/stats and its siblings, POST /internal/api/notify; and how
+evenly they are loaded: GET /api/v1/cluster/balance"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
 from queenmq.http.router import Router
-from queenmq.http.schemas import Notified, NotifyBody
+from queenmq.http.schemas import Balance, Notified, NotifyBody
 
 _TEXTS = {"queue": "queue is required"}
 _decoder = msgspec.json.Decoder(NotifyBody)
@@ -47,6 +48,15 @@ def add_routes(router: Router, engine: Engine) -> None:
         engine.readable(body.queue, partitions)
         return json_response(200, Notified(status="ok"))
 
+    @documented({200: Balance})
+    async def balance(_: Request) -> Response:
+        """How busy each server of the cluster is, and how far apart they are."""
+        node = engine.node
+        node.measure()
+        node.coordinator.observe(node.now)
+        return json_response(200, node.coordinator.balance(node.now))
+
+    router.add("GET", "/api/v1/cluster/balance", balance, Role.READ_ONLY)
     router.add("GET", "/api/v1/system/shared-state", shared_state, Role.ADMIN)
     router.add("GET", "/internal/api/shared-state/stats", shared_state_stats, Role.ADMIN)
     router.add("GET", "/internal/api/inter-instance/stats", inter_instance_stats, Role.ADMIN)

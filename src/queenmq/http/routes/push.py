@@ -15,7 +15,7 @@ from queenmq.http.openapi import documented
 from queenmq.http.refusals import TooManyItems
 from queenmq.http.router import Router
 from queenmq.http.schemas import PushBody, PushItem, PushResult
-from queenmq.ids import is_uuid, uuid7_text
+from queenmq.ids import is_uuid, uuid7_for, uuid7_text
 
 ITEM_TEXTS = {
     "queue": "Queue must be a string",
@@ -35,9 +35,9 @@ def add_routes(router: Router, engine: Engine) -> None:
     )
     async def push(request: Request) -> Response:
         """Store messages; 201 with one result per item, in order."""
-        body = decode(request.body, _decoder, _TEXTS)
+        body = read_push(request)
         check_count(len(body.items), engine.settings, "items")
-        messages = [to_message(item, f"items[{index}]", request.subject) for index, item in enumerate(body.items)]
+        messages = [to_message(item, f"items[{index}]", request) for index, item in enumerate(body.items)]
         outcomes = await engine.pusher.push(messages)
         results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
         return json_response(201, results)
@@ -45,16 +45,23 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("POST", "/api/v1/push", push, Role.READ_WRITE)
 
 
+def read_push(request: Request) -> PushBody:
+    body = request.parsed
+    if not isinstance(body, PushBody):
+        body = request.parsed = decode(request.body, _decoder, _TEXTS)
+    return body
+
+
 def check_count(count: int, settings: Settings, field: str) -> None:
     if count > settings.max_items:
         raise TooManyItems(f"{field} has {count} elements, at most {settings.max_items} are allowed", field)
 
 
-def to_message(item: PushItem, field: str, producer: str | None, absent: bytes = b"null") -> Message:
+def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"null") -> Message:
     """A checked message with its ids. A trace id that is no UUID is dropped, as it only describes the message."""
     check_name(item.queue, f"{field}.queue")
     check_name(item.partition, f"{field}.partition")
-    message_id = uuid7_text()
+    message_id = uuid7_text() if request.origin is None else uuid7_for(request.origin, field)
     transaction_id = item.transaction_id
     if transaction_id is msgspec.UNSET:
         transaction_id = message_id
@@ -62,7 +69,7 @@ def to_message(item: PushItem, field: str, producer: str | None, absent: bytes =
         check_name(transaction_id, f"{field}.transactionId")
     trace_id = None if item.trace_id is msgspec.UNSET or not is_uuid(item.trace_id) else item.trace_id
     payload = absent if item.payload is msgspec.UNSET else bytes(item.payload)
-    return Message(item.queue, item.partition, payload, message_id, transaction_id, trace_id, producer)
+    return Message(item.queue, item.partition, payload, message_id, transaction_id, trace_id, request.subject)
 
 
 def result(index: int, message: Message, outcome: Outcome) -> PushResult:

@@ -30,16 +30,16 @@ def add_routes(router: Router, engine: Engine) -> None:
     @documented({200: TransactionResult}, body=TransactionBody)
     async def transaction(request: Request) -> Response:
         """Apply pushes and acknowledgements together, or none of them; 200 either way, `success` tells."""
-        body = decode(request.body, _decoder, _TEXTS)
+        body = read_transaction(request)
         if not body.operations:
             raise InvalidRequest("operations array cannot be empty", "operations")
         check_count(len(body.operations), engine.settings, "operations")
         check_count(len(body.required_leases or ()), engine.settings, "requiredLeases")
         outcome = TransactionResult(transaction_id=uuid7_text(), success=True, results=[])
         try:
-            steps = _read_steps(body, request.subject)
+            steps = _read_steps(body, request)
             check_count(len(steps), engine.settings, "operations")
-            outcome.results = _results(steps, await engine.transactor.commit(_transaction(steps, body)))
+            outcome.results = _results(steps, await _commit(engine, _transaction(steps, body), request.origin))
         except TransactionRefused as refusal:
             outcome.success = False
             outcome.error = refusal.message
@@ -48,10 +48,27 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("POST", "/api/v1/transaction", transaction, Role.READ_WRITE)
 
 
+async def _commit(engine: Engine, transaction: Transaction, origin: str | None) -> Committed:
+    try:
+        return await engine.transactor.commit(transaction)
+    except TransactionRefused:
+        earlier = None if origin is None else await engine.transactor.committed_before(transaction)
+        if earlier is None:
+            raise
+        return earlier
+
+
+def read_transaction(request: Request) -> TransactionBody:
+    body = request.parsed
+    if not isinstance(body, TransactionBody):
+        body = request.parsed = decode(request.body, _decoder, _TEXTS)
+    return body
+
+
 Step = Message | Acknowledgement
 
 
-def _read_steps(body: TransactionBody, producer: str | None) -> list[Step]:
+def _read_steps(body: TransactionBody, request: Request) -> list[Step]:
     """Every pushed item and every ack, in order.
 
     Raises TransactionRefused for the first that cannot be done, but only if all of the request is well-formed.
@@ -60,7 +77,7 @@ def _read_steps(body: TransactionBody, producer: str | None) -> list[Step]:
     refusal: TransactionRefused | None = None
     for index, operation in enumerate(body.operations):
         try:
-            steps.extend(_read_operation(operation, f"operations[{index}]", producer))
+            steps.extend(_read_operation(operation, f"operations[{index}]", request))
         except TransactionRefused as error:
             refusal = refusal or error
     if refusal is not None:
@@ -68,12 +85,12 @@ def _read_steps(body: TransactionBody, producer: str | None) -> list[Step]:
     return steps
 
 
-def _read_operation(operation: Operation, field: str, producer: str | None) -> list[Step]:
+def _read_operation(operation: Operation, field: str, request: Request) -> list[Step]:
     # Every field that is there is checked, also those that the type does not need.
     group = group_name(operation.consumer_group, f"{field}.")
     check_ack(operation, f"{field}.")
     items = enumerate(operation.items or ())
-    messages = [to_message(item, f"{field}.items[{i}]", producer, absent=b"{}") for i, item in items]
+    messages = [to_message(item, f"{field}.items[{i}]", request, absent=b"{}") for i, item in items]
     match operation.type:
         case "push" if operation.items is None:
             raise InvalidRequest(f"{field}.items array is required", f"{field}.items")

@@ -1,0 +1,141 @@
+"""Consumer routes: the consumers of one queue and group go to one server, as long as that one can bear it.
+
+A key is assigned to the least loaded server when it is first seen. It stays while it is used, unless its server is
+overloaded: then it migrates with a probability that grows with what is gained, and beyond a second threshold at once.
+Keys that are served here follow the other rule, that this server keeps what it serves no worse than others.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.imbalance import relief
+from queenmq.cluster.load_tracker import LoadTracker, Rate, ServerLoad
+
+
+class Route:
+    """Where a key goes. It outlives its place in the table while long polls of it are under way."""
+
+    __slots__ = ("polls", "requests", "server", "settled_at", "used_at")
+
+    def __init__(self, server: ServerLoad, now: float) -> None:
+        self.server = server
+        self.used_at = now
+        self.settled_at = now
+        self.polls = 0
+        self.requests = Rate()
+
+    def used(self, now: float) -> None:
+        self.used_at = now
+        self.requests.note(now)
+        self.server.requests.note(now)
+
+    def began(self, there: ServerLoad) -> None:
+        """A long poll of the key was sent to a server."""
+        self.polls += 1
+        self.server.placed += 1
+        there.there += 1
+
+    def ended(self, there: ServerLoad) -> None:
+        self.polls -= 1
+        self.server.placed -= 1
+        there.there -= 1
+
+    def move(self, server: ServerLoad, now: float) -> None:
+        """To another server, and with it what it makes of the load of the present one."""
+        before = self.server
+        requests = before.requests.at(now)
+        work = before.work * min(1.0, self.requests.at(now) / requests) if requests else 0.0
+        before.placed -= self.polls
+        before.moved -= work
+        server.placed += self.polls
+        server.moved += work
+        self.server = server
+
+
+class AffinityRoutes:
+    def __init__(self, settings: CoordinatorSettings, tracker: LoadTracker, random: Callable[[], float]) -> None:
+        self._settings = settings
+        self._tracker = tracker
+        self._random = random
+        self._routes: OrderedDict[Hashable, Route] = OrderedDict()  # the least recently used first
+        self._groups: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()  # by queue, when each was last seen
+        self.assigned = 0
+        self.migrated = 0
+        self.broken = 0
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def queue_key(self, queue: str, group: str, now: float) -> Hashable:
+        """(queue, group), or the queue alone if it has many groups."""
+        groups = self._groups.get(queue)
+        if groups is None:
+            groups = self._groups[queue] = OrderedDict()
+            if len(self._groups) > self._settings.affinity_max:
+                self._groups.popitem(last=False)
+        most = self._settings.queue_threshold
+        if group in groups or len(groups) <= most:
+            groups[group] = now
+        return queue if len(groups) > most else (queue, group)
+
+    def route(self, key: Hashable, now: float) -> Route:
+        """Where a request of the key goes now."""
+        route = self._routes.get(key)
+        if route is None:
+            route = self._routes[key] = Route(self._best(now), now)
+            self.assigned += 1
+            if len(self._routes) > self._settings.affinity_max:
+                self._routes.popitem(last=False)
+            route.used(now)
+            return route
+        self._routes.move_to_end(key)
+        if now - route.used_at > self._settings.affinity_ttl_s or not self._tracker.usable(route.server, now):
+            route.move(self._best(now), now)
+            route.settled_at = now
+            self.assigned += 1
+        elif now >= route.settled_at:
+            self._evaluate(route, now)
+        route.used(now)
+        return route
+
+    def expire(self, now: float) -> None:
+        """Drop what was not used for long."""
+        oldest = now - self._settings.affinity_ttl_s
+        while self._routes and next(iter(self._routes.values())).used_at < oldest:
+            self._routes.popitem(last=False)
+        for queue, groups in list(self._groups.items()):
+            for group in [group for group, seen in groups.items() if seen < oldest]:
+                del groups[group]
+            if not groups:
+                del self._groups[queue]
+
+    def _best(self, now: float) -> ServerLoad:
+        return self._tracker.least_loaded(now) or self._tracker.local
+
+    def _evaluate(self, route: Route, now: float) -> None:
+        settings = self._settings
+        load = route.server.expected
+        at_home = route.server is self._tracker.local
+        if load < settings.migrate_threshold and not at_home:
+            return
+        best = self._best(now)
+        if best is route.server:
+            return
+        gain = relief(load, best.expected)
+        if load >= settings.break_threshold:
+            # From one full server to another only if that helps.
+            if best.expected < settings.break_threshold or gain > settings.min_improvement:
+                self.broken += 1
+                self._move(route, best, now)
+            return
+        least = settings.min_improvement if load >= settings.migrate_threshold else settings.forward_threshold
+        if gain > least and self._random() < gain:
+            self.migrated += 1
+            self._move(route, best, now)
+
+    def _move(self, route: Route, server: ServerLoad, now: float) -> None:
+        route.move(server, now)
+        route.settled_at = now + self._settings.settle_s

@@ -1,0 +1,232 @@
+"""Passing requests on to other servers, and doing them here when that fails.
+
+Owns the attempts, their headers and their common time. Where a request should go is said by the `Plan`; what an
+attempt must not do twice is guarded by the origin, the id that all attempts of a request share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from urllib.parse import quote
+
+from queenmq.cluster.coordinator import Coordinator
+from queenmq.cluster.load_tracker import ServerLoad
+from queenmq.cluster.node import Node
+from queenmq.cluster.peer_proof import Envelope, prove
+from queenmq.config import Settings
+from queenmq.http.messages import JSON, Request, Response
+from queenmq.http.peer_connection import PeerAnswer, PeerFailure
+from queenmq.http.peer_pool import PeerPool, PoolExhausted
+from queenmq.http.plans import Plan
+from queenmq.http.router import Handler
+from queenmq.ids import uuid7_text
+
+log = logging.getLogger(__name__)
+
+FORWARDED = "/internal/forward"  # before the path: a server that does not coordinate has nothing there
+PROOF = b"x-queen-proof"
+FORWARDED_BY = b"x-forwarded-by"
+SERVED_BY = b"x-served-by"
+MOST_PEERS = 2
+
+_FELL_BACK = (b"X-Fallback", b"true")
+_NOT_PASSED_ON = frozenset(
+    {
+        b"host",
+        b"connection",
+        b"keep-alive",
+        b"content-length",
+        b"transfer-encoding",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"expect",
+        PROOF,
+        FORWARDED_BY,
+    }
+)
+_NOT_PASSED_BACK = frozenset(
+    {b"connection", b"keep-alive", b"content-length", b"content-type", b"transfer-encoding", SERVED_BY, FORWARDED_BY}
+)
+_CORS = b"access-control-"
+_OVERLOADED = 429
+_NO_PEER = frozenset({403, 404})  # it does not know us, or does not coordinate
+_SERVER_ERROR = 500
+
+
+class Forwarder:
+    def __init__(self, settings: Settings, node: Node) -> None:
+        self._settings = settings
+        self._node = node
+        self._pools: dict[str, PeerPool] = {}
+        self._stopping = False
+        self._timeout_s = settings.coordinator_timeout_ms / 1000
+        self._connect_s = settings.coordinator_connect_timeout_ms / 1000
+        self.name = header_name(node.server_id)
+        self.served_here = ((b"X-Served-By", self.name),)
+        node.on_death = self.peer_died
+
+    @property
+    def _coordinator(self) -> Coordinator:
+        return self._node.coordinator
+
+    async def serve(self, request: Request, handler: Handler, plan: Plan) -> Response:
+        """Have the request served as planned; raises what the handler raises when it comes to that."""
+        target = None if self._stopping else plan.first()
+        if target is None:
+            return await self._serve_here(request, handler, plan, ())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deadline = began + self._timeout_s + plan.wait_s
+        if plan.late is not None:
+            # From here on a client that closes its side counts as gone, so that no lease is taken for it.
+            request.hold()
+        origin = uuid7_text()
+        tried: tuple[str, ...] = ()
+        while target is not None and len(tried) < MOST_PEERS and loop.time() < deadline:
+            self._shorten(request, plan, loop.time() - began if tried else 0.0)
+            answer = await self._try(request, plan, target, origin, deadline)
+            if answer is not None:
+                self._coordinator.forwarded += 1
+                return self._passed_back(answer, target, fell_back=bool(tried))
+            tried = (*tried, target.id)
+            target = None if self._stopping else plan.next(self._node.now, tried)
+        self._coordinator.fallbacks += 1
+        self._shorten(request, plan, loop.time() - began)
+        request.origin = origin
+        return await self._serve_here(request, handler, plan, (_FELL_BACK,))
+
+    async def _serve_here(
+        self, request: Request, handler: Handler, plan: Plan, headers: tuple[tuple[bytes, bytes], ...]
+    ) -> Response:
+        local = self._coordinator.local
+        plan.began(local)
+        try:
+            response = await handler(request)
+        finally:
+            plan.ended(local)
+        response.headers = (*response.headers, *self.served_here, *headers)
+        return response
+
+    def _shorten(self, request: Request, plan: Plan, spent_s: float) -> None:
+        """What a long poll has waited already, it need not wait again."""
+        if plan.wait_s and spent_s > 0:
+            left_ms = max(0, round((plan.wait_s - spent_s) * 1000))
+            request.query["timeout"] = str(left_ms)
+            # Of a repeated parameter the last one counts.
+            request.query_string = b"%b&timeout=%d" % (request.query_string, left_ms)
+
+    async def _try(
+        self, request: Request, plan: Plan, target: ServerLoad, origin: str, deadline: float
+    ) -> PeerAnswer | None:
+        """One attempt; None if the peer has not served the request."""
+        pool = self._pool(target.id)
+        breaker = target.breaker
+        if pool is None or not breaker.enter(self._node.now):
+            return None
+        plan.began(target)
+        try:
+            answer = await pool.exchange(self._written(request, target.id, origin), deadline, plan.late)
+        except PeerFailure as failure:
+            if self._stopping:
+                breaker.abandoned()
+                return None
+            log.warning("server %s failed a request that was passed on to it: %s", target.id, failure)
+            breaker.failed(self._node.now)
+            return None
+        except PoolExhausted:
+            breaker.abandoned()
+            return None
+        except BaseException:
+            breaker.abandoned()
+            raise
+        finally:
+            plan.ended(target)
+        return self._judged(answer, plan, target)
+
+    def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad) -> PeerAnswer | None:
+        """The answer, if the peer has served the request."""
+        served = answer.headers.get(SERVED_BY) == header_name(target.id)
+        if served and answer.status < _SERVER_ERROR:
+            target.breaker.succeeded()
+            return None if answer.status == _OVERLOADED else answer
+        log.warning("server %s answered a request that was passed on to it with %d", target.id, answer.status)
+        if served or answer.status in _NO_PEER or answer.status >= _SERVER_ERROR:
+            target.breaker.failed(self._node.now)
+        else:
+            # The request itself is too much for it, with what was added to its headers. Nobody shall close the way
+            # for others by that.
+            target.breaker.abandoned()
+        if plan.late is not None:
+            plan.late(answer.body)
+        return None
+
+    def _pool(self, server: str) -> PeerPool | None:
+        address = self._coordinator.http_address(server)
+        if address is None:
+            return None
+        pool = self._pools.get(server)
+        if pool is None or pool.address != address:
+            if pool is not None:
+                pool.fail("the server has moved")
+            pool = self._pools[server] = PeerPool(
+                address, max_connections=self._settings.coordinator_max_connections, connect_s=self._connect_s
+            )
+        return pool
+
+    def _written(self, request: Request, receiver: str, origin: str) -> bytes:
+        target = request.path.encode("latin-1")
+        if request.query_string:
+            target += b"?" + request.query_string
+        envelope = Envelope(
+            sender=self.name,
+            receiver=header_name(receiver),
+            method=request.method.encode(),
+            target=target,
+            authorization=request.headers.get(b"authorization", b""),
+            body=request.body,
+        )
+        proof = prove(self._node.ring, envelope, origin, self._node.wall_ms)
+        lines = [
+            b"%b %b%b HTTP/1.1" % (envelope.method, FORWARDED.encode(), target),
+            b"Host: queen",
+            b"X-Forwarded-By: %b" % self.name,
+            b"X-Queen-Proof: %b" % proof,
+            b"Content-Length: %d" % len(request.body),
+        ]
+        lines += [b"%b: %b" % item for item in request.headers.items() if item[0] not in _NOT_PASSED_ON]
+        return b"\r\n".join((*lines, b"", request.body))
+
+    def _passed_back(self, answer: PeerAnswer, target: ServerLoad, *, fell_back: bool) -> Response:
+        headers = [
+            (name, value)
+            for name, value in answer.headers.items()
+            if name not in _NOT_PASSED_BACK and not name.startswith(_CORS)
+        ]
+        headers += [(b"X-Served-By", header_name(target.id)), (b"X-Forwarded-By", self.name)]
+        if fell_back:
+            headers.append(_FELL_BACK)
+        return Response(answer.status, answer.body, answer.headers.get(b"content-type", JSON), tuple(headers))
+
+    def peer_died(self, server: str) -> None:
+        """Nobody waits for the dead: what was passed on to it is done elsewhere, at once."""
+        pool = self._pools.pop(server, None)
+        if pool is not None:
+            pool.fail("the server counts as dead")
+
+    def end_long_polls(self) -> None:
+        """This server stops: what it has passed on ends here, where long polls are answered at once."""
+        self._stopping = True
+        for pool in self._pools.values():
+            pool.fail("this server is stopping")
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+
+def header_name(server_id: str) -> bytes:
+    """A server's id as a header can carry it."""
+    return quote(server_id, safe=":#@!$&'()*+,;=[]/").encode()

@@ -1,0 +1,154 @@
+"""One connection to another server of the cluster: one request at a time, its answer as bytes.
+
+Owns the way such a request ends early. The connection is half-closed, which tells the peer that nobody waits any more,
+and read to its end: an answer that was on its way by then is handed over, because it may hold a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+from httptools import HttpParserError, HttpResponseParser
+
+MAX_ANSWER_BYTES = 1024 * 1024 * 1024
+LATE_S = 5.0
+
+Late = Callable[[bytes], None]
+
+
+class PeerFailure(Exception):
+    """The peer gave no answer; whether it has done what it was asked for is not known."""
+
+
+class PeerAnswer(NamedTuple):
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class PeerConnection(asyncio.Protocol):
+    """`released` is told when the connection may be used again, `closed` when it is gone."""
+
+    def __init__(self, released: Callable[[PeerConnection], None], closed: Callable[[PeerConnection], None]) -> None:
+        self.idle_since = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._released = released
+        self._closed = closed
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[PeerAnswer] | None = None
+        self._late: Late | None = None
+        self._withdrawn = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, request: bytes, late: Late | None = None) -> asyncio.Future[PeerAnswer]:
+        """The answer; PeerFailure if the connection ends without one.
+
+        `late` gets the body of an answer that comes when the request has been given up, and a part of a body if
+        there will not be more.
+        """
+        if self._transport is None:
+            raise PeerFailure("the connection is closed")
+        self._late = late
+        self._answer = self._loop.create_future()
+        self._transport.write(request)
+        return self._answer
+
+    def withdraw(self) -> None:
+        """Give the running request up."""
+        self._answer = None
+        self._withdrawn = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._loop.call_later(LATE_S, self.abort)
+
+    def fail(self, reason: str) -> None:
+        """End the running request, if there is one, with PeerFailure, and the connection."""
+        if self._answer is None:
+            self.abort()
+        else:
+            self._end(reason)
+            self.withdraw()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None and not self._withdrawn:
+            self.abort()  # nothing was asked for
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError:
+            self._end("the answer is not HTTP")
+            self.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end("the connection was lost before the answer was complete")
+        late, self._late = self._late, None
+        if late is not None and self._pieces:
+            late(b"".join(self._pieces))
+        self._closed(self)
+
+    def _end(self, reason: str) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(PeerFailure(reason))
+
+    # What the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size > MAX_ANSWER_BYTES:
+            self._end("the answer is too large")
+            self.abort()
+        else:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        parser = self._parser
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        answer = PeerAnswer(parser.get_status_code(), self._headers, body)
+        again = parser.should_keep_alive()
+        self._begin()
+        future, self._answer = self._answer, None
+        late, self._late = self._late, None
+        if future is None:
+            if late is not None:
+                late(body)
+            self._close()
+            return
+        if again:
+            self._released(self)
+        else:
+            self._close()
+        if not future.done():
+            future.set_result(answer)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()

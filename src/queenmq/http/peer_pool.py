@@ -1,0 +1,100 @@
+"""The connections to one other server: kept open between requests, and never more than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from queenmq.http.peer_connection import Late, PeerAnswer, PeerConnection, PeerFailure
+
+IDLE_S = 30.0  # shorter than a server keeps an idle connection
+
+
+class PoolExhausted(Exception):
+    """There is no room for one more request to this peer; nothing was sent."""
+
+
+class PeerPool:
+    def __init__(self, address: tuple[str, int], *, max_connections: int, connect_s: float) -> None:
+        self.address = address
+        self._max = max_connections
+        self._connect_s = connect_s
+        self._connecting = 0
+        self._idle: list[PeerConnection] = []
+        self._open: set[PeerConnection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def exchange(self, request: bytes, deadline: float, late: Late | None) -> PeerAnswer:
+        """Send a request and wait for its answer until the loop's time is `deadline`.
+
+        Raises PeerFailure, or PoolExhausted. For `late` see `PeerConnection.send`.
+        """
+        connection = self._reusable() or await self._connect(deadline)
+        answer = connection.send(request, late)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await answer
+        except TimeoutError:
+            if _has_come(answer):
+                return answer.result()
+            connection.withdraw()
+            raise PeerFailure("it did not answer in time") from None
+        except asyncio.CancelledError:
+            if not _has_come(answer):
+                connection.withdraw()
+            elif late is not None:
+                late(answer.result().body)
+            raise
+
+    def fail(self, reason: str) -> None:
+        """End everything that is under way with PeerFailure."""
+        for connection in tuple(self._open):
+            connection.fail(reason)
+
+    def close(self) -> None:
+        for connection in tuple(self._open):
+            connection.abort()
+
+    def _reusable(self) -> PeerConnection | None:
+        oldest = asyncio.get_running_loop().time() - IDLE_S
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, deadline: float) -> PeerConnection:
+        if len(self._open) + self._connecting >= self._max:
+            raise PoolExhausted
+        loop = asyncio.get_running_loop()
+        self._connecting += 1
+        try:
+            async with asyncio.timeout_at(min(deadline, loop.time() + self._connect_s)):
+                _, connection = await loop.create_connection(
+                    lambda: PeerConnection(self._released, self._closed), *self.address
+                )
+        except TimeoutError:
+            raise PeerFailure("no connection within the time for it") from None
+        except OSError as error:
+            raise PeerFailure(error.strerror or str(error)) from None
+        finally:
+            self._connecting -= 1
+        self._open.add(connection)
+        return connection
+
+    def _released(self, connection: PeerConnection) -> None:
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def _closed(self, connection: PeerConnection) -> None:
+        self._open.discard(connection)
+        with suppress(ValueError):
+            self._idle.remove(connection)
+
+
+def _has_come(answer: asyncio.Future[PeerAnswer]) -> bool:
+    """In the very moment in which it was given up."""
+    return answer.done() and not answer.cancelled() and answer.exception() is None

@@ -1,0 +1,207 @@
+"""Several servers on one database, in this process, that know each other; and ways for one of them to misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+
+from queenmq.bench.server import QUEEN
+from queenmq.cluster.affinity import Route
+from queenmq.config import Settings
+from queenmq.http.forwarder import FORWARDED
+from queenmq.http.messages import Request, Response, json_response
+from queenmq.server import Server
+
+SECRET = bytes(range(32))
+MEET_S = 15.0
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Member:
+    """One server of a cluster, and a client of it."""
+
+    def __init__(self, name: str, server: Server, http: httpx.AsyncClient) -> None:
+        self.name = name
+        self.server = server
+        self.http = http
+        self.passed_on = 0  # requests that it got from others
+        self._handler = server.front.handler
+        server.front.handler = self._handle
+        self.misbehave: Callable[[Handler, Request], Awaitable[Response]] | None = None
+
+    async def _handle(self, request: Request) -> Response:
+        if request.path.startswith(FORWARDED):
+            self.passed_on += 1
+            if self.misbehave is not None:
+                return await self.misbehave(self._handler, request)
+        return await self._handler(request)
+
+    @property
+    def coordinator(self) -> Any:
+        return self.server.node.coordinator
+
+    def send_consumers(self, key: object, member: Member) -> None:
+        """Have this server route the consumers of a key to another one."""
+        load = self.coordinator.tracker.of(member.name)
+        self.coordinator.consumers._routes[key] = Route(load, self.server.node.now)
+
+    def circuit(self, member: Member) -> str:
+        return self.coordinator.tracker.of(member.name).breaker.state(self.server.node.now).value
+
+    async def push(self, queue: str, *items: dict[str, Any]) -> httpx.Response:
+        body = {"items": [{"queue": queue} | item for item in items]}
+        return await self.http.post("/api/v1/push", json=body)
+
+    async def pop(self, queue: str, **params: Any) -> httpx.Response:
+        return await self.http.get(f"/api/v1/pop/queue/{queue}", params=params)
+
+    def refuse(self, *others: Member) -> None:
+        """Take no connections any more, and end those of the others."""
+        self.server.front._server.close()
+        for other in others:
+            other.server._forwarder._pools[self.name].close()
+
+
+def free_udp_ports(count: int) -> list[int]:
+    bound = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    try:
+        for each in bound:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in bound]
+    finally:
+        for each in bound:
+            each.close()
+
+
+@asynccontextmanager
+async def cluster(database_url: str, names: str = "abc", **settings: Any) -> AsyncIterator[list[Member]]:
+    """Servers that have met. Each of the names is one letter."""
+    ports = free_udp_ports(len(names))
+    given = {"coordinator_enabled": True, "sync_secret": SECRET, "db_pool_size": 5, "shutdown_grace_s": 2}
+    given |= {"sync_heartbeat_ms": 100, "sync_dead_threshold_ms": 5000}
+    # They share one process, so that what each measures says nothing: consumers stay where they are unless sent.
+    given |= {"coordinator_forward_threshold": 1.0} | settings
+    async with AsyncExitStack() as stack:
+        members = []
+        for name, port in zip(names, ports, strict=True):
+            peers = tuple(("127.0.0.1", other) for other in ports if other != port)
+            server = Server(Settings(port=0, server_id=name, udp_port=port, udp_peers=peers, **given), database_url)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            host, http_port = server.address
+            client = httpx.AsyncClient(base_url=f"http://{host}:{http_port}", timeout=60)
+            members.append(Member(name, server, await stack.enter_async_context(client)))
+        await until(lambda: all(_knows(member, len(names)) for member in members))
+        yield members
+
+
+@asynccontextmanager
+async def processes(database_url: str, names: str = "abc", **variables: str) -> AsyncIterator[list[str]]:
+    """The same as processes of their own; the URLs of the servers."""
+    ports = free_udp_ports(len(names))
+    async with AsyncExitStack() as stack:
+        urls = []
+        for name, port in zip(names, ports, strict=True):
+            given = {
+                "DATABASE_URL": database_url,
+                "QUEEN_SERVER_ID": name,
+                "QUEEN_UDP_PORT": str(port),
+                "QUEEN_UDP_PEERS": ",".join(f"127.0.0.1:{other}" for other in ports if other != port),
+                "QUEEN_SYNC_SECRET": SECRET.hex(),
+                "QUEEN_COORDINATOR_ENABLED": "true",
+                "DB_POOL_SIZE": "8",
+            }
+            urls.append(await stack.enter_async_context(_process(given | variables)))
+        async with httpx.AsyncClient() as http:
+            for url in urls:
+                async with asyncio.timeout(MEET_S):
+                    while len((await http.get(f"{url}/api/v1/cluster/balance")).json()["servers"]) < len(names):
+                        await asyncio.sleep(0.05)
+        yield urls
+
+
+@asynccontextmanager
+async def _process(variables: dict[str, str]) -> AsyncIterator[str]:
+    command = (sys.executable, "-c", QUEEN, "serve", "--port", "0", "--log-level", "warning")
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, env=os.environ | variables)
+    try:
+        async for line in process.stdout:
+            if b" listens on " in line:
+                yield line.decode().split()[-1]
+                break
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+def _knows(member: Member, count: int) -> bool:
+    tracker, now = member.coordinator.tracker, member.server.node.now
+    return sum(load.reported and tracker.usable(load, now) for load in tracker) == count
+
+
+async def until(condition: Callable[[], bool], within_s: float = MEET_S) -> None:
+    """What is waited for has no signal of its own."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def parked(member: Member, queue: str, count: int = 1) -> None:
+    await until(lambda: member.server.engine.popper.waiting.parked().get(queue, 0) >= count)
+
+
+# Ways to misbehave, of a server that others have passed a request on to
+
+
+async def hang(_: Handler, __: Request) -> Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def answer_500(_: Handler, __: Request) -> Response:
+    return json_response(500, {"error": "internal error", "code": "internal_error"})
+
+
+async def work_and_answer_500(handler: Handler, request: Request) -> Response:
+    await handler(request)
+    return json_response(500, {"error": "internal error", "code": "internal_error"})
+
+
+def work_and_break(member: Member) -> Callable[[Handler, Request], Awaitable[Response]]:
+    """Do it, send half of the answer, and drop the connection."""
+
+    async def misbehave(handler: Handler, request: Request) -> Response:
+        response = await handler(request)
+        [connection] = [each for each in member.server.front.connections if each._active is request]
+        head = b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n" % (response.status, len(response.body) + 1)
+        connection._transport.write(head + response.body[:-5])
+        connection._transport.close()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return misbehave
+
+
+def work_late(delay_s: float, done: asyncio.Event) -> Callable[[Handler, Request], Awaitable[Response]]:
+    """Do it when nobody waits any more, whatever happens to the connection."""
+
+    async def work(handler: Handler, request: Request) -> Response:
+        await asyncio.sleep(delay_s)
+        try:
+            return await handler(request)
+        finally:
+            done.set()
+
+    async def misbehave(handler: Handler, request: Request) -> Response:
+        return await asyncio.shield(asyncio.ensure_future(work(handler, request)))
+
+    return misbehave

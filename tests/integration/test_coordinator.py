@@ -1,0 +1,544 @@
+"""The coordinator with real servers: where requests are served, and what happens when the chosen server misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import httpx
+import jwt
+import pytest
+
+from integration.cluster import (
+    SECRET,
+    Member,
+    answer_500,
+    cluster,
+    hang,
+    parked,
+    processes,
+    until,
+    work_and_answer_500,
+    work_and_break,
+    work_late,
+)
+from queenmq.bench.audit import Audit
+from queenmq.bench.connection import Connection
+from queenmq.cluster.imbalance import BALANCED_BELOW
+from queenmq.cluster.keys import Key, KeyRing
+from queenmq.cluster.peer_proof import Envelope, prove
+from queenmq.config import Settings
+from queenmq.errors import StartupError
+from queenmq.ids import uuid7_text
+from queenmq.server import Server
+
+TIMEOUT_MS = 800
+RETRY_MS = 700
+QUICK = {"coordinator_timeout_ms": TIMEOUT_MS, "coordinator_circuit_retry_ms": RETRY_MS}
+LONG = os.environ.get("QUEEN_LONG") == "1"
+Json = dict[str, Any]
+JWT_SECRET = "a secret of more than thirty-two bytes"
+
+
+class Watcher:
+    """A consumer at a server that audits what it gets: payloads "lane:sequence"."""
+
+    def __init__(self, member: Member, queue: str) -> None:
+        self.audit = Audit()
+        self._member = member
+        self._queue = queue
+
+    async def consume(self) -> None:
+        while True:
+            asked_at = time.monotonic()
+            answer = await self._member.pop(self._queue, wait=True, timeout=5000, consumerGroup="watch", batch=100)
+            if answer.status_code == 200:
+                self.audit.groups[""].received(
+                    [m["data"] for m in answer.json()["messages"]], asked_at, time.monotonic()
+                )
+                acks = [_ack(message) for message in answer.json()["messages"]]
+                body = {"consumerGroup": "watch", "acknowledgments": acks}
+                results = (await self._member.http.post("/api/v1/ack/batch", json=body)).json()
+                assert all(result["success"] for result in results)
+
+
+@asynccontextmanager
+async def watched(member: Member, queue: str, *others: Member) -> AsyncIterator[Audit]:
+    """Consumers of the queue wait at `member`, and the others know it. At the end everything has arrived once."""
+    watcher = Watcher(member, queue)
+    task = asyncio.create_task(watcher.consume())
+    try:
+        await parked(member, queue)
+        for other in others:
+            await until(lambda other=other: other.coordinator.producer_route(queue, other.server.node.now) is not None)
+        yield watcher.audit
+        await until(lambda: watcher.audit.pending == 0)
+        assert watcher.audit.finish() == []
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _ack(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: message[name] for name in ("transactionId", "partitionId", "leaseId")}
+
+
+async def pushed(member: Member, queue: str, audit: Audit, *, named: bool = False) -> httpx.Response:
+    """Push the next message; with or without a transaction id of its own."""
+    text = f"0:{audit.send(0, 1)}"
+    answer = await member.push(queue, {"payload": text} | ({"transactionId": f"t{text}"} if named else {}))
+    assert answer.status_code == 201
+    [result] = answer.json()
+    assert result["status"] == "queued"
+    return answer
+
+
+def fate(answer: httpx.Response) -> tuple[str | None, str | None, str | None]:
+    """Who served it, who passed it on, and whether that went wrong."""
+    return tuple(answer.headers.get(name) for name in ("x-served-by", "x-forwarded-by", "x-fallback"))
+
+
+# Where requests are served
+
+
+async def test_a_push_lands_where_its_consumers_wait_and_wakes_them_there(database_url: str) -> None:
+    async with cluster(database_url) as (a, b, c), watched(b, "q", a, c) as audit:
+        outbox = a.server.node.state.outbox
+        told = outbox.targeted + outbox.broadcast
+        for number in range(5):
+            assert fate(await pushed(a, "q", audit, named=bool(number % 2))) == ("b", "a", None)
+        assert fate(await pushed(b, "q", audit)) == ("b", None, None)
+        assert fate(await pushed(c, "q", audit)) == ("b", "c", None)
+        await until(lambda: audit.pending == 0)
+        assert outbox.targeted + outbox.broadcast == told
+
+
+async def test_a_push_without_consumers_or_over_several_queues_is_served_where_it_came(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b), watched(b, "q", a) as audit:
+        assert fate(await a.push("other", {})) == ("a", None, None)
+        items = [{"payload": f"0:{audit.send(0, 1)}"}, {"queue": "other"}]
+        assert fate(await a.push("q", *items)) == ("a", None, None)
+        assert fate(await a.http.post("/api/v1/push", content=b"nonsense")) == (None, None, None)
+        assert b.passed_on == 0
+
+
+async def test_a_pop_goes_to_the_server_of_its_key(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b):
+        for key, path in (
+            (("q", "g"), "/api/v1/pop/queue/q?consumerGroup=g"),
+            (("q", "p", "g"), "/api/v1/pop/queue/q/partition/p?consumerGroup=g"),
+            ((None, "n", "t", "g"), "/api/v1/pop?namespace=n&task=t&consumerGroup=g"),
+        ):
+            assert fate(await a.http.get(path)) == ("a", None, None)
+            a.send_consumers(key, b)
+            assert fate(await a.http.get(path)) == ("b", "a", None)
+            assert fate(await a.http.get(path + "&autoAck=true")) == ("a", None, None)
+            refused = await a.http.get(path + "&batch=nonsense")
+            assert (refused.status_code, refused.json()["field"]) == (400, "batch")
+
+
+async def test_messages_pass_through_as_they_are(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b), watched(b, "q", a) as audit:
+        text = f"0:{audit.send(0, 1)}"
+        answer = await a.http.post(
+            "/api/v1/push", content=b'{"items":[{"queue":"q","payload": "' + text.encode() + b'" ,"x":{"queue":"z"}}]}'
+        )
+        assert fate(answer) == ("b", "a", None)
+        direct = await b.pop("q", consumerGroup="g")
+        a.send_consumers(("q", "h"), b)
+        passed = await a.pop("q", consumerGroup="h")
+        assert fate(passed) == ("b", "a", None)
+        strip = re.compile(rb'"leaseId":"[^"]*"|"consumerGroup":"."')
+        assert strip.sub(b"", direct.content) == strip.sub(b"", passed.content)
+        assert passed.headers["content-type"] == direct.headers["content-type"]
+        assert passed.headers.get_list("access-control-allow-origin") == ["*"]
+
+
+async def test_acks_and_transactions_go_to_consumers_only_if_they_name_the_queue(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b), watched(b, "q", a) as audit:
+        await pushed(a, "q", audit)
+        [message] = (await a.pop("q", consumerGroup="g")).json()["messages"]
+        ack = {"transactionId": message["transactionId"], "partitionId": message["partitionId"], "consumerGroup": "g"}
+        fenced = ack | {"leaseId": message["leaseId"]}
+        for body, served in (
+            (fenced, ("a", None, None)),
+            (ack, ("a", None, None)),
+            (fenced | {"queue": "q"}, ("a", None, None)),
+            (ack | {"queue": "q", "status": "failed"}, ("a", None, None)),
+            (ack | {"queue": "q"}, ("b", "a", None)),
+        ):
+            assert fate(await a.http.post("/api/v1/ack", json=body)) == served
+        batch = {"consumerGroup": "g", "acknowledgments": [ack]}
+        assert fate(await a.http.post("/api/v1/ack/batch", json=batch)) == ("a", None, None)
+        assert fate(await a.http.post("/api/v1/ack/batch", json=batch | {"queue": "q"})) == ("b", "a", None)
+        only_ack = {"operations": [{"type": "ack"} | ack]}
+        assert fate(await a.http.post("/api/v1/transaction", json=only_ack)) == ("a", None, None)
+        item = {"queue": "q", "payload": f"0:{audit.send(0, 1)}"}
+        both = {"operations": [{"type": "ack"} | ack, {"type": "push", "items": [item]}]}
+        answer = await a.http.post("/api/v1/transaction", json=both)
+        assert (fate(answer), answer.json()["success"]) == (("b", "a", None), True)
+
+
+# Servers that misbehave
+
+
+@pytest.mark.parametrize("kind", ["hangs", "refuses", "is late", "breaks", "fails", "fails after it worked"])
+async def test_every_push_is_stored_once_whatever_the_peer_does(database_url: str, kind: str) -> None:
+    async with cluster(database_url, "ab", **QUICK) as (a, b), watched(b, "q", a) as audit:
+        late = asyncio.Event()
+        assert fate(await pushed(a, "q", audit)) == ("b", "a", None)
+        if kind == "refuses":
+            b.refuse(a)
+        else:
+            b.misbehave = {
+                "hangs": hang,
+                "is late": work_late(TIMEOUT_MS / 1000 + 0.1, late),
+                "breaks": work_and_break(b),
+                "fails": answer_500,
+                "fails after it worked": work_and_answer_500,
+            }[kind]
+        fates = []
+        for number in range(5):
+            began = time.monotonic()
+            fates.append(fate(await pushed(a, "q", audit, named=bool(number % 2))))
+            assert time.monotonic() - began < TIMEOUT_MS / 1000 + 1
+        assert fates == [("a", None, "true")] * 3 + [("a", None, None)] * 2
+        assert a.circuit(b) == "open"
+        if kind == "refuses":
+            return
+        if kind == "is late":
+            await late.wait()
+        b.misbehave = None
+        await until(lambda: a.circuit(b) == "half_open")
+        assert fate(await pushed(a, "q", audit)) == ("b", "a", None)
+        assert a.circuit(b) == "closed"
+
+
+async def test_a_peer_that_fails_again_is_left_alone_for_longer(database_url: str) -> None:
+    async with cluster(database_url, "ab", **QUICK) as (a, b), watched(b, "q", a) as audit:
+        b.misbehave = answer_500
+        for _ in range(3):
+            await pushed(a, "q", audit)
+        opened = time.monotonic()
+        await until(lambda: a.circuit(b) == "half_open")
+        assert time.monotonic() - opened >= RETRY_MS / 1000 - 0.1
+        assert fate(await pushed(a, "q", audit)) == ("a", None, "true")
+        assert a.circuit(b) == "open"
+        again = time.monotonic()
+        await until(lambda: a.circuit(b) == "half_open")
+        assert time.monotonic() - again >= 2 * RETRY_MS / 1000 - 0.1
+
+
+async def test_the_next_best_is_tried_before_this_server(database_url: str) -> None:
+    async with cluster(database_url, **QUICK) as (a, b, c), watched(b, "q", a) as audit:
+        a.server.node.state.tiers.presence.registered("c", (2**62, 1), ["q"], a.server.node.now)
+        b.misbehave = answer_500
+        a.coordinator.tracker.of("c").moved = 0.5
+        assert fate(await pushed(a, "q", audit)) == ("c", "a", "true")
+        c.misbehave = answer_500
+        assert fate(await pushed(a, "q", audit)) == ("a", None, "true")
+
+
+async def test_a_client_cannot_close_the_way_for_others(database_url: str) -> None:
+    """Its requests fit here, but not with what is added on the way."""
+    async with cluster(database_url, "ab") as (a, b):
+        b.server.front.limits = replace(b.server.front.limits, max_target_bytes=1100)
+        async with watched(b, "q", a) as audit:
+            for _ in range(5):
+                answer = await a.http.post(
+                    "/api/v1/push?x=" + "x" * 1080,
+                    json={"items": [{"queue": "q", "payload": f"0:{audit.send(0, 1)}"}]},
+                )
+                assert (answer.status_code, fate(answer)) == (201, ("a", None, "true"))
+            assert fate(await pushed(a, "q", audit)) == ("b", "a", None)
+
+
+@pytest.mark.parametrize("kind", ["hangs", "refuses", "breaks", "fails"])
+async def test_every_pop_is_served_whatever_the_peer_does(database_url: str, kind: str) -> None:
+    async with cluster(database_url, "ab", **QUICK) as (a, b):
+        for number in range(5):
+            await b.push("q", {"payload": f"0:{number + 1}", "partition": f"p{number}"})
+        audit = Audit()
+        audit.send(0, 5)
+        a.send_consumers(("other", "g"), b)
+        assert fate(await a.pop("other", consumerGroup="g")) == ("b", "a", None)
+        if kind == "refuses":
+            b.refuse(a)
+        else:
+            b.misbehave = {"hangs": hang, "breaks": work_and_break(b), "fails": answer_500}[kind]
+        got = []
+        while len(got) < 5:
+            a.send_consumers(("q", "g"), b)
+            began = time.monotonic()
+            answer = await a.pop("q", consumerGroup="g", wait=True, timeout=300)
+            assert time.monotonic() - began < (TIMEOUT_MS + 300) / 1000 + 1
+            assert answer.status_code == 200, "a lease was left behind"
+            got += [message["data"] for message in answer.json()["messages"]]
+        audit.groups[""].received(sorted(got), 0, 1)
+        assert audit.finish() == []
+
+
+async def test_a_dead_peer_does_not_keep_long_polls_for_long(database_url: str) -> None:
+    async with cluster(database_url, "ab", sync_heartbeat_ms=100, sync_dead_threshold_ms=400) as (a, b):
+        a.send_consumers(("q", "g"), b)
+        b.misbehave = hang
+        began = time.monotonic()
+        poll = asyncio.create_task(a.pop("q", consumerGroup="g", wait=True, timeout=20_000))
+        await until(lambda: b.passed_on == 1)
+        b.server.node._ticker.cancel()
+        await parked(a, "q")
+        assert time.monotonic() - began < 5
+        await a.push("q", {"payload": 1})
+        assert fate(await poll) == ("a", None, "true")
+
+
+@pytest.mark.parametrize("kind", ["breaks", "is late", "fails after it worked"])
+async def test_every_transaction_is_applied_once_and_answered_truly(
+    database_url: str, sql: asyncpg.Connection, kind: str
+) -> None:
+    async with cluster(database_url, "ab", **QUICK) as (a, b), watched(b, "q", a) as audit:
+        late = asyncio.Event()
+        b.misbehave = {
+            "breaks": work_and_break(b),
+            "is late": work_late(TIMEOUT_MS / 1000 + 0.1, late),
+            "fails after it worked": work_and_answer_500,
+        }[kind]
+        await a.push("source", {"payload": 1})
+        [message] = (await a.pop("source", consumerGroup="g")).json()["messages"]
+        operations = [
+            {"type": "ack", "consumerGroup": "g"} | _ack(message),
+            {"type": "push", "items": [{"queue": "q", "payload": f"0:{audit.send(0, 1)}"}]},
+        ]
+        body = {"operations": operations, "requiredLeases": [message["leaseId"]]}
+        answer = await a.http.post("/api/v1/transaction", json=body)
+        assert fate(answer) == ("a", None, "true")
+        done = answer.json()
+        assert done["success"], done
+        stored = await sql.fetchrow("SELECT id::text, transaction_id FROM queen.messages WHERE payload LIKE '\"0:%'")
+        assert done["results"][1]["messageId"] == stored["id"] == stored["transaction_id"]
+        if kind == "is late":
+            await late.wait()
+        again = (await a.http.post("/api/v1/transaction", json=body)).json()
+        assert not again["success"]
+
+
+# Clients that go away
+
+
+async def test_a_client_that_goes_away_leaves_neither_a_poll_nor_a_lease(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b):
+        a.send_consumers(("q", "g"), b)
+        host, port = a.server.address
+        for _ in range(3):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /api/v1/pop/queue/q?consumerGroup=g&wait=true&timeout=20000 HTTP/1.1\r\nHost: x\r\n\r\n")
+            await parked(b, "q")
+            writer.close()
+            await until(lambda: b.server.engine.popper.waiting.total == 0)
+        await a.push("q", {"payload": 1})
+        answer = await a.pop("q", consumerGroup="g")
+        assert (answer.status_code, fate(answer)) == (200, ("b", "a", None))
+
+
+@pytest.mark.parametrize("cut", [0, 20])
+async def test_a_lease_whose_answer_comes_for_nobody_is_given_back(database_url: str, cut: int) -> None:
+    async with cluster(database_url, "ab") as (a, b):
+        await a.push("q", {"payload": 1})
+        answer = await b.pop("q", consumerGroup="g")
+        a.server._app._give_back(answer.content[: len(answer.content) - cut])
+        again = await a.pop("q", consumerGroup="g", wait=True, timeout=5000)
+        assert again.status_code == 200
+        assert again.json()["leaseId"] != answer.json()["leaseId"]
+
+
+async def test_a_server_that_stops_ends_what_it_has_passed_on(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b):
+        a.send_consumers(("q", "g"), b)
+        poll = asyncio.create_task(a.pop("q", consumerGroup="g", wait=True, timeout=20_000))
+        await parked(b, "q")
+        began = time.monotonic()
+        await a.server.front.stop(5)
+        assert (await poll).status_code == 204
+        assert time.monotonic() - began < 2
+        await until(lambda: b.server.engine.popper.waiting.total == 0)
+
+
+# Who may pass requests on
+
+
+async def test_what_was_passed_on_is_never_passed_on_again(database_url: str) -> None:
+    async with cluster(database_url) as (a, b, c):
+        a.send_consumers(("q", "g"), b)
+        b.send_consumers(("q", "g"), c)
+        c.send_consumers(("q", "g"), a)
+        for first, second in ((a, "b"), (b, "c"), (c, "a")):
+            assert fate(await first.pop("q", consumerGroup="g")) == (second, first.name, None)
+        assert [member.passed_on for member in (a, b, c)] == [1, 1, 1]
+
+
+async def test_a_forged_header_is_refused(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, _):
+        for path in ("/api/v1/pop/queue/q", "/internal/forward/api/v1/pop/queue/q"):
+            for headers in (
+                {"X-Forwarded-By": "b"},
+                {"X-Forwarded-By": "b", "X-Queen-Proof": "00000000.1.x.00"},
+                {"X-Forwarded-By": "b", "X-Queen-Proof": proof(path[-20:], key=b"x" * 32)},
+            ):
+                answer = await a.http.get(path, headers=headers)
+                assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert (await a.http.get("/internal/forward/api/v1/pop/queue/q")).status_code == 403
+
+
+def proof(target: str, receiver: str = "a", key: bytes = SECRET, origin: str = "") -> str:
+    envelope = Envelope(b"b", receiver.encode(), b"GET", target.encode(), b"", b"")
+    return prove(KeyRing(Key(key)), envelope, origin or uuid7_text(), round(time.time() * 1000)).decode()
+
+
+async def test_a_true_proof_is_good_for_one_request_at_one_server(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b):
+        target = "/api/v1/pop/queue/q"
+        headers = {"X-Forwarded-By": "b", "X-Queen-Proof": proof(target)}
+        first = await a.http.get("/internal/forward" + target, headers=headers)
+        assert (first.status_code, fate(first)) == (204, ("a", None, None))
+        assert (await a.http.get("/internal/forward" + target, headers=headers)).status_code == 403
+        headers["X-Queen-Proof"] = proof(target)
+        assert (await b.http.get("/internal/forward" + target, headers=headers)).status_code == 403
+        other = "/health"
+        headers["X-Queen-Proof"] = proof(other)
+        assert (await a.http.get("/internal/forward" + other, headers=headers)).status_code == 403
+
+
+async def test_the_callers_token_goes_along(database_url: str, sql: asyncpg.Connection) -> None:
+    async with cluster(database_url, "ab", jwt_enabled=True, jwt_secret=JWT_SECRET) as (a, b):
+        for member in (a, b):
+            token = jwt.encode({"sub": "alice", "role": "admin", "exp": time.time() + 600}, JWT_SECRET)
+            member.http.headers["Authorization"] = f"Bearer {token}"
+        async with watched(b, "q", a) as audit:
+            assert fate(await pushed(a, "q", audit)) == ("b", "a", None)
+            assert await sql.fetchval("SELECT producer_sub FROM queen.messages") == "alice"
+            a.http.headers["Authorization"] = "Bearer nonsense"
+            assert (await a.push("q", {})).status_code == 401
+            assert b.passed_on == 1
+
+
+async def test_a_server_that_does_not_coordinate_gets_nothing(database_url: str) -> None:
+    async with cluster(database_url, "ab") as (a, b):
+        tracker = a.coordinator.tracker
+        settings = b.server.node._settings
+        b.server.node._settings = replace(settings, coordinator_enabled=False)
+        b.server.node.announce(b.server.address)
+        await until(lambda: not tracker.usable(tracker.of("b"), a.server.node.now))
+        a.send_consumers(("q", "g"), b)
+        assert fate(await a.pop("q", consumerGroup="g")) == ("a", None, None)
+
+
+async def test_a_server_without_coordinator_knows_nothing_of_it(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/internal/forward/api/v1/pop/queue/q", headers={"X-Forwarded-By": "b"})
+    assert answer.status_code == 404
+    assert fate(await http.get("/api/v1/pop/queue/q", headers={"X-Forwarded-By": "b"})) == (None, None, None)
+
+
+async def test_a_coordinator_without_a_cluster_does_not_start(database_url: str) -> None:
+    with pytest.raises(StartupError, match="QUEEN_COORDINATOR_ENABLED needs a cluster"):
+        Server(Settings(port=0, coordinator_enabled=True), database_url)
+
+
+# Balance
+
+
+async def test_the_balance_of_a_server_alone(server: Server, http: httpx.AsyncClient) -> None:
+    answer = (await http.get("/api/v1/cluster/balance")).json()
+    assert (answer["balanced"], answer["imbalance_score"], answer["coordinator_enabled"]) == (True, 0, False)
+    [only] = answer["servers"]
+    host, port = server.address
+    assert (only["url"], only["healthy"], only["local"]) == (f"http://{host}:{port}", True, True)
+
+
+async def test_the_balance_of_a_cluster(database_url: str) -> None:
+    async with cluster(database_url) as (a, b, c):
+        answer = (await a.http.get("/api/v1/cluster/balance")).json()
+        assert [server["server_id"] for server in answer["servers"]] == ["a", "b", "c"]
+        assert [server["url"] for server in answer["servers"]] == [str(m.http.base_url) for m in (a, b, c)]
+        assert all(server["healthy"] and server["circuit"] == "closed" for server in answer["servers"])
+        assert answer["coordinator_enabled"]
+
+
+async def test_all_consumers_on_one_server(database_url: str) -> None:
+    """The load spreads until it is even, and then nothing moves any more; everything arrives once."""
+    keys, consumers = 60, 240
+    seconds, poll_ms, heartbeat_ms = (60, 3000, 1000) if LONG else (12, 700, 250)
+    audit, course = Audit(), Course()
+    async with processes(database_url, QUEEN_SYNC_HEARTBEAT_MS=str(heartbeat_ms)) as (a, *_):
+        address = urlsplit(a)
+
+        async def connect() -> Connection:
+            return await Connection.open(address.hostname, address.port)
+
+        async def consume(number: int, connection: Connection) -> None:
+            while True:
+                asked_at = time.monotonic()
+                target = f"/api/v1/pop/queue/q{number % keys}?wait=true&timeout={poll_ms}&batch=10"
+                status, answer = await connection.get(target)
+                if status == 200:
+                    messages = json.loads(answer)["messages"]
+                    audit.groups[""].received([m["data"] for m in messages], asked_at, time.monotonic())
+                    acks = {"acknowledgments": [_ack(message) for message in messages]}
+                    assert (await connection.post(b"/api/v1/ack/batch", json.dumps(acks).encode()))[0] == 200
+                else:
+                    assert status == 204
+
+        connections = [await connect() for _ in range(consumers)]
+        tasks = [asyncio.create_task(consume(*pair)) for pair in enumerate(connections)]
+        producer = await connect()
+        try:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                lane = audit.sent % keys
+                items = [{"queue": f"q{lane}", "payload": f"{lane}:{audit.send(lane, 1)}"}]
+                assert (await producer.post(b"/api/v1/push", json.dumps({"items": items}).encode()))[0] == 201
+                course.note(json.loads((await producer.get("/api/v1/cluster/balance"))[1]))
+                await asyncio.sleep(0.02)
+            await until(lambda: audit.pending == 0)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            for connection in (*connections, producer):
+                connection.close()
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
+    assert audit.finish() == []
+    course.check(seconds)
+
+
+class Course:
+    """What the balance of a server was over time."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._seen: list[tuple[float, float, int]] = []
+        self._last: Json = {}
+
+    def note(self, balance: Json) -> None:
+        moves = balance["affinity"]["migrated"] + balance["affinity"]["broken"]
+        self._seen.append((time.monotonic() - self._began, balance["imbalance_score"], moves))
+        self._last = balance
+
+    def check(self, seconds: float) -> None:
+        """In the last third the servers are even, and hardly anything moves."""
+        late = [(score, moves) for at, score, moves in self._seen if at >= seconds * 2 / 3]
+        if LONG:
+            most = max(score for _, score, _ in self._seen)
+            print(most, max(score for score, _ in late), late[0][1], late[-1][1], self._last)  # noqa: T201
+        assert all(server["parked_polls"] > 20 for server in self._last["servers"]), self._last
+        assert max(score for score, _ in late) < BALANCED_BELOW, (self._seen[::20], self._last)
+        assert late[-1][1] - late[0][1] <= 6

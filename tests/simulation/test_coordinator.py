@@ -1,0 +1,79 @@
+"""Ten minutes of a cluster with all consumers connected to one server: the load spreads, and then it is quiet."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from queenmq.cluster.imbalance import BALANCED_BELOW
+from simulation.balance import Balance, Costs
+
+MINUTES = 10
+SEEDS = range(20 if os.environ.get("QUEEN_LONG") == "1" else 2)
+SETTLE_S = 60.0
+QUIET = 3  # moves a minute, of many keys
+
+
+def run(balance: Balance) -> None:
+    balance.run(MINUTES * 60)
+
+
+def check(balance: Balance, settled_s: float = SETTLE_S, moves_a_minute: int = QUIET) -> None:
+    assert balance.settled_after(BALANCED_BELOW) <= settled_s, [s for _, s in balance.history[-20:]]
+    assert max(balance.moves[minute] for minute in range(2, MINUTES)) <= moves_a_minute, balance.moves
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("consumers", [120, 400, 1200])
+def test_many_small_groups_on_one_server(seed: int, consumers: int) -> None:
+    balance = Balance(seed)
+    for number in range(consumers):
+        balance.consume(0, number % (consumers // 5), (2.0, 8.0))
+    run(balance)
+    check(balance)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_that_grow_after_they_were_placed(seed: int) -> None:
+    balance = Balance(seed)
+    for minute in range(4):
+        balance.after(minute * 10.0, lambda: [balance.consume(0, key, (2.0, 8.0)) for key in range(60)] and None)
+    run(balance)
+    check(balance)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_busy_consumers(seed: int) -> None:
+    """Served so often that the CPU decides."""
+    balance = Balance(seed, costs=Costs(serve_s=0.004))
+    for number in range(150):
+        balance.consume(0, number % 50, (0.2, 0.6))
+    run(balance)
+    check(balance)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_consumers_on_all_servers_do_not_chase_each_other(seed: int) -> None:
+    balance = Balance(seed)
+    for number in range(1500):
+        balance.consume(number % 3, number % 100, (2.0, 8.0))
+    run(balance)
+    check(balance)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_server_that_dies_and_returns(seed: int) -> None:
+    balance = Balance(seed)
+    for number in range(600):
+        balance.consume(0, number % 100, (2.0, 8.0))
+    balance.run(120)
+    for node in balance.nodes:
+        node.tracker.see(["s0", "s1"])
+    balance.run(60)
+    assert balance.nodes[2].parked == 0
+    for node in balance.nodes:
+        node.tracker.see(["s0", "s1", "s2"])
+    before = sum(balance.moves.values())
+    balance.run(300)
+    assert sum(balance.moves.values()) - before <= 60
