@@ -20,7 +20,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
         "spark.python.worker.reuse": "true",
     }
     started = session("local[2,4]", "queen tests", settings)

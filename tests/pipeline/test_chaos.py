@@ -21,9 +21,9 @@ from pipeline.db import Db
 
 LONG = bool(os.environ.get("QUEEN_LONG"))
 PARTITIONS = 50
-MESSAGES = 200_000 if LONG else 10_000
+MESSAGES = 200_000 if LONG else 5_000
 PER_TRIGGER = 4_000 if LONG else 500
-KILLS = 12 if LONG else 3
+KILLS = 12 if LONG else 2
 PATIENCE_S = 300
 SCRIPT = Path(__file__).with_name("copy_stream.py")
 
@@ -104,3 +104,18 @@ def moved(db: Db, chance: random.Random, driver: Driver) -> bool:
         time.sleep(0.02)
     time.sleep(chance.uniform(0, 0.6))
     return not driver.ended() and db.count("copy") < MESSAGES
+
+
+@pytest.mark.skipif(not LONG, reason="starts a small cluster: QUEEN_LONG=1")
+@pytest.mark.timeout(400)
+def test_speculative_tasks_do_not_double(db: Db, tmp_path: Path) -> None:
+    """The first attempt of a task has written all of its rows when another one is started and wins."""
+    arguments = [sys.executable, str(SCRIPT.with_name("speculate.py")), db.url, "4000", str(tmp_path / "second")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "second").exists(), "Spark has not speculated"
+    lanes = db.lanes("orders")
+    assert {name: [one["id"] for one in lane] for name, lane in lanes.items()} == {
+        f"p{n}": list(range(n, 4000, 3)) for n in range(3)
+    }
+    db.assert_healthy("orders")

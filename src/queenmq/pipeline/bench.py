@@ -79,7 +79,7 @@ class Bench:
     def __init__(self, spark: Any, settings: Settings) -> None:
         self._spark = spark
         self._settings = settings
-        self._stem = f"pipeline-bench-{uuid7_text()}"
+        self._stem = f"bench-{uuid7_text()[-8:]}"
         self._folder = Path(tempfile.mkdtemp(prefix="queen-bench-"))
         self._watch = Watch(os.getpid(), settings.postgres)
         self.results: dict[str, Measured] = {}
@@ -130,7 +130,7 @@ class Bench:
             }
         )
         url = self._settings.url
-        chosen = window.Settings(url, spec, str(self._folder / "latency"), "0 seconds", start="latest")
+        chosen = window.Settings(url, spec, str(self._folder / "latency"), "0 seconds")
         with connection(url) as opened:
             opened.execute("SELECT queen.ensure_partitions($1::text[], $2::text[])", ([source] * 2, ["a", "b"]))
             stop = threading.Event()
@@ -196,9 +196,10 @@ class Bench:
 
     def _jdbc(self) -> None:
         """Spark's own reader, in as many tasks, cut by ranges of the partition id."""
+        from psycopg.conninfo import conninfo_to_dict
+
         with connection(self._settings.url) as opened:
             [(queue_id, _, _)] = rows(opened, "pipeline_queue", self.queue("source"))
-            info = opened.info
         query = PLAIN.format(queue=queue_id)
         bounds = [f"{n:x}" for n in range(0, 16, 16 // JDBC_TASKS)]
         cuts = [f"{b}0000000-0000-0000-0000-000000000000" for b in bounds]
@@ -207,10 +208,11 @@ class Bench:
             for low, high in zip(cuts, [*cuts[1:], None], strict=True)
         ]
         table = f"({query.replace('SELECT p.name', 'SELECT m.partition_id AS id, p.name')}) AS t"
-        url = f"jdbc:postgresql://{info.host}:{info.port}/{info.dbname}"
+        info = conninfo_to_dict(self._settings.url)
+        url = f"jdbc:postgresql://{info.get('host', 'localhost')}:{info.get('port', 5432)}/{info['dbname']}"
         properties = {
-            "user": info.user,
-            "password": info.password,
+            "user": info["user"],
+            "password": info.get("password", ""),
             "fetchsize": "5000",
             "driver": "org.postgresql.Driver",
         }

@@ -72,6 +72,13 @@ class Columns:
     def needs_payload(self) -> bool:
         return "value" in self._names or PARSED in self._names
 
+    @property
+    def statement(self) -> str:
+        """The cheapest one that brings what is asked for."""
+        if not self.needs_payload:
+            return "pipeline_read_keys"
+        return "pipeline_read_all" if "messageId" in self._names else "pipeline_read"
+
     def lanes(self, ranges: list[Range]) -> tuple[Any, Any]:
         """Names and ids of the slice's partitions; rows come with a 1-based index into them."""
         names = self._pa.array([None, *(part.partition for part in ranges)], self._pa.string())

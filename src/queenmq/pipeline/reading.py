@@ -58,7 +58,7 @@ def read_slice(options: ReadOptions, names: list[str], task: Slice) -> Iterator[
     Raises DataLost if some are gone (retention was faster), unless the options say that this does not matter.
     """
     columns = Columns(options, names)
-    query = statement("pipeline_read" if columns.needs_payload else "pipeline_read_keys")
+    query = statement(columns.statement)
     size = PortionSize()
     with arrow_connection(options.url) as opened, opened.cursor() as cursor:
         for line in SESSION:

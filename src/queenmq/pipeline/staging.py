@@ -12,7 +12,7 @@ import msgspec
 from queenmq.core.encryption import encrypt
 from queenmq.core.names import check_name
 from queenmq.errors import InvalidRequest
-from queenmq.ids import is_uuid
+from queenmq.ids import is_uuid, uuid7_text
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.options import WriteOptions
 
@@ -53,7 +53,7 @@ class Stager:
                 "place": pa.array(range(first, first + count), pa.int64()),
                 "queue": queues,
                 "partition": partitions,
-                "message_id": self._uuids(batch, "messageId"),
+                "message_id": self._message_ids(batch),
                 "transaction_id": self._transactions(batch),
                 "trace_id": self._uuids(batch, "traceId"),
                 "is_encrypted": flags,
@@ -103,6 +103,15 @@ class Stager:
                 except InvalidRequest as error:
                     raise PipelineError(f"a row cannot be written: {error.message}") from None
         return column
+
+    def _message_ids(self, batch: Any) -> Any:
+        """Ids for rows that bring none. Made here, because PostgreSQL asks the system for every one."""
+        column = self._uuids(batch, "messageId")
+        if not column.null_count:
+            return column
+        if column.null_count == batch.num_rows:
+            return self._pa.array([uuid7_text() for _ in range(batch.num_rows)], self._pa.string())
+        return self._pa.array([value or uuid7_text() for value in column.to_pylist()], self._pa.string())
 
     def _uuids(self, batch: Any, name: str) -> Any:
         column = self._column(batch, name)

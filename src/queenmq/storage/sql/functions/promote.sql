@@ -1,6 +1,7 @@
 -- Move what tasks have staged into the queues: the commit of one epoch of a sink, all of it or nothing.
 -- p_attempts are the attempts that count, p_rows how many rows they staged together. The rows of a partition get their offsets
--- in the order of `place`. A transaction id that is there already, or a second time among the rows, is left out.
+-- in the order of `place`; a row without a transaction id has its message id for one. A transaction id that is there already, or
+-- a second time among the rows, is left out.
 -- An epoch that was committed before changes nothing: fresh is false.
 -- Raises QN003 if staged rows are missing (PostgreSQL crashed meanwhile), QN002 as queen.push does, QN004 with the queues' names if
 -- maxSize does not leave enough room.
@@ -114,8 +115,8 @@ BEGIN
     INSERT INTO queen.messages
         (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, payload)
     SELECT p.id, l.last_offset + row_number() OVER (PARTITION BY p.id ORDER BY s.place),
-           coalesce(s.message_id::uuid, gen_random_uuid()), greatest(v_now, l.last_message_at), s.is_encrypted,
-           coalesce(s.transaction_id, gen_random_uuid()::text), s.trace_id::uuid, s.payload
+           s.message_id::uuid, greatest(v_now, l.last_message_at), s.is_encrypted,
+           coalesce(s.transaction_id, s.message_id), s.trace_id::uuid, s.payload
     FROM moved s
     JOIN queen.queues q ON q.name = s.queue
     JOIN queen.partitions p ON p.queue_id = q.id AND p.name = s.partition

@@ -48,7 +48,7 @@ CREATE UNLOGGED TABLE queen.pipeline_staged (
     place           bigint NOT NULL,        -- task, then row: the order of the data frame
     queue           text COLLATE "C" NOT NULL,
     partition       text COLLATE "C" NOT NULL,
-    message_id      text,
+    message_id      text NOT NULL,
     transaction_id  text COLLATE "C",
     trace_id        text,
     is_encrypted    boolean NOT NULL,
