@@ -40,8 +40,8 @@ def dawdle(marker: str) -> Any:
     return slowly
 
 
-def main(url: str, count: str, marker: str) -> None:
-    spark = session("local-cluster[2,2,600]", "speculate", SETTINGS)
+def main(master: str, url: str, count: str, marker: str) -> None:
+    spark = session(master, "speculate", SETTINGS)
     frame = spark.range(0, int(count), 1, 4).selectExpr(
         "to_json(struct(id)) AS value", "concat('p', id % 3) AS partition"
     )
