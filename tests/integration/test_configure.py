@@ -25,6 +25,7 @@ DEFAULTS = {
     "retentionEnabled": False,
     "encryptionEnabled": False,
     "maxWaitTimeSeconds": 0,
+    "archiveBeforeDelete": False,
 }
 OTHERS = {
     "leaseTime": 17,
@@ -42,6 +43,7 @@ OTHERS = {
     "retentionEnabled": True,
     "encryptionEnabled": False,
     "maxWaitTimeSeconds": 90,
+    "archiveBeforeDelete": True,
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import queenmq
-from queenmq.cli import bench
+from queenmq.cli import bench, pipeline
 from queenmq.config import MOST_WORKERS
 from queenmq.errors import StartupError
 
@@ -44,6 +44,8 @@ def _run(given: argparse.Namespace) -> int:
         return admin.run(given)
     if given.command == "bench":
         return bench.run(given)
+    if given.command == "pipeline":
+        return pipeline.run(given)
     from queenmq.cli import db
 
     return db.run(given)
@@ -57,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_db(commands)
     _add_admin(commands)
     bench.add(commands)
+    pipeline.add(commands)
     return parser
 
 

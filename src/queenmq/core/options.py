@@ -16,7 +16,7 @@ Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fifteen options. Every one left out returns to its default."""
+    """The sixteen options. Every one left out returns to its default."""
 
     lease_time: Seconds = 300
     max_size: Count = 0
@@ -33,6 +33,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retention_enabled: bool = False
     encryption_enabled: bool = False
     max_wait_time_seconds: Seconds = 0
+    archive_before_delete: bool = False
 
     def echo(self) -> QueueOptions:
         """As a configure answer shows them: `ttl` has a nominal value even where it is not enforced."""

@@ -77,6 +77,7 @@ class Administration:
             options.retention_enabled,
             options.encryption_enabled,
             options.max_wait_time_seconds,
+            options.archive_before_delete,
         )
         if row is None:
             raise AssertionError("queen.configure returned no row")

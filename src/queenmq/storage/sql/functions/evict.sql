@@ -1,6 +1,6 @@
 -- One bounded step of eviction over a queue with maxWaitTimeSeconds: messages that waited longer and that some group
 -- has not finished are taken out of delivery and deleted with what lies before them (to the dead letters first, if the queue
--- asks for it).
+-- asks for it). Of a queue with archiveBeforeDelete only what is archived is deleted.
 -- Returns how many were deleted and where to go on; next is null at the end. A partition whose group is at work on the
 -- messages is left for a later sweep. Locks: as queen.skip_free_groups and queen.trim, one partition after the other.
 CREATE OR REPLACE FUNCTION queen.evict(p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT next uuid)
@@ -37,6 +37,9 @@ BEGIN
         v_upto := least(v_upto, v_head.first_offset + p_limit - 1);
         v_upto := least(v_upto, queen.skip_free_groups(v_head.partition_id, v_upto, v_queue.dead_letter_queue,
                                                        'Message waited longer than maxWaitTimeSeconds'));
+        IF v_queue.archive_before_delete THEN
+            v_upto := least(v_upto, queen.archived_upto(p_queue, v_head.partition_id));
+        END IF;
         CONTINUE WHEN v_upto < v_head.first_offset;
         deleted := deleted + queen.trim(v_head.partition_id, v_upto);
     END LOOP;

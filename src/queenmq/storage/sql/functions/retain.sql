@@ -1,6 +1,7 @@
 -- One bounded step of retention over a queue: from the partition after p_after on, delete what is too old
 -- (retentionSeconds, ttl) or old and read by every group (completedRetentionSeconds), until about p_limit messages are gone or
--- p_limit partitions are seen. Returns how many were deleted and where to go on; next is null at the end of the queue.
+-- p_limit partitions are seen. Of a queue with archiveBeforeDelete only what is archived goes.
+-- Returns how many were deleted and where to go on; next is null at the end of the queue.
 -- Locks: heads that are free (SKIP LOCKED), one partition after the other; a busy one has its turn in the next sweep.
 CREATE OR REPLACE FUNCTION queen.retain(p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT next uuid)
 LANGUAGE plpgsql AS $$
@@ -39,6 +40,9 @@ BEGIN
         IF v_spent IS NOT NULL THEN
             v_upto := greatest(v_upto, least(queen.offset_before(v_head.partition_id, v_spent), coalesce(
                 (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = v_head.partition_id), 0)));
+        END IF;
+        IF v_queue.archive_before_delete THEN
+            v_upto := least(v_upto, queen.archived_upto(p_queue, v_head.partition_id));
         END IF;
         v_upto := least(v_upto, v_head.first_offset + p_limit - 1);
         CONTINUE WHEN v_upto < v_head.first_offset;

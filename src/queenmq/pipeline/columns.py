@@ -1,0 +1,126 @@
+"""The columns of a read: their names, Spark types, and making them from what PostgreSQL sent.
+
+Owns the shape of a row. Decryption happens here, and only with a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from queenmq.core.encryption import decrypt
+from queenmq.errors import QueenError
+from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.json_values import arrow_type, parser, spark_type
+from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.planning import Range
+
+BASE: Final = ("queue", "partition", "offset", "timestamp", "transactionId", "traceId", "value")
+HEADERS: Final = ("messageId", "partitionId", "encrypted")
+PARSED: Final = "data"
+
+
+def schema(options: ReadOptions) -> Any:
+    """The Spark schema of a read with these options."""
+    from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
+
+    types: dict[str, Any] = {"offset": LongType(), "timestamp": TimestampType(), "encrypted": BooleanType()}
+    names = BASE + (HEADERS if options.headers else ())
+    fields = [StructField(name, types.get(name, StringType())) for name in names]
+    if options.value_schema:
+        fields.append(StructField(PARSED, spark_type(options.value_schema)))
+    return StructType(fields)
+
+
+def wanted(given: Any, options: ReadOptions) -> list[str]:
+    """The columns that a schema asks for: `.schema("partition string, offset long")` reads only those."""
+    known = {f.name: f.dataType for f in schema(options).fields}
+    for asked in given.fields:
+        if asked.name not in known:
+            raise BadOption(f"there is no column {asked.name!r}: a read has {', '.join(known)}")
+        if asked.dataType.simpleString() != known[asked.name].simpleString():
+            raise BadOption(
+                f"column {asked.name!r} is {known[asked.name].simpleString()}; valueSchema parses the value"
+            )
+    return [asked.name for asked in given.fields]
+
+
+class Columns:
+    """Makes the batches of one slice."""
+
+    def __init__(self, options: ReadOptions, names: list[str]) -> None:
+        import pyarrow
+
+        self._pa = pyarrow
+        self._options = options
+        self._names = names
+        self._parse = parser(options.value_schema) if PARSED in names and options.value_schema else None
+        self._makers: dict[str, Callable[[Any, Any], Any]] = {
+            "queue": lambda batch, _: pyarrow.repeat(pyarrow.scalar(options.queue), batch.num_rows),
+            "partition": lambda batch, lanes: lanes[0].take(batch.column("i")),
+            "partitionId": lambda batch, lanes: lanes[1].take(batch.column("i")),
+            "offset": lambda batch, _: batch.column("offset"),
+            "timestamp": lambda batch, _: batch.column("created_at").cast(pyarrow.timestamp("us", "UTC")),
+            "transactionId": lambda batch, _: batch.column("transaction_id"),
+            "traceId": lambda batch, _: batch.column("trace_id"),
+            "messageId": lambda batch, _: batch.column("id"),
+            "encrypted": lambda batch, _: batch.column("is_encrypted"),
+        }
+        self.schema = pyarrow.schema([(name, self._type(name)) for name in names])
+
+    @property
+    def needs_payload(self) -> bool:
+        return "value" in self._names or PARSED in self._names
+
+    @property
+    def statement(self) -> str:
+        """The cheapest one that brings what is asked for."""
+        if not self.needs_payload:
+            return "pipeline_read_keys"
+        return "pipeline_read_all" if "messageId" in self._names else "pipeline_read"
+
+    def lanes(self, ranges: list[Range]) -> tuple[Any, Any]:
+        """Names and ids of the slice's partitions; rows come with a 1-based index into them."""
+        names = self._pa.array([None, *(part.partition for part in ranges)], self._pa.string())
+        ids = self._pa.array([None, *(part.partition_id for part in ranges)], self._pa.string())
+        return names, ids
+
+    def make(self, batch: Any, lanes: tuple[Any, Any]) -> Any:
+        """The batch with the columns that were asked for."""
+        value = self._value(batch) if self.needs_payload else None
+        made = []
+        for name in self._names:
+            if name == "value":
+                made.append(value)
+            elif name == PARSED and self._parse is not None:
+                made.append(self._parse(value))
+            else:
+                made.append(self._makers[name](batch, lanes))
+        return self._pa.RecordBatch.from_arrays(made, schema=self.schema)
+
+    def _type(self, name: str) -> Any:
+        pa = self._pa
+        if name == PARSED and self._options.value_schema:
+            return arrow_type(self._options.value_schema)
+        special = {"offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "encrypted": pa.bool_()}
+        return special.get(name, pa.string())
+
+    def _value(self, batch: Any) -> Any:
+        payloads = batch.column("payload")
+        if batch.column("is_encrypted").true_count == 0 or self._options.encrypted == "raw":
+            return payloads.cast(self._pa.string())
+        flags = batch.column("is_encrypted").to_pylist()
+        opened = [
+            self._open(stored) if flag else stored for stored, flag in zip(payloads.to_pylist(), flags, strict=True)
+        ]
+        return self._pa.array(opened, self._pa.binary()).cast(self._pa.string())
+
+    def _open(self, stored: bytes) -> bytes | None:
+        if self._options.key is None:
+            if self._options.encrypted == "null":
+                return None
+            raise PipelineError("a payload is encrypted: give encryptionKey, or encryptedPayloads=null or raw")
+        try:
+            return decrypt(self._options.key, stored)
+        except QueenError as error:
+            raise PipelineError(error.message) from None

@@ -1,0 +1,95 @@
+"""Connections of the pipeline to PostgreSQL: psycopg for statements, ADBC for moving Arrow batches.
+
+Every connection commits by itself, so none holds a transaction between two statements. Errors become ours here and
+never show the password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from queenmq.pipeline.errors import PipelineError
+from queenmq.storage.statements import statement
+
+APPLICATION: Final = "queen pipeline"
+CONNECT_S: Final = 10
+_PASSWORD: Final = re.compile(r"(//[^:/@\s]*:)[^@\s]*@")
+
+
+def connect(url: str) -> Any:
+    """A psycopg connection whose cursors take the `$1` of the named statements."""
+    import psycopg
+
+    try:
+        return psycopg.connect(
+            url,
+            autocommit=True,
+            cursor_factory=psycopg.RawCursor,
+            connect_timeout=CONNECT_S,
+            application_name=APPLICATION,
+            prepare_threshold=None,
+            options="-c timezone=UTC -c jit=off",
+        )
+    except psycopg.Error as error:
+        raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
+
+
+@contextmanager
+def connection(url: str) -> Iterator[Any]:
+    """A psycopg connection for a while; what goes wrong inside leaves as ours."""
+    import psycopg
+
+    opened = connect(url)
+    try:
+        yield opened
+    except psycopg.Error as error:
+        raise database_error(error) from error
+    finally:
+        opened.close()
+
+
+def rows(opened: Any, name: str, *arguments: object) -> list[tuple[Any, ...]]:
+    """Run the named statement and return its rows, none if it has no result."""
+    cursor = opened.execute(statement(name), arguments)
+    return cursor.fetchall() if cursor.description else []
+
+
+def database_error(error: Any) -> PipelineError:
+    """Our error for one of psycopg's. A missing table means that no server of this version has been there."""
+    state = getattr(error, "sqlstate", None)
+    if state in ("42P01", "3F000", "42883", "42703"):
+        return PipelineError(
+            "the database has no schema queen of this version: start a server of this version on it first"
+        )
+    detail = getattr(getattr(error, "diag", None), "message_detail", None)
+    if state == "QN002":
+        return PipelineError(f"these queues demand encrypted payloads, give the option encryptionKey: {detail}")
+    if state == "QN004":
+        return PipelineError(f"these queues are full (maxSize), nothing was written: {detail}")
+    return PipelineError(f"PostgreSQL refused: {_clean(error)}")
+
+
+@contextmanager
+def arrow_connection(url: str) -> Iterator[Any]:
+    """An ADBC connection: results come as Arrow batches through COPY."""
+    from adbc_driver_manager import Error
+    from adbc_driver_postgresql import dbapi
+
+    try:
+        opened = dbapi.connect(url, autocommit=True)
+    except Error as error:
+        raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
+    try:
+        yield opened
+    except Error as error:
+        raise PipelineError(f"PostgreSQL refused: {_clean(error)}") from error
+    finally:
+        opened.close()
+
+
+def _clean(error: BaseException) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return _PASSWORD.sub(r"\1***@", first)

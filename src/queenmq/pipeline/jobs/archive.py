@@ -1,0 +1,219 @@
+"""archive: messages of a queue into the lake, incrementally and exactly once.
+
+Tasks read slices beyond the archived positions and write Parquet files; the driver then publishes the files and moves
+the positions in one transaction. A run that dies leaves files that nobody reads. Two runs at once cannot publish the
+same messages: the second finds that the positions have moved and gives up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from queenmq.pipeline.batch import SliceOfWork
+from queenmq.pipeline.columns import BASE, HEADERS, PARSED
+from queenmq.pipeline.connection import connection, database_error, rows
+from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.files import FileWriter
+from queenmq.pipeline.heads import find_queue, heads, partitions, ranges
+from queenmq.pipeline.lake import Lake, sweep
+from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.planning import Range, Slice, slices
+from queenmq.pipeline.reading import read_slice
+from queenmq.pipeline.runs import Outcome, Run
+
+log = logging.getLogger(__name__)
+
+ROUND_OFFSETS: Final = 2_000_000
+FILE_BYTES: Final = 64 * 1024 * 1024
+WORK: Final = "path string, rows long, bytes long, digest string, first_at timestamp, last_at timestamp, covered string"
+
+
+@dataclass(frozen=True)
+class Settings:
+    url: str
+    queue: str
+    lake: str
+    schema: str | None = None
+    tasks: int | None = None
+    file_bytes: int = FILE_BYTES
+    round_offsets: int = ROUND_OFFSETS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a round archives: ranges by partition, from the archived position to where the heads were."""
+
+    queue_id: str
+    ranges: list[Range]
+    skipped: int
+
+
+def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
+    """Archive everything that is stored now.
+
+    Rounds are published one by one, so that a killed run has lost only its last one.
+    """
+    lake = Lake(settings.lake)
+    options = read_options(settings)
+    outcome = run.outcome
+    files = size = skipped = rounds = 0
+    touched: set[str] = set()
+    with connection(settings.url) as opened:
+        queue_id = find_queue(opened, options)
+        rows(opened, "archive_register", lake.name, queue_id)
+        until = heads(opened, queue_id).last
+        while True:
+            plan = plan_round(opened, lake, queue_id, until, settings.round_offsets)
+            skipped += plan.skipped
+            if not plan.ranges:
+                break
+            written = run_round(spark, settings, run.id, rounds, plan)
+            publish(opened, lake, settings.queue, run.id, plan, written)
+            rounds += 1
+            files += len(written)
+            size += sum(row["bytes"] for row in written)
+            touched |= {part.partition_id for part in plan.ranges}
+            run.progress(sum(row["rows"] for row in written))
+        swept = sweep(opened, lake, settings.queue)
+    outcome.offsets = {"partitions": len(touched), "messages": outcome.rows}
+    outcome.summary = {
+        "messages": outcome.rows,
+        "partitions": len(touched),
+        "files": files,
+        "bytes": size,
+        "deleted before they were archived": skipped,
+        "unpublished files swept": swept,
+    }
+    return outcome
+
+
+def read_options(settings: Settings) -> ReadOptions:
+    # Payloads of encrypted queues stay encrypted in the lake.
+    return ReadOptions(
+        url=settings.url,
+        queue=settings.queue,
+        headers=True,
+        encrypted="raw",
+        value_schema=settings.schema,
+        least_tasks=settings.tasks,
+    )
+
+
+def plan_round(opened: Any, lake: Lake, queue_id: str, until: dict[int, int], most: int) -> Plan:
+    """At most `most` offsets beyond the positions, whole partitions first."""
+    current = heads(opened, queue_id)
+    done = dict(rows(opened, "archive_positions", lake.name, queue_id))
+    start: dict[int, int] = {}
+    end: dict[int, int] = {}
+    skipped = left = 0
+    left = most
+    for number, last in until.items():
+        if number not in current.last or not left:
+            continue
+        before = done.get(number, 0)
+        start[number] = max(before, current.first[number] - 1)
+        count = min(left, last - start[number])
+        if count > 0:
+            skipped += start[number] - before
+            end[number] = start[number] + count
+            left -= count
+    known = partitions(opened, queue_id, list(end))
+    return Plan(queue_id, ranges(known, start, end), skipped)
+
+
+def run_round(spark: Any, settings: Settings, run_id: str, number: int, plan: Plan) -> list[Any]:
+    """Write the files of a round. Returns a row for each."""
+    work = slices(plan.ranges, settings.tasks or spark.sparkContext.defaultParallelism)
+    spark.dataSource.register(_work_source(settings, run_id, number, work))
+    return list(spark.read.format("queen_archive").load().collect())
+
+
+def publish(opened: Any, lake: Lake, queue: str, run_id: str, plan: Plan, written: list[Any]) -> None:
+    """Make the files count and move the positions, in one transaction.
+
+    Raises PipelineError if another run was faster.
+    """
+    import psycopg
+
+    _check_cover(plan, written)
+    before: dict[str, int] = {}
+    upto: dict[str, int] = {}
+    for part in plan.ranges:
+        before[part.partition_id] = part.first - 1
+        upto[part.partition_id] = part.last
+    ids = list(upto)
+    try:
+        with opened.transaction():
+            rows(opened, "archive_lock", lake.name, plan.queue_id)
+            moved = rows(opened, "archive_advance", lake.name, ids, [before[i] for i in ids], [upto[i] for i in ids])
+            if len(moved) < len(ids):
+                raise PipelineError("another archive run of this queue was faster: nothing of this round was published")
+            columns = ("path", "rows", "bytes", "digest", "first_at", "last_at")
+            rows(opened, "archive_publish", lake.name, queue, run_id, *([row[c] for row in written] for c in columns))
+    except psycopg.errors.ForeignKeyViolation as error:
+        raise PipelineError("a partition was deleted while it was archived: run it again") from error
+    except psycopg.Error as error:
+        raise database_error(error) from error
+
+
+def _check_cover(plan: Plan, written: list[Any]) -> None:
+    """Every planned offset is in a file, once. A file that came twice or not at all must not become a position."""
+    covered: dict[str, int] = {}
+    for row in written:
+        for partition_id, count in json.loads(row["covered"]).items():
+            covered[partition_id] = covered.get(partition_id, 0) + count
+    planned = {part.partition_id: part.offsets for part in plan.ranges}
+    if covered != planned:
+        raise PipelineError("the files of this round do not hold what was planned: nothing of it was published")
+
+
+class ArchiveReader(DataSourceReader):
+    """Tasks that write slices; its rows are the files.
+
+    Spark retries and speculates as with any read, and only the rows of attempts that won come back.
+    """
+
+    def __init__(self, settings: Settings, run_id: str, number: int, work: list[Slice]) -> None:
+        self._settings = settings
+        self._run_id = run_id
+        self._number = number
+        self._work = work
+
+    def partitions(self) -> Sequence[Any]:
+        # This object goes along to every task, which needs only its own slice.
+        work, self._work = self._work, []
+        return [SliceOfWork(task) for task in work]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        return write_slice(self._settings, self._run_id, self._number, partition.task)
+
+
+def _work_source(settings: Settings, run_id: str, number: int, work: list[Slice]) -> type:
+    class ArchiveSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "queen_archive"
+
+        def schema(self) -> str:
+            return WORK
+
+        def reader(self, schema: Any) -> Any:
+            return ArchiveReader(settings, run_id, number, work)
+
+    return ArchiveSource
+
+
+def write_slice(settings: Settings, run_id: str, number: int, task: Slice) -> Iterator[Any]:
+    """In a task: read a slice and write its files."""
+    names = [*BASE, *HEADERS, *([PARSED] if settings.schema else [])]
+    writer = FileWriter(Lake(settings.lake), settings.queue, f"{run_id}-{number}", settings.file_bytes)
+    for batch in read_slice(read_options(settings), names, task):
+        writer.add(batch)
+    for file, covered in writer.close():
+        yield (file.path, file.rows, file.bytes, file.digest, file.first_at, file.last_at, json.dumps(covered))

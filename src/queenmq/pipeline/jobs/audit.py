@@ -1,0 +1,263 @@
+"""audit: proves or disproves that nothing of a queue was lost or doubled.
+
+Looks at everything that is stored: offsets without gaps, no message twice, heads and groups in step, and the archive
+equal to the source, file by file and message by message. It may run while servers do: what is pushed or deleted
+meanwhile is not a finding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queenmq.pipeline.connection import connection, rows
+from queenmq.pipeline.errors import PipelineError, explained
+from queenmq.pipeline.heads import Heads, find_queue, heads, partitions
+from queenmq.pipeline.lake import Lake, frame, published
+from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.runs import Outcome, Run
+
+MOST_SHOWN: Final = 50
+KEYS: Final = "partition string, partitionId string, offset long, transactionId string, messageId string"
+ALL: Final = f"{KEYS}, encrypted boolean, value string"
+
+
+@dataclass(frozen=True)
+class Settings:
+    url: str
+    queue: str
+    lake: str | None = None
+    plot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    where: str
+    detail: str
+
+
+@dataclass
+class Seen:
+    """What the audit has looked at, for the report and the picture."""
+
+    stored: dict[str, tuple[int, int]] = field(default_factory=dict)
+    archived: dict[str, tuple[int, int]] = field(default_factory=dict)
+    messages: int = 0
+    archived_messages: int = 0
+    files: int = 0
+
+
+def audit(spark: Any, settings: Settings, run: Run) -> Outcome:
+    """Findings are in the summary; the outcome is not ok if there are any."""
+    options = ReadOptions(url=settings.url, queue=settings.queue, encrypted="raw")
+    seen = Seen()
+    findings: list[Finding] = []
+    with connection(settings.url) as opened:
+        queue_id = find_queue(opened, options)
+        lake = Lake(settings.lake) if settings.lake else None
+        before = heads(opened, queue_id)
+        findings += _lookup(opened, settings.queue)
+        findings += _groups(opened, queue_id)
+        findings += _stored(spark, settings, opened, before, seen)
+        if lake is not None:
+            findings += _archive(spark, settings, opened, queue_id, lake, seen)
+        positions = _positions(opened, queue_id, sorted(seen.stored)[:MOST_SHOWN]) if settings.plot else {}
+    if settings.plot:
+        from queenmq.pipeline.audit_plot import draw
+
+        draw(settings.plot, settings.queue, seen.stored, seen.archived, positions, findings)
+    outcome = run.outcome
+    outcome.rows = seen.messages
+    outcome.ok = not findings
+    outcome.offsets = {"partitions": len(seen.stored), "messages": seen.messages}
+    outcome.summary = {
+        "verdict": f"{len(findings)} findings" if findings else "nothing is lost or doubled",
+        "messages": seen.messages,
+        "partitions": len(seen.stored),
+        "archived messages": seen.archived_messages,
+        "archived files": seen.files,
+        "findings": [f"{f.check}: {f.where}: {f.detail}" for f in findings[:MOST_SHOWN]],
+    }
+    return outcome
+
+
+def _lookup(opened: Any, queue: str) -> list[Finding]:
+    return [Finding("partition_lookup", name, problem) for name, problem in rows(opened, "audit_lookup", queue)]
+
+
+def _groups(opened: Any, queue_id: str) -> list[Finding]:
+    found = rows(opened, "audit_groups", queue_id)
+    return [Finding("group", f"{name}, group {group}", problem) for name, group, problem in found]
+
+
+def _stored(spark: Any, settings: Settings, opened: Any, before: Heads, seen: Seen) -> list[Finding]:
+    from pyspark.sql import functions as f
+
+    keys = source(spark, settings, KEYS).persist()
+    try:
+        counted = (
+            keys.groupBy("partitionId", "partition")
+            .agg(f.count("*").alias("rows"), f.min("offset").alias("first"), f.max("offset").alias("last"))
+            .collect()
+        )
+        found = _doubled(keys, "messageId", "message id") + _doubled(keys, "transactionId", "transaction id")
+    finally:
+        keys.unpersist()
+    by_id = {row["partitionId"]: row for row in counted}
+    after = heads(opened, before.queue_id)
+    for number, partition in partitions(opened, before.queue_id).items():
+        if number not in before.last or number not in after.last:
+            continue
+        # What retention has deleted meanwhile is not missing; what was pushed meanwhile is not looked at.
+        first, last = after.first[number], before.last[number]
+        row = by_id.get(partition.id)
+        seen.messages += row["rows"] if row else 0
+        seen.stored[partition.name] = (first, last)
+        complete = row is not None and row["first"] <= first and row["rows"] == row["last"] - row["first"] + 1
+        if last >= first and not (complete and row is not None and row["last"] == last):
+            for a, b in rows(opened, "audit_gaps", partition.id, first, last):
+                found.append(
+                    Finding("offsets", partition.name, f"{a} to {b} are missing" if b > a else f"{a} is missing")
+                )
+    return found
+
+
+def source(spark: Any, settings: Settings, schema: str) -> Any:
+    """Everything stored, gaps and all, payloads as they are stored."""
+    reader = spark.read.format("queen").schema(schema).option("url", settings.url).option("subscribe", settings.queue)
+    reader = reader.option("includeHeaders", "true").option("encryptedPayloads", "raw")
+    return reader.option("failOnDataLoss", "false").load()
+
+
+def _doubled(keys: Any, column: str, words: str) -> list[Finding]:
+    from pyspark.sql import functions as f
+
+    twice = (
+        keys.groupBy("partition", column)
+        .agg(f.count("*").alias("rows"), f.sort_array(f.collect_list("offset")).alias("offsets"))
+        .where("rows > 1")
+        .orderBy("partition", column)
+        .limit(MOST_SHOWN)
+        .collect()
+    )
+    return [
+        Finding("doubled", row["partition"], f"{words} {row[column]} is there {row['rows']} times, at {row['offsets']}")
+        for row in twice
+    ]
+
+
+def _archive(spark: Any, settings: Settings, opened: Any, queue_id: str, lake: Lake, seen: Seen) -> list[Finding]:
+    files = published(opened, lake, settings.queue)
+    seen.files = len(files)
+    found: list[Finding] = []
+    sound = []
+    for file, digest in zip(files, digests(spark, settings.lake or "", [f.path for f in files]), strict=True):
+        if digest == file.digest:
+            sound.append(file)
+        else:
+            found.append(
+                Finding("archive", file.path, "the file is missing" if digest is None else "the file is damaged")
+            )
+    done = dict(rows(opened, "archive_positions", lake.name, queue_id))
+    known = partitions(opened, queue_id)
+    archived = frame(spark, lake, sound)
+    try:
+        return found + _compare(spark, settings, opened, queue_id, known, done, archived, seen)
+    except PipelineError:
+        raise
+    except Exception as error:
+        return [*found, Finding("archive", settings.lake or "", f"cannot be read: {explained(error).message}")]
+
+
+def digests(spark: Any, place: str, paths: list[str]) -> list[str | None]:
+    """The SHA-256 of each file, computed by tasks."""
+    if not paths:
+        return []
+
+    context = spark.sparkContext
+    given = context.parallelize(paths, min(len(paths), 2 * context.defaultParallelism))
+    found: list[str | None] = given.map(lambda path: Lake(place).digest(path)).collect()
+    return found
+
+
+def _compare(
+    spark: Any,
+    settings: Settings,
+    opened: Any,
+    queue_id: str,
+    known: dict[int, Any],
+    done: dict[int, int],
+    archived: Any,
+    seen: Seen,
+) -> list[Finding]:
+    """Per partition: the archive has no gap and no message twice, reaches its position, and equals what is still
+    stored.
+    """
+    from pyspark.sql import functions as f
+
+    found: list[Finding] = []
+    checksum = f.sum(f.xxhash64("partitionId", "offset", "transactionId", "messageId", "value").cast("decimal(38,0)"))
+    by_id: dict[str, Any] = {}
+    if archived is not None:
+        shape = archived.groupBy("partitionId", "partition").agg(
+            f.count("*").alias("rows"),
+            f.min("offset").alias("first"),
+            f.max("offset").alias("last"),
+            f.count_distinct("offset").alias("distinct"),
+        )
+        by_id = {row["partitionId"]: row for row in shape.collect()}
+    seen.archived_messages = sum(row["rows"] for row in by_id.values())
+    for row in by_id.values():
+        seen.archived[row["partition"]] = (row["first"], row["last"])
+        if row["rows"] > row["distinct"]:
+            found.append(
+                Finding("archive", row["partition"], f"{row['rows'] - row['distinct']} messages are there twice")
+            )
+        if row["distinct"] < row["last"] - row["first"] + 1:
+            missing = row["last"] - row["first"] + 1 - row["distinct"]
+            found.append(Finding("archive", row["partition"], f"{missing} messages are missing"))
+    current = heads(opened, queue_id)
+    bounds = []
+    for number, position in done.items():
+        if number not in known or number not in current.first:
+            continue
+        partition = known[number]
+        row = by_id.get(partition.id)
+        if row is None or row["last"] < position:
+            upto = row["last"] if row else 0
+            found.append(Finding("archive", partition.name, f"it ends at {upto}, its position is {position}"))
+        if row is not None and current.first[number] <= position:
+            bounds.append((partition.id, current.first[number], position))
+    if archived is None or not bounds:
+        return found
+    window = f.broadcast(spark.createDataFrame(bounds, "partitionId string, low long, high long"))
+
+    def summed(side: Any) -> Any:
+        part = side.join(window, "partitionId").where("offset between low and high")
+        return part.groupBy("partitionId", "partition").agg(f.count("*").alias("rows"), checksum.alias("checksum"))
+
+    left, right = summed(source(spark, settings, ALL)), summed(archived)
+    joined = left.alias("s").join(right.alias("a"), "partitionId", "full_outer")
+    differing = joined.where("s.rows is distinct from a.rows or s.checksum is distinct from a.checksum")
+    for row in (
+        differing.selectExpr(
+            "coalesce(s.partition, a.partition) as partition",
+            "coalesce(s.rows, 0) as stored",
+            "coalesce(a.rows, 0) as archived",
+        )
+        .limit(MOST_SHOWN)
+        .collect()
+    ):
+        detail = f"{row['stored']} messages are stored and {row['archived']} archived of the same offsets"
+        if row["stored"] == row["archived"]:
+            detail = "messages differ between source and archive"
+        found.append(Finding("archive", row["partition"], detail))
+    return found
+
+
+def _positions(opened: Any, queue_id: str, names: list[str]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for group, name, position in rows(opened, "audit_positions", queue_id, names):
+        found.setdefault(group, {})[name] = position
+    return found

@@ -1,0 +1,161 @@
+"""replay: messages from the lake back into a queue, in order, with their ids, throttled, and only once.
+
+The messages are written in steps of time, each a write of its own with a name made of what is replayed: a replay that
+is started again goes on where it was, and one that is complete writes nothing. In the target a transactionId that is
+still stored is not written again either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from queenmq.pipeline.connection import connection, rows
+from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.lake import Lake, frame, published
+from queenmq.pipeline.options import key_of_environment
+from queenmq.pipeline.runs import Outcome, Run
+
+STEP_ROWS: Final = 200_000
+# How long a step of a throttled replay takes.
+STEP_S: Final = 5.0
+MOST_MOMENTS: Final = 20_000
+COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted")
+
+
+@dataclass(frozen=True)
+class Settings:
+    url: str
+    queue: str
+    lake: str
+    into: str | None = None
+    into_url: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    partitions: tuple[str, ...] = ()
+    where: str | None = None
+    rate: float | None = None
+    name: str | None = None
+
+
+def replay(spark: Any, settings: Settings, run: Run) -> Outcome:
+    """Raises BadOption before anything is written if the lake has nothing of the queue or the predicate is wrong."""
+    lake = Lake(settings.lake)
+    with connection(settings.url) as opened:
+        files = published(opened, lake, settings.queue)
+    if not files:
+        raise BadOption(f"the lake {settings.lake!r} has no published file of queue {settings.queue!r}")
+    chosen = [f for f in files if _overlaps(f.first_at, f.last_at, settings)]
+    found = filtered(spark, lake, chosen, settings)
+    outcome = run.outcome
+    name = settings.name or name_of(settings, lake, files[-1].number)
+    steps = [] if found is None else step_bounds(found, _step_rows(settings))
+    written = there = 0
+    begun = time.monotonic()
+    done = 0
+    for number, (first, last, count) in enumerate(steps):
+        new, old = write_step(found, settings, f"replay {name} {number}", first, last)
+        written, there = written + new, there + old
+        run.progress(new)
+        done += count
+        if settings.rate:
+            time.sleep(max(0.0, done / settings.rate - (time.monotonic() - begun)))
+    outcome.offsets = {"messages": written}
+    outcome.summary = {
+        "messages written": written,
+        "already there": there,
+        "steps": len(steps),
+        "files read": len(chosen),
+        "name": name,
+    }
+    return outcome
+
+
+def filtered(spark: Any, lake: Lake, files: list[Any], settings: Settings) -> Any:
+    """The messages to replay; None if no file can have any."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as f
+
+    found = frame(spark, lake, files)
+    if found is None:
+        return None
+    if settings.since:
+        found = found.where(f.col("timestamp") >= f.lit(settings.since))
+    if settings.until:
+        found = found.where(f.col("timestamp") < f.lit(settings.until))
+    if settings.partitions:
+        found = found.where(f.col("partition").isin(*settings.partitions))
+    if settings.where:
+        try:
+            found = found.where(settings.where)
+        except (AnalysisException, ParseException) as error:
+            raise BadOption(f"the predicate is wrong: {str(error).splitlines()[0]}") from None
+    return found
+
+
+def step_bounds(found: Any, size: int) -> list[tuple[datetime, datetime, int]]:
+    """Spans of time with about `size` messages each (more, if they came at the same moment).
+
+    The same files give the same steps.
+    """
+    from pyspark.sql import functions as f
+
+    micros = f.unix_micros("timestamp")
+    low, high, total = found.agg(f.min(micros), f.max(micros), f.count("*")).first()
+    if not total:
+        return []
+    width = max(1, -(-(high - low + 1) // MOST_MOMENTS))
+    moments = found.groupBy(f.floor((micros - low) / width).alias("at")).count().orderBy("at").collect()
+    steps, first, count = [], 0, 0
+    for row in moments:
+        count += row["count"]
+        if count >= size:
+            steps.append((first, row["at"] + 1, count))
+            first, count = row["at"] + 1, 0
+    if count:
+        steps.append((first, moments[-1]["at"] + 1, count))
+    return [(_moment(low + a * width), _moment(low + b * width), n) for a, b, n in steps]
+
+
+def write_step(found: Any, settings: Settings, name: str, first: datetime, last: datetime) -> tuple[int, int]:
+    """One write. Returns the messages written and those that were there already."""
+    from pyspark.sql import functions as f
+
+    target, url = settings.into or settings.queue, settings.into_url or settings.url
+    part = found.where((f.col("timestamp") >= f.lit(first)) & (f.col("timestamp") < f.lit(last)))
+    # All of a partition in one task, in its order; times never fall within a partition.
+    ordered = part.repartition("partition").sortWithinPartitions("partition", "timestamp", "offset")
+    writer = ordered.withColumn("queue", f.lit(target)).select(*COLUMNS).write.format("queen").mode("append")
+    writer = writer.option("url", url).option("writeId", name)
+    if key := key_of_environment():
+        writer = writer.option("encryptionKey", key)
+    writer.save()
+    with connection(url) as opened:
+        committed = rows(opened, "pipeline_committed", f"batch {name}", 0)
+    if not committed:
+        raise PipelineError("a step of the replay was not committed")
+    new, old = committed[0]
+    return new, old
+
+
+def name_of(settings: Settings, lake: Lake, newest: int) -> str:
+    """The same for the same replay of the same files, whenever it is started."""
+    what = {k: v for k, v in asdict(settings).items() if k not in ("url", "into_url", "rate", "name", "lake")}
+    text = json.dumps([what, lake.name, newest], default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _step_rows(settings: Settings) -> int:
+    return max(1, min(STEP_ROWS, int(settings.rate * STEP_S))) if settings.rate else STEP_ROWS
+
+
+def _overlaps(first: datetime, last: datetime, settings: Settings) -> bool:
+    return (settings.since is None or last >= settings.since) and (settings.until is None or first < settings.until)
+
+
+def _moment(micros: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

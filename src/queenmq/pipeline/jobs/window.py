@@ -1,0 +1,188 @@
+"""window: queue to queue aggregations with Structured Streaming, declared in a small file (`window_spec`).
+
+A message is late if it arrived more than `lateness` after its time; that is a property of the message alone, so it
+goes to the side queue or is dropped whenever it is read. All others are in their window. A time after the arrival (a
+clock that is ahead) counts as the arrival.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queenmq.pipeline import register
+from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.frames import activate, read_stream
+from queenmq.pipeline.options import key_of_environment
+from queenmq.pipeline.runs import Outcome, Run
+from queenmq.pipeline.window_spec import ARRIVAL, WindowSpec
+
+LOOK_S: Final = 0.2
+TRIGGER: Final = "1 second"
+
+
+@dataclass(frozen=True)
+class Settings:
+    url: str
+    spec: WindowSpec
+    checkpoint: str
+    trigger: str = TRIGGER
+    available_now: bool = False
+    seconds: float | None = None
+    start: str = "earliest"
+
+
+def window(spark: Any, settings: Settings, run: Run) -> Outcome:
+    """Run the queries until they end (availableNow), the time is over or Ctrl-C. Raises what a query fails with."""
+    spec = settings.spec
+    messages = source(spark, settings)
+    queries = [_start(results(messages, spec), settings, "results", spec.target, spec.updates)]
+    if spec.late is not None:
+        queries.append(_start(late(messages, spec), settings, "late", spec.late))
+    tally = Tally(queries[0])
+    try:
+        _follow(queries, settings.seconds, tally, run)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for query in queries:
+            query.stop()
+    tally.look()
+    outcome = run.outcome
+    outcome.rows = tally.rows
+    outcome.summary = {"messages read": tally.rows, "batches": tally.batches}
+    outcome.summary["dropped by Spark's watermark"] = tally.dropped
+    outcome.offsets = {"messages": outcome.rows}
+    return outcome
+
+
+def run_until(spark: Any, settings: Settings, stop: threading.Event) -> None:
+    """Run only the results until `stop` is set; for measurements."""
+    spec = settings.spec
+    query = _start(results(source(spark, settings), spec), settings, "results", spec.target, spec.updates)
+    try:
+        while query.isActive and not stop.wait(LOOK_S):
+            pass
+    finally:
+        query.stop()
+
+
+def source(spark: Any, settings: Settings) -> Any:
+    """The stream of messages with `at`, the time that windows go by, and `late`."""
+    from pyspark.sql import functions as f
+
+    spec = settings.spec
+    options = {"startingOffsets": settings.start}
+    if spec.schema:
+        options["valueSchema"] = spec.schema
+    if key := key_of_environment():
+        options["encryptionKey"] = key
+    found = read_stream(spark, settings.url, spec.source, **options)
+    if spec.where:
+        found = found.where(spec.where)
+    if spec.time == ARRIVAL:
+        return found.withColumn("at", f.col("timestamp")).withColumn("late", f.lit(False))
+    told = f.coalesce(f.col(spec.time), f.col("timestamp"))
+    found = found.withColumn("at", f.least(told, f.col("timestamp")))
+    return found.withColumn("late", f.col("at") < f.col("timestamp") - f.expr(f"INTERVAL {spec.lateness}"))
+
+
+def results(messages: Any, spec: WindowSpec) -> Any:
+    """The aggregates as rows for the sink. A final result has a transactionId made of its window and key."""
+    from pyspark.sql import functions as f
+
+    span = {
+        "tumbling": lambda: f.window("at", spec.size),
+        "sliding": lambda: f.window("at", spec.size, spec.every),
+        "session": lambda: f.session_window("at", spec.size),
+    }[spec.shape]()
+    keys = [f.col(column).alias(name) for name, column in spec.by.items()]
+    named = [f.expr(expression).alias(name) for name, expression in spec.aggregates.items()]
+    in_time = messages.where("NOT late").withWatermark("at", spec.delay)
+    summed = in_time.groupBy(span.alias("span"), *keys).agg(*named)
+    start, end = f.col("span.start"), f.col("span.end")
+    bounds = f.struct(start.alias("start"), end.alias("end")).alias("window")
+    value = f.to_json(f.struct(bounds, *(f.col(name) for name in (*spec.by, *spec.aggregates))))
+    columns = [value.alias("value")]
+    if spec.partition:
+        columns.append(f.coalesce(f.col(spec.partition).cast("string"), f.lit("Default")).alias("partition"))
+    if not spec.updates:
+        key = f.sha2(f.to_json(f.struct(bounds, *(f.col(name) for name in spec.by))), 256)
+        columns.append(key.alias("transactionId"))
+    return summed.select(*columns)
+
+
+def late(messages: Any, spec: WindowSpec) -> Any:
+    """Late messages as they were, in the partition they had."""
+    return messages.where("late").select("value", "partition", "transactionId", "traceId")
+
+
+def _start(frame: Any, settings: Settings, name: str, queue: str, updates: bool = False) -> Any:
+    activate(frame.sparkSession)
+    options = {"url": settings.url, "queue": queue}
+    if key := key_of_environment():
+        options["encryptionKey"] = key
+    writer = frame.writeStream.queryName(f"{settings.spec.source} {name}")
+    if updates:
+        writer = writer.outputMode("update").foreachBatch(_write_updates(options))
+    else:
+        writer = writer.outputMode("append").format("queen").options(**options)
+    writer = writer.option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{name}")
+    trigger = {"availableNow": True} if settings.available_now else {"processingTime": settings.trigger}
+    return writer.trigger(**trigger).start()
+
+
+def _write_updates(options: dict[str, str]) -> Any:
+    """Spark has no update mode for Python sinks, so every micro-batch is a write with the name of query and batch:
+    done once.
+    """
+
+    def write(batch: Any, number: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if query is None:
+            raise PipelineError("Spark does not tell which query a batch belongs to")
+        register(batch.sparkSession)
+        name = f"updates {query} {number}"
+        batch.write.format("queen").mode("append").options(**options).option("writeId", name).save()
+
+    return write
+
+
+class Tally:
+    """What a query has done in all its batches.
+
+    Spark remembers only the newest, so they are added up while they come.
+    """
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+        self._seen = -1
+        self.rows = self.dropped = self.batches = 0
+
+    def look(self) -> None:
+        for one in self._query.recentProgress:
+            if one["batchId"] > self._seen:
+                self._seen = one["batchId"]
+                self.batches += 1
+                self.rows += int(one["numInputRows"])
+                self.dropped += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in one["stateOperators"])
+
+
+def _follow(queries: list[Any], limit: float | None, tally: Tally, run: Run) -> None:
+    begun = time.monotonic()
+    while any(query.isActive for query in queries):
+        _raise_failure(queries)
+        tally.look()
+        run.outcome.rows = tally.rows
+        if limit is not None and time.monotonic() - begun > limit:
+            break
+        queries[0].awaitTermination(LOOK_S)
+    _raise_failure(queries)
+
+
+def _raise_failure(queries: list[Any]) -> None:
+    for query in queries:
+        if (error := query.exception()) is not None:
+            raise error

@@ -1,0 +1,128 @@
+"""The lake: folders of Parquet files on any file system that Arrow knows, and the manifest in PostgreSQL that says
+which of them count.
+
+A file is written whole under a name of its own and published later, by a row in `queen.archive_files`. A file without
+one is rubbish of a run that died; nobody reads it, and it is swept. The layout is
+`queue=<name>/date=<day>/<run>-<number>.parquet`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from queenmq.pipeline.connection import rows
+from queenmq.pipeline.errors import BadOption
+
+SWEEP_AFTER: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A published or just written file of the lake, its path relative to the lake."""
+
+    path: str
+    rows: int
+    bytes: int
+    digest: str
+    first_at: datetime
+    last_at: datetime
+    number: int = 0
+
+
+class Lake:
+    """A place for files. `name` is how PostgreSQL knows it, the same for every way to write the place."""
+
+    def __init__(self, place: str) -> None:
+        from pyarrow import ArrowInvalid, fs
+
+        if not place:
+            raise BadOption("the lake is missing: a folder, or a URI such as s3://bucket/folder")
+        try:
+            if re.match(r"[a-z][a-z0-9+.-]*://", place):
+                self._files, root = fs.FileSystem.from_uri(place)
+            else:
+                self._files, root = fs.LocalFileSystem(), str(Path(place).expanduser().resolve())
+        except (ArrowInvalid, OSError) as error:
+            raise BadOption(f"the lake {place!r} cannot be opened: {error}") from None
+        self.root = root.rstrip("/")
+        self.name = f"{self._files.type_name}:{self.root}"
+        self._place = place.rstrip("/")
+
+    def uri(self, path: str) -> str:
+        """The path as Spark wants it."""
+        if self._files.type_name == "local":
+            return f"file://{self.root}/{path}"  # Spark takes it as it is, percent signs included
+        return f"{self._place}/{path}"
+
+    def write(self, path: str, content: Any) -> str:
+        """Store a buffer under a new name, all of it or nothing. Returns its SHA-256."""
+        whole = f"{self.root}/{path}"
+        self._files.create_dir(whole.rsplit("/", 1)[0], recursive=True)
+        local = self._files.type_name == "local"
+        target = f"{whole}.part" if local else whole
+        with self._files.open_output_stream(target) as stream:
+            stream.write(content)
+        if local:
+            self._files.move(target, whole)
+        return hashlib.sha256(content).hexdigest()
+
+    def digest(self, path: str) -> str | None:
+        """The SHA-256 of a file, read in pieces; None if there is none."""
+        found = hashlib.sha256()
+        try:
+            with self._files.open_input_stream(f"{self.root}/{path}") as stream:
+                while piece := stream.read(1 << 20):
+                    found.update(piece)
+        except FileNotFoundError:
+            return None
+        return found.hexdigest()
+
+    def listed(self, queue: str) -> Iterator[tuple[str, datetime]]:
+        """Every file of a queue with the time of its last change."""
+        from pyarrow import fs
+
+        folder = fs.FileSelector(f"{self.root}/{folder_of(queue)}", allow_not_found=True, recursive=True)
+        for info in self._files.get_file_info(folder):
+            if info.type == fs.FileType.File:
+                changed = info.mtime or datetime.now(UTC)
+                yield info.path[len(self.root) + 1 :], changed.astimezone(UTC)
+
+    def delete(self, path: str) -> None:
+        self._files.delete_file(f"{self.root}/{path}")
+
+
+def folder_of(queue: str) -> str:
+    return f"queue={quote(queue, safe='')}"
+
+
+def published(opened: Any, lake: Lake, queue: str) -> list[File]:
+    return [File(*row) for row in rows(opened, "archive_files", lake.name, queue)]
+
+
+def sweep(opened: Any, lake: Lake, queue: str, now: datetime | None = None, after: timedelta = SWEEP_AFTER) -> int:
+    """Delete files that are not published and too old to be written just now. Returns how many."""
+    before = (now or datetime.now(UTC)) - after
+    old = [path for path, changed in lake.listed(queue) if changed < before]
+    known = {path for (path,) in rows(opened, "archive_known", lake.name, old)} if old else set()
+    rubbish = [path for path in old if path not in known]
+    for path in rubbish:
+        lake.delete(path)
+    return len(rubbish)
+
+
+def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:
+    """The messages of published files as a data frame; None if there are no files.
+
+    Columns of older files that later ones do not have (and the other way round) are null.
+    """
+    paths = [lake.uri(file.path) for file in files]
+    if not paths:
+        return None
+    return spark.read.option("mergeSchema", "true").parquet(*paths)

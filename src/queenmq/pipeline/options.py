@@ -1,0 +1,275 @@
+"""The options of a read and of a write: their names, what they may be, and sentences for what they may not. Pure.
+
+Names and habits are those of Spark's Kafka connector where the meaning is the same. Spark hands the names over in
+lower case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Final, Literal
+
+from queenmq.core.names import DEFAULT_PARTITION, check_name, parse_timestamp
+from queenmq.errors import InvalidRequest
+from queenmq.pipeline.errors import BadOption
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+# Kafka's numbers for the two in a JSON map.
+_NUMBERS: Final = {-2: EARLIEST, -1: LATEST}
+KEY_DIGITS: Final = 64
+
+Encrypted = Literal["fail", "null", "raw"]
+Place = str | int | datetime
+
+READ: Final = (
+    "url",
+    "subscribe",
+    "partitions",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "valueSchema",
+    "encryptionKey",
+    "encryptedPayloads",
+)
+WRITE: Final = ("url", "queue", "partition", "writeId", "encryptionKey")
+# Spark's own, which come along.
+_FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a read: a place for each named partition and one for all others.
+
+    A number is an offset, a moment stands for the first message that is not older.
+    """
+
+    others: Place
+    named: dict[str, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    url: str = field(repr=False)
+    queue: str
+    partitions: frozenset[str] | None = None
+    start: Bound = Bound(EARLIEST)
+    end: Bound = Bound(LATEST)
+    most_per_trigger: int | None = None
+    least_tasks: int | None = None
+    fail_on_data_loss: bool = True
+    headers: bool = False
+    value_schema: str | None = None
+    key: bytes | None = field(default=None, repr=False)
+    encrypted: Encrypted = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    url: str = field(repr=False)
+    queue: str | None = None
+    partition: str = DEFAULT_PARTITION
+    write_id: str | None = None
+    key: bytes | None = field(default=None, repr=False)
+
+
+def parse_read(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """Raises BadOption with a sentence that names the option. None: it is not known yet whether it is for a stream."""
+    options = _known(given, READ, "read")
+    queue = _queue(_required(options, "subscribe", "names the queue to read"), "subscribe")
+    if streaming and any(name.lower() in options for name in READ if name.startswith("ending")):
+        raise BadOption("a stream has no end: ending… options are for batch reads")
+    partitions = _partitions(options.get("partitions"))
+    start = _bound(options, "starting", queue, LATEST if streaming else EARLIEST)
+    end = _bound(options, "ending", queue, LATEST)
+    if start.others == LATEST and streaming is False:
+        raise BadOption("startingOffsets cannot be 'latest' in a batch read: there would be nothing to read")
+    if end.others == EARLIEST:
+        raise BadOption("endingOffsets cannot be 'earliest': there would be nothing to read")
+    return ReadOptions(
+        url=_url(options),
+        queue=queue,
+        partitions=partitions,
+        start=start,
+        end=end,
+        most_per_trigger=_positive(options, "maxOffsetsPerTrigger"),
+        least_tasks=_positive(options, "minPartitions"),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        headers=_flag(options, "includeHeaders", False),
+        value_schema=options.get("valueschema"),
+        key=_key(options),
+        encrypted=_encrypted(options.get("encryptedpayloads", "fail")),
+    )
+
+
+def parse_write(given: Mapping[str, str]) -> WriteOptions:
+    """Raises BadOption with a sentence that names the option."""
+    options = _known(given, WRITE, "write")
+    queue = options.get("queue")
+    return WriteOptions(
+        url=_url(options),
+        queue=None if queue is None else _queue(queue, "queue"),
+        partition=_name(options.get("partition", DEFAULT_PARTITION), "partition"),
+        write_id=options.get("writeid"),
+        key=_key(options),
+    )
+
+
+def _known(given: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[str, str]:
+    lowered = {name.lower(): name for name in names}
+    options = {}
+    for name, value in given.items():
+        if name.lower() in _FOREIGN or name.lower().startswith("spark."):
+            continue
+        if name.lower() not in lowered:
+            near = get_close_matches(name.lower(), lowered, 1)
+            hint = f"did you mean {lowered[near[0]]}?" if near else f"a {verb} knows {', '.join(names)}"
+            raise BadOption(f"unknown option {name}: {hint}")
+        options[name.lower()] = value
+    return options
+
+
+def _required(options: Mapping[str, str], name: str, why: str) -> str:
+    value = options.get(name.lower(), "")
+    if not value:
+        raise BadOption(f"the option {name} is missing: it {why}")
+    return value
+
+
+def _url(options: Mapping[str, str]) -> str:
+    url = _required(options, "url", "is the connection URL of PostgreSQL ('queen db url' prints the bundled one's)")
+    if not re.match(r"postgres(ql)?://", url):
+        raise BadOption("url must be a PostgreSQL connection URL: postgresql://user:password@host:port/database")
+    return url
+
+
+def _name(value: str, option: str) -> str:
+    try:
+        check_name(value, option)
+    except InvalidRequest as error:
+        raise BadOption(error.message) from None
+    return value
+
+
+def _queue(value: str, option: str) -> str:
+    return _name(value, option)
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    raw = options.get(name.lower())
+    if raw is None:
+        return None
+    if not raw.isdecimal() or int(raw) < 1:
+        raise BadOption(f"{name} must be a whole number above 0, not {raw!r}")
+    return int(raw)
+
+
+def _flag(options: Mapping[str, str], name: str, usual: bool) -> bool:
+    raw = options.get(name.lower())
+    if raw is None:
+        return usual
+    if raw.lower() not in ("true", "false"):
+        raise BadOption(f"{name} must be true or false, not {raw!r}")
+    return raw.lower() == "true"
+
+
+def _encrypted(raw: str) -> Encrypted:
+    match raw:
+        case "fail" | "null" | "raw":
+            return raw
+    raise BadOption(f"encryptedPayloads must be fail, null or raw, not {raw!r}")
+
+
+def _key(options: Mapping[str, str]) -> bytes | None:
+    raw = options.get("encryptionkey")
+    if raw is None:
+        return None
+    if re.fullmatch(rf"[0-9a-fA-F]{{{KEY_DIGITS}}}", raw) is None:
+        raise BadOption(f"encryptionKey must be {KEY_DIGITS} hexadecimal digits")
+    return bytes.fromhex(raw)
+
+
+def _partitions(raw: str | None) -> frozenset[str] | None:
+    """A JSON list of names, or one name."""
+    if raw is None:
+        return None
+    if not raw.startswith("["):
+        return frozenset((_name(raw, "partitions"),))
+    names = _json(raw, "partitions")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadOption("partitions must be a name or a JSON list of names")
+    return frozenset(names)
+
+
+def _bound(options: Mapping[str, str], side: str, queue: str, usual: str) -> Bound:
+    given = [
+        name
+        for name in (f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp")
+        if options.get(name.lower()) is not None
+    ]
+    if len(given) > 1:
+        raise BadOption(f"{given[0]} and {given[1]} contradict each other: give one of them")
+    if not given:
+        return Bound(usual)
+    name, raw = given[0], options[given[0].lower()]
+    rest = EARLIEST if side == "starting" else LATEST
+    if name.endswith("Offsets"):
+        if raw.lower() in (EARLIEST, LATEST):
+            return Bound(raw.lower())
+        return Bound(rest, {key: _offset(value, name) for key, value in _map(raw, name, queue).items()})
+    if name.endswith("Timestamp") and not name.endswith("ByTimestamp"):
+        return Bound(moment(raw, name))
+    return Bound(rest, {key: moment(str(value), name) for key, value in _map(raw, name, queue).items()})
+
+
+def _map(raw: str, name: str, queue: str) -> dict[str, object]:
+    """`{"partition": place}`, or Kafka's form with the queue around it."""
+    found = _json(raw, name)
+    if isinstance(found, dict) and list(found) == [queue] and isinstance(found[queue], dict):
+        found = found[queue]
+    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
+        raise BadOption(f'{name} must be earliest, latest or JSON like {{"{queue}": {{"partition": 17}}}}')
+    return found
+
+
+def _json(raw: str, name: str) -> object:
+    try:
+        parsed: object = json.loads(raw)
+    except ValueError:
+        raise BadOption(f"{name} is not valid JSON") from None
+    return parsed
+
+
+def _offset(value: object, name: str) -> Place:
+    if isinstance(value, bool) or not isinstance(value, int) or value < -2:
+        raise BadOption(f"{name}: an offset is a whole number, -2 for earliest or -1 for latest, not {value!r}")
+    return _NUMBERS.get(value, value)
+
+
+def moment(raw: str, name: str) -> datetime:
+    """Milliseconds since 1970, or ISO-8601."""
+    if re.fullmatch(r"\d{1,15}", raw):
+        return datetime.fromtimestamp(int(raw) / 1000, UTC)
+    try:
+        return parse_timestamp(raw, name)
+    except InvalidRequest:
+        raise BadOption(f"{name} must be milliseconds since 1970 or an ISO-8601 timestamp, not {raw!r}") from None
+
+
+def key_of_environment() -> str | None:
+    """What `QUEEN_ENCRYPTION_KEY` says, for jobs that are started where the server's environment is."""
+    return os.environ.get("QUEEN_ENCRYPTION_KEY") or None

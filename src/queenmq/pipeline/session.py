@@ -1,0 +1,53 @@
+"""The Spark session of a job: Java, Python, loopback, and the settings that the jobs rely on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final
+
+from queenmq.pipeline import java
+
+LOCAL: Final = "local[*]"
+SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # The URL has a password, options may hold a key: neither is shown in plans and logs.
+    "spark.sql.redaction.options.regex": "(?i)url|key",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # What goes wrong is told in a sentence; --conf spark.log.level=WARN shows what Spark thinks of it.
+    "spark.log.level": "OFF",
+}
+LOCAL_SETTINGS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def session(master: str = LOCAL, name: str = "queen", settings: dict[str, str] | None = None) -> Any:
+    """A Spark session with `format("queen")` registered. One that already runs is used as it is.
+
+    Raises PipelineError if there is no Java for it.
+    """
+    from pyspark.sql import SparkSession
+
+    from queenmq.pipeline import register
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        register(running)
+        return running
+    java.prepare()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    chosen = dict(SETTINGS)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        chosen |= LOCAL_SETTINGS
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in (chosen | (settings or {})).items():
+        builder = builder.config(key, value)
+    started = builder.getOrCreate()
+    register(started)
+    return started

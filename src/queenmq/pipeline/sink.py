@@ -1,0 +1,132 @@
+"""Writing rows into queues, exactly once.
+
+A task copies its rows into a staging table under an id of its own attempt and tells the driver the id and the count.
+The commit of the epoch moves the rows of the attempts that won into the queues in one transaction (`queen.promote`),
+guarded by a row for (sink, epoch): a replayed epoch finds it and does nothing. What losing attempts have staged is
+swept.
+
+The sink of a stream is its query, the epoch its batch. A batch write is a sink of its own; `writeId` names it, so
+that the same write after a crash of the driver is known to be the same.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from queenmq.clock import SystemClock
+from queenmq.ids import uuid7_text
+from queenmq.pipeline.connection import arrow_connection, connection, rows
+from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.staging import COLUMNS, Stager
+
+BATCH_EPOCH: Final = 0
+# An attempt's id is its time in milliseconds and some random bits: old ones are told by their number.
+RANDOM_BITS: Final = 22
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task has staged."""
+
+    sink: str
+    attempt: int
+    rows: int
+
+
+def check_target(options: WriteOptions, schema: Any, overwrite: bool) -> WriteOptions:
+    """Raise BadOption unless rows of this schema can go into a queue."""
+    if overwrite:
+        raise BadOption("a queue cannot be overwritten: use mode('append')")
+    types = {f.name: f.dataType.typeName() for f in schema.fields}
+    if "value" not in types:
+        raise BadOption("rows to write need a column value with the JSON text")
+    for name, kind in types.items():
+        if name not in COLUMNS:
+            raise BadOption(f"unknown column {name!r}: rows to write have {', '.join(COLUMNS)}")
+        if kind != ("boolean" if name == "encrypted" else "string"):
+            hint = ": to_json makes text of it" if name == "value" else ""
+            raise BadOption(f"column {name!r} cannot be {kind}{hint}")
+    if "queue" not in types and options.queue is None:
+        raise BadOption("the option queue is missing: it names the queue to write to, where rows have no column queue")
+    return options
+
+
+def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) -> Staged:
+    """In a task: copy the rows to the staging table."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    task = context.partitionId() if context else 0
+    attempt = int(SystemClock().wall() * 1000) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
+    with connection(options.url) as opened:
+        encrypted = {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
+        rows(opened, "pipeline_attempt", attempt, sink, epoch)
+    stager = Stager(options, encrypted, attempt, task)
+    with arrow_connection(options.url) as opened, opened.cursor() as cursor:
+        for batch in batches:
+            made = stager.make(batch)
+            if made.num_rows:
+                cursor.adbc_ingest("pipeline_staged", made, mode="append", db_schema_name="queen")
+    return Staged(sink, attempt, stager.rows)
+
+
+def promote(url: str, sink: str, epoch: int, messages: list[Any]) -> tuple[int, int]:
+    """In the driver: the epoch's commit. Returns the rows written and those that were there already."""
+    staged = [message for message in messages if message is not None]
+    count = sum(message.rows for message in staged)
+    with connection(url) as opened:
+        [(_, written, duplicates)] = rows(
+            opened, "pipeline_promote", sink, epoch, [message.attempt for message in staged], count
+        )
+        rows(opened, "pipeline_sweep", sink, epoch)
+    return written, duplicates
+
+
+def sweep(url: str, sink: str, epoch: int) -> None:
+    with connection(url) as opened:
+        rows(opened, "pipeline_sweep", sink, epoch)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._sink = f"batch {options.write_id or uuid7_text()}"
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        return stage(self._options, self._sink, BATCH_EPOCH, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        promote(self._options.url, self._sink, BATCH_EPOCH, messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        sweep(self._options.url, self._sink, BATCH_EPOCH)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        epoch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        if query is None or epoch is None:
+            raise PipelineError("Spark does not tell which query and batch a task belongs to")
+        return stage(self._options, f"stream {query}", int(epoch), iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        sinks = {message.sink for message in messages if message is not None}
+        for sink in sinks:  # one, or none for an epoch without tasks
+            promote(self._options.url, sink, batchId, messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        for sink in {message.sink for message in messages if message is not None}:
+            sweep(self._options.url, sink, batchId)

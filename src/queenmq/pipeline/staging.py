@@ -1,0 +1,147 @@
+"""Rows of a data frame as rows of the staging table: defaults, checks, encryption. No I/O.
+
+What the server checks of a push is checked here: names, ids, and that the value is JSON, because it goes out as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from queenmq.core.encryption import encrypt
+from queenmq.core.names import check_name
+from queenmq.errors import InvalidRequest
+from queenmq.ids import is_uuid, uuid7_text
+from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.options import WriteOptions
+
+COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted")
+# `place` is the task, then the row: the order of the data frame.
+ROW_BITS: Final = 40
+_SHOWN: Final = 80
+
+_decoder: Final = msgspec.json.Decoder()
+
+
+class Stager:
+    """Makes the staging rows of one task attempt."""
+
+    def __init__(self, options: WriteOptions, encrypted: set[str], attempt: int, task: int) -> None:
+        import pyarrow
+
+        self._pa = pyarrow
+        self._options = options
+        self._encrypted = encrypted
+        self._attempt = attempt
+        self._task = task
+        self._checked: dict[str, set[str]] = {"queue": set(), "partition": set()}
+        self.rows = 0
+
+    def make(self, batch: Any) -> Any:
+        """The staging rows of a batch, a table. Raises PipelineError for a row that a queue cannot take."""
+        pa, count = self._pa, batch.num_rows
+        queues = self._names(batch, "queue", self._options.queue)
+        partitions = self._names(batch, "partition", self._options.partition)
+        payloads = self._payloads(batch)
+        sealed, flags = self._seal(batch, queues, payloads)
+        first = (self._task << ROW_BITS) + self.rows
+        self.rows += count
+        return pa.table(
+            {
+                "attempt": pa.repeat(pa.scalar(self._attempt, pa.int64()), count),
+                "place": pa.array(range(first, first + count), pa.int64()),
+                "queue": queues,
+                "partition": partitions,
+                "message_id": self._message_ids(batch),
+                "transaction_id": self._transactions(batch),
+                "trace_id": self._uuids(batch, "traceId"),
+                "is_encrypted": flags,
+                "payload": sealed,
+            }
+        )
+
+    def _column(self, batch: Any, name: str) -> Any:
+        if name in batch.schema.names:
+            return batch.column(name)
+        return self._pa.nulls(batch.num_rows, self._pa.string())
+
+    def _names(self, batch: Any, name: str, usual: str | None) -> Any:
+        column = self._column(batch, name)
+        if usual is not None and column.null_count:
+            column = column.fill_null(usual)
+        fresh = set(column.unique().to_pylist()) - self._checked[name]
+        for value in fresh:
+            try:
+                check_name(value or "", name)
+            except InvalidRequest as error:
+                raise PipelineError(f"a row cannot be written: {error.message}") from None
+        self._checked[name] |= fresh
+        return column
+
+    def _payloads(self, batch: Any) -> Any:
+        column = batch.column("value")
+        if column.null_count:
+            raise PipelineError("a row cannot be written: its value is null (JSON's null is the text 'null')")
+        raw = column.cast(self._pa.binary())
+        decode = _decoder.decode
+        for payload in raw.to_pylist():
+            try:
+                decode(payload)
+            except msgspec.DecodeError as error:
+                raise PipelineError(
+                    f"a row cannot be written: its value is not JSON ({error}): {_short(payload)}"
+                ) from None
+        return raw
+
+    def _transactions(self, batch: Any) -> Any:
+        column = self._column(batch, "transactionId")
+        for value in column.to_pylist() if column.null_count < batch.num_rows else ():
+            if value is not None:
+                try:
+                    check_name(value, "transactionId")
+                except InvalidRequest as error:
+                    raise PipelineError(f"a row cannot be written: {error.message}") from None
+        return column
+
+    def _message_ids(self, batch: Any) -> Any:
+        """Ids for rows that bring none. Made here, because PostgreSQL asks the system for every one."""
+        column = self._uuids(batch, "messageId")
+        if not column.null_count:
+            return column
+        if column.null_count == batch.num_rows:
+            return self._pa.array([uuid7_text() for _ in range(batch.num_rows)], self._pa.string())
+        return self._pa.array([value or uuid7_text() for value in column.to_pylist()], self._pa.string())
+
+    def _uuids(self, batch: Any, name: str) -> Any:
+        column = self._column(batch, name)
+        for value in column.to_pylist() if column.null_count < batch.num_rows else ():
+            if value is not None and not is_uuid(value):
+                raise PipelineError(f"a row cannot be written: {name} must be a UUID, not {value[:_SHOWN]!r}")
+        return column
+
+    def _seal(self, batch: Any, queues: Any, payloads: Any) -> tuple[Any, Any]:
+        """Encrypt what goes into encrypted queues, but not what comes encrypted already (out of an archive)."""
+        pa, count, key = self._pa, len(payloads), self._options.key
+        there = batch.column("encrypted").fill_null(False) if "encrypted" in batch.schema.names else None
+        if there is not None and there.true_count == 0:
+            there = None
+        targets = set(queues.unique().to_pylist()) & self._encrypted
+        if not targets:
+            return payloads, pa.repeat(pa.scalar(False), count) if there is None else there
+        sealed_before = there.to_pylist() if there is not None else [False] * count
+        demanded = [queue in targets for queue in queues.to_pylist()]
+        todo = [want and not done for want, done in zip(demanded, sealed_before, strict=True)]
+        if key is None and any(todo):
+            names = ", ".join(sorted(targets))
+            raise PipelineError(f"queue {names} demands encrypted payloads: give the option encryptionKey")
+        sealed = [
+            encrypt(key, payload) if want and key is not None else payload
+            for payload, want in zip(payloads.to_pylist(), todo, strict=True)
+        ]
+        flags = [a or b for a, b in zip(todo, sealed_before, strict=True)]
+        return pa.array(sealed, pa.binary()), pa.array(flags, pa.bool_())
+
+
+def _short(payload: bytes) -> str:
+    return repr(payload[:_SHOWN].decode("utf-8", "replace"))

@@ -1,0 +1,155 @@
+"""Streaming reads: progress is a position for each partition, in Spark's checkpoint.
+
+New partitions join by themselves, from their first message. `maxOffsetsPerTrigger` bounds a micro-batch;
+Trigger.AvailableNow reads up to what is there at its start. Consumer groups are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+from queenmq.pipeline.batch import SliceOfWork, tasks
+from queenmq.pipeline.connection import connect, database_error
+from queenmq.pipeline.errors import DataLost
+from queenmq.pipeline.heads import Heads, chosen, find_queue, heads, partitions, positions, ranges, report_loss
+from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.planning import admit, slices
+from queenmq.pipeline.progress import Progress
+from queenmq.pipeline.reading import read_slice
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, names: list[str]) -> None:
+        self._options = options
+        self._names = names
+        self._connection: Any = None
+        self._until: Progress | None = None  # the end of Trigger.AvailableNow
+        self._latest: Progress | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._ask(self._initial).document()
+
+    def getDefaultReadLimit(self) -> Any:
+        most = self._options.most_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._ask(lambda opened: self._next(opened, Progress.of(start), most)).document()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._latest.document() if self._latest else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._ask(self._heads)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Any]:
+        before, after = Progress.of(start), Progress.of(end)
+        if before.queue_id != after.queue_id:
+            before = Progress(after.queue_id)
+        moved = {n: at for n, at in after.positions.items() if at > before.positions.get(n, 0)}
+        known = self._ask(lambda opened: partitions(opened, after.queue_id, list(moved)))
+        if len(known) < len(moved):
+            report_loss(
+                [f"{len(moved) - len(known)} partitions of {self._options.queue!r}"], self._options.fail_on_data_loss
+            )
+            moved = {n: at for n, at in moved.items() if n in known}
+        return [SliceOfWork(task) for task in slices(ranges(known, before.positions, moved), tasks(self._options))]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        return read_slice(self._options, self._names, partition.task)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: progress is in the checkpoint."""
+
+    def stop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
+
+    def _ask(self, question: Callable[[Any], Answer]) -> Answer:
+        """Ask PostgreSQL on the connection that is kept between triggers; once more if it was lost meanwhile."""
+        import psycopg
+
+        for last in (False, True):
+            if self._connection is None:
+                self._connection = connect(self._options.url)
+            try:
+                return question(self._connection)
+            except psycopg.OperationalError as error:
+                self.stop()
+                if last:
+                    raise database_error(error) from error
+            except psycopg.Error as error:
+                raise database_error(error) from error
+        raise AssertionError("unreachable")
+
+    def _initial(self, opened: Any) -> Progress:
+        queue_id = find_queue(opened, self._options)
+        current = heads(opened, queue_id)
+        ones = chosen(partitions(opened, queue_id), self._options)
+        found = positions(
+            opened, current, ones, self._options.start, starting=True, fail=self._options.fail_on_data_loss
+        )
+        return Progress(queue_id, {n: at for n, at in found.items() if at > 0})
+
+    def _heads(self, opened: Any) -> Progress:
+        current = self._current(opened)
+        return Progress(current.queue_id, {n: at for n, at in current.last.items() if at > 0})
+
+    def _current(self, opened: Any) -> Heads:
+        queue_id = find_queue(opened, self._options)
+        current = heads(opened, queue_id)
+        if self._options.partitions is not None:
+            kept = chosen(partitions(opened, queue_id), self._options)
+            current.last = {n: at for n, at in current.last.items() if n in kept}
+        return current
+
+    def _next(self, opened: Any, start: Progress, most: int | None) -> Progress:
+        current = self._current(opened)
+        start = self._same_queue(start, current)
+        end = current.last if self._until is None else self._until.positions
+        backlog: dict[int, int] = {}
+        lost: list[str] = []
+        begin = dict(start.positions)
+        for number, last in end.items():
+            if number not in current.last:
+                continue
+            at, first = begin.get(number, 0), current.first[number]
+            if at < first - 1:
+                lost.append(f"{first - 1 - at} of partition number {number}")
+                begin[number] = first - 1
+            if last > begin.get(number, 0):
+                backlog[number] = last - begin.get(number, 0)
+        report_loss(lost, self._options.fail_on_data_loss)
+        self._latest = Progress(start.queue_id, {n: at for n, at in current.last.items() if at > 0})
+        if not backlog:
+            return start
+        admitted = admit(backlog, most) if most is not None else backlog
+        # A partition that retention has removed is forgotten; one without messages needs no position.
+        moved = {n: at for n, at in begin.items() if n in current.last and at > 0}
+        moved.update({n: begin.get(n, 0) + count for n, count in admitted.items()})
+        return Progress(start.queue_id, moved)
+
+    def _same_queue(self, start: Progress, current: Heads) -> Progress:
+        if start.queue_id == current.queue_id:
+            return start
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"queue {self._options.queue!r} was deleted and made anew; "
+                "failOnDataLoss=false reads the new one from its start"
+            )
+        log.warning("queue %r was deleted and made anew: reading the new one from its start", self._options.queue)
+        return Progress(current.queue_id)

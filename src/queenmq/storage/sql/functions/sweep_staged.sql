@@ -1,0 +1,19 @@
+-- Remove what attempts have staged that can no longer count: those of epochs of p_sink up to p_epoch, and any of more than a day ago
+-- (an attempt's id begins with its time in milliseconds). Also forgets the commits of epochs that no checkpoint goes back to.
+-- Returns the rows removed.
+CREATE OR REPLACE FUNCTION queen.sweep_staged(p_sink text, p_epoch bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_attempts bigint[];
+    v_old      bigint := (extract(epoch FROM clock_timestamp() - interval '1 day') * 1000)::bigint << 22;
+    v_removed  bigint;
+BEGIN
+    WITH gone AS (
+        DELETE FROM queen.pipeline_attempts WHERE (sink = p_sink AND epoch <= p_epoch) OR attempt < v_old
+        RETURNING attempt
+    )
+    SELECT array_agg(attempt) INTO v_attempts FROM gone;
+    DELETE FROM queen.pipeline_staged WHERE attempt = ANY (v_attempts) OR attempt < v_old;
+    GET DIAGNOSTICS v_removed = ROW_COUNT;
+    DELETE FROM queen.pipeline_commits WHERE sink = p_sink AND epoch < p_epoch - 10000;
+    RETURN v_removed;
+END $$;

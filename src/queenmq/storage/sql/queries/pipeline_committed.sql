@@ -1,0 +1,1 @@
+SELECT rows, duplicates FROM queen.pipeline_commits WHERE sink = $1 AND epoch = $2

@@ -1,0 +1,1 @@
+SELECT name FROM queen.queues WHERE encryption_enabled

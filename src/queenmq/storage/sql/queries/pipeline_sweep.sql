@@ -1,0 +1,1 @@
+SELECT queen.sweep_staged($1::text, $2::bigint)

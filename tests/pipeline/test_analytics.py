@@ -1,0 +1,65 @@
+"""analytics: rows by queue, group and minute."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from pipeline.db import Db
+from queenmq.pipeline.jobs.analytics import Settings, sample
+from queenmq.pipeline.runs import Run
+
+NOW = datetime.now(UTC).replace(second=0, microsecond=0)
+
+
+def run(spark: Any, db: Db, now: datetime, **changes: Any) -> None:
+    with Run(db.url, "analytics", None, "local", {}) as recorded:
+        sample(spark, Settings(db.url, **changes), recorded, now)
+
+
+def minutes(db: Db, group: str, *columns: str) -> list[tuple[Any, ...]]:
+    return db.sql(
+        f"SELECT {', '.join(columns)} FROM queen.pipeline_analytics WHERE queue_name = 'orders' "
+        "AND consumer_group = %s ORDER BY minute",
+        group,
+    )
+
+
+def test_arrivals_groups_and_dead_letters(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 3, 10)
+    db.fill("orders", 1, 30)
+    at = NOW - timedelta(minutes=3)
+    db.sql("UPDATE queen.messages SET created_at = %s", at + timedelta(seconds=5))
+    db.sql("UPDATE queen.partition_lookup SET last_message_at = %s", at + timedelta(seconds=5))
+    db.sql("SELECT queen.subscribe('orders', NULL, 'g', 'all', NULL)")
+    run(spark, db, NOW, lake=str(tmp_path))
+    assert minutes(db, "", "arrived")[0] == (60,)
+    [(hottest, skew)] = minutes(db, "", "hottest", "skew")[:1]
+    assert hottest[0] == {"partition": "p0", "arrived": 40}
+    assert skew == 2.0
+    assert minutes(db, "g", "lag", "consumed", "retries") == [(60, 0, 0)]
+    db.sql(
+        "UPDATE queen.partition_consumers SET position = 4, total_consumed = 4, attempts = 1, last_consumed_at = %s",
+        at + timedelta(minutes=3, seconds=10, milliseconds=500),
+    )
+    db.sql("SELECT queen.bury(id, 'g', '{[3,5)}', 'poison', 1) FROM queen.partitions")
+    db.sql("UPDATE queen.dead_letter_queue SET failed_at = %s", NOW)
+    run(spark, db, NOW + timedelta(minutes=1), lake=str(tmp_path))
+    assert minutes(db, "g", "lag", "consumed", "retries", "dead_letters")[-1] == (48, 12, 3, None)
+    assert minutes(db, "g", "dead_letters", "reasons")[0] == (6, {"poison": 6})
+    assert minutes(db, "g", "latency_ms")[-1][0]["p50"] == 185_500
+    tables = [pq.read_table(path) for path in sorted(tmp_path.rglob("*.parquet"))]
+    assert sum(table.num_rows for table in tables) >= 4
+
+
+def test_a_second_look_at_the_same_minute_changes_nothing(spark: Any, db: Db) -> None:
+    db.fill("orders", 1, 10)
+    at = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    run(spark, db, at)
+    before = db.sql("SELECT * FROM queen.pipeline_analytics ORDER BY 1, 2, 3")
+    run(spark, db, at)
+    assert db.sql("SELECT * FROM queen.pipeline_analytics ORDER BY 1, 2, 3") == before
+    assert sum(arrived for (arrived,) in minutes(db, "", "arrived")) == 10

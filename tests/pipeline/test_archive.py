@@ -1,0 +1,175 @@
+"""archive: every message in a published file once, whatever happens, and retention waits for it."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.db import Db
+from queenmq.pipeline import archived
+from queenmq.pipeline.connection import connection
+from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.jobs.archive import Settings, archive, plan_round, publish, run_round
+from queenmq.pipeline.lake import Lake, sweep
+from queenmq.pipeline.runs import Run
+
+RETAIN = "SELECT deleted FROM queen.retain((SELECT id FROM queen.queues WHERE name = 'orders'), NULL, 1000)"
+
+
+def run(spark: Any, db: Db, lake: Path, **changes: Any) -> dict[str, Any]:
+    settings = Settings(url=db.url, queue="orders", lake=str(lake), **changes)
+    with Run(db.url, "archive", "orders", "local", {}) as recorded:
+        return archive(spark, settings, recorded).summary
+
+
+def keys(spark: Any, db: Db, lake: Path) -> list[tuple[str, int]]:
+    found = archived(spark, db.url, "orders", str(lake)).select("partition", "offset").collect()
+    return sorted((row["partition"], row["offset"]) for row in found)
+
+
+def stored(db: Db) -> list[tuple[str, int]]:
+    return sorted((name, offset) for name, lane in db.lanes("orders", 'm."offset"').items() for offset in lane)
+
+
+def test_incrementally_and_once(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 5, 100)
+    assert run(spark, db, tmp_path)["messages"] == 500
+    assert keys(spark, db, tmp_path) == stored(db)
+    assert run(spark, db, tmp_path)["messages"] == 0
+    db.fill("orders", 5, 10)
+    db.fill("orders", 1, 10, first=5)
+    assert run(spark, db, tmp_path)["messages"] == 60
+    assert keys(spark, db, tmp_path) == stored(db)
+    one = archived(spark, db.url, "orders", str(tmp_path)).where("partition = 'p3' AND offset = 7").first()
+    source = db.sql(
+        "SELECT m.id::text, m.transaction_id, convert_from(m.payload, 'UTF8') FROM queen.messages m "
+        "JOIN queen.partitions p ON p.id = m.partition_id WHERE p.name = 'p3' AND m.\"offset\" = 7"
+    )
+    assert [(one["messageId"], one["transactionId"], one["value"])] == source
+    rows = db.sql("SELECT state, rows FROM queen.pipeline_runs ORDER BY started_at")
+    assert rows == [("finished", 500), ("finished", 0), ("finished", 60)]
+
+
+def test_files_lie_by_queue_and_day_and_are_bounded(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 2, 4000, padding=2000)
+    db.sql("UPDATE queen.messages SET created_at = '2026-01-01T12:00Z' WHERE \"offset\" <= 2000")
+    run(spark, db, tmp_path, file_bytes=2_000_000)
+    days = {path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.parquet")}
+    today = db.one("SELECT max(created_at)::date::text FROM queen.messages")
+    assert days == {"queue=orders/date=2026-01-01", f"queue=orders/date={today}"}
+    assert len(list(tmp_path.rglob("*.parquet"))) >= 4
+    assert keys(spark, db, tmp_path) == stored(db)
+
+
+def test_rounds_are_published_one_by_one(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 3, 100)
+    run(spark, db, tmp_path, round_offsets=130)
+    assert keys(spark, db, tmp_path) == stored(db)
+    assert db.one("SELECT count(DISTINCT published_at) FROM queen.archive_files") == 3
+
+
+def test_schemas_may_change(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 1, 2)
+    run(spark, db, tmp_path)
+    db.fill("orders", 1, 2)
+    run(spark, db, tmp_path, schema="n BIGINT")
+    found = archived(spark, db.url, "orders", str(tmp_path)).orderBy("offset").select("data.n").collect()
+    assert [row["n"] for row in found] == [None, None, 3, 4]
+
+
+def test_files_of_a_run_that_died_do_not_count_and_are_swept(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 2, 50)
+    settings = Settings(url=db.url, queue="orders", lake=str(tmp_path))
+    lake = Lake(str(tmp_path))
+    with connection(db.url) as opened:
+        queue_id = db.one("SELECT id::text FROM queen.queues")
+        until = dict(
+            db.sql(
+                "SELECT p.number, l.last_offset FROM queen.partitions p JOIN queen.partition_lookup l "
+                "ON l.partition_id = p.id"
+            )
+        )
+        plan = plan_round(opened, lake, queue_id, until, 1000)
+        assert sum(row["rows"] for row in run_round(spark, settings, "dead", 0, plan)) == 100
+        assert run(spark, db, tmp_path)["messages"] == 100
+        assert keys(spark, db, tmp_path) == stored(db)
+        assert sweep(opened, lake, "orders") == 0, "it may still be written"
+        for path in tmp_path.rglob("*.parquet"):
+            os.utime(path, (0, 0))
+        assert sweep(opened, lake, "orders", after=timedelta(hours=1)) >= 1
+    assert keys(spark, db, tmp_path) == stored(db)
+    assert not list(tmp_path.rglob("dead*"))
+
+
+def test_two_runs_cannot_publish_the_same(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 2, 50)
+    settings = Settings(url=db.url, queue="orders", lake=str(tmp_path))
+    lake = Lake(str(tmp_path))
+    with connection(db.url) as opened:
+        queue_id = db.one("SELECT id::text FROM queen.queues")
+        until = dict(db.sql("SELECT p.number, 50 FROM queen.partitions p"))
+        plan = plan_round(opened, lake, queue_id, until, 1000)
+        written = run_round(spark, settings, "slow", 0, plan)
+        run(spark, db, tmp_path)
+        with pytest.raises(PipelineError, match="another archive run"):
+            publish(opened, lake, "orders", "00000000-0000-0000-0000-000000000000", plan, written)
+        with pytest.raises(PipelineError, match="do not hold what was planned"):
+            publish(opened, lake, "orders", "00000000-0000-0000-0000-000000000000", plan, written[1:])
+    assert keys(spark, db, tmp_path) == stored(db)
+
+
+def test_what_retention_was_faster_with_is_counted(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 1, 10)
+    db.sql("SELECT queen.trim(id, 4) FROM queen.partitions WHERE name = 'p0'")
+    summary = run(spark, db, tmp_path)
+    assert (summary["messages"], summary["deleted before they were archived"]) == (6, 4)
+
+
+class TestArchiveBeforeDelete:
+    @pytest.fixture(autouse=True)
+    def filled(self, db: Db) -> None:
+        db.fill("orders", 2, 10)
+        db.make("orders", archive_before_delete=True, retention_enabled=True, retention_s=10)
+        self.age(db)
+
+    def age(self, db: Db) -> None:
+        db.sql("UPDATE queen.messages SET created_at = created_at - interval '1 hour'")
+        db.sql("UPDATE queen.partition_lookup SET last_message_at = last_message_at - interval '1 hour'")
+
+    def test_retention_deletes_only_what_is_archived(self, spark: Any, db: Db, tmp_path: Path) -> None:
+        assert db.one(RETAIN) == 0
+        run(spark, db, tmp_path)
+        db.fill("orders", 2, 5)
+        self.age(db)
+        assert db.one(RETAIN) == 20
+        assert db.count("orders") == 10
+        assert db.one(RETAIN) == 0
+        run(spark, db, tmp_path)
+        assert db.one(RETAIN) == 10
+        assert len(keys(spark, db, tmp_path)) == 30
+
+    def test_every_lake_of_the_queue_is_waited_for(self, spark: Any, db: Db, tmp_path: Path) -> None:
+        run(spark, db, tmp_path / "a")
+        db.sql("INSERT INTO queen.archive_lakes (lake, queue_id) SELECT 'elsewhere', id FROM queen.queues")
+        assert db.one(RETAIN) == 0
+        db.sql("DELETE FROM queen.archive_lakes WHERE lake = 'elsewhere'")
+        assert db.one(RETAIN) == 20
+
+    def test_eviction_waits_as_well(self, spark: Any, db: Db, tmp_path: Path) -> None:
+        db.make("orders", max_wait_time_s=10)
+        evict = RETAIN.replace("retain", "evict")
+        assert db.one(evict) == 0
+        run(spark, db, tmp_path)
+        assert db.one(evict) == 20
+
+
+def test_a_lake_that_cannot_be(spark: Any, db: Db) -> None:
+    db.fill("orders", 1, 1)
+    with pytest.raises(BadOption, match="cannot be opened"):
+        Lake("nosuchscheme://x")
+    with pytest.raises(BadOption, match="no published file"):
+        archived(spark, db.url, "orders", "/nonexistent")

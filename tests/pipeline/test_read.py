@@ -1,0 +1,165 @@
+"""Batch reads: what is stored, all of it, once, bounded as the options say."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from pipeline.db import Db
+from queenmq.core.encryption import encrypt
+from queenmq.pipeline import read
+from queenmq.pipeline.connection import connection
+from queenmq.pipeline.errors import BadOption, DataLost, explained
+from queenmq.pipeline.heads import batch_ranges
+from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.planning import Range, Slice
+from queenmq.pipeline.reading import read_slice
+
+KEY = bytes(range(32))
+
+
+def refused(spark: Any, url: str, queue: str, **options: Any) -> str:
+    """The sentence that a read is refused with."""
+    with pytest.raises(Exception) as raised:
+        read(spark, url, queue, **options).collect()
+    told = explained(raised.value)
+    assert isinstance(told, BadOption | DataLost)
+    return told.message
+
+
+def test_everything_is_read_once_with_its_columns(spark: Any, db: Db) -> None:
+    db.fill("orders", 7, 300)
+    db.fill("orders", 1, 30_000)
+    found = read(spark, db.url, "orders", minPartitions=4).collect()
+    keys = {(row["partition"], row["offset"]) for row in found}
+    assert len(found) == len(keys) == 6 * 300 + 30_300
+    one = next(row for row in found if (row["partition"], row["offset"]) == ("p3", 17))
+    assert (one["queue"], one["transactionId"], one["traceId"]) == ("orders", "17", None)
+    assert json.loads(one["value"]) == {"p": 3, "n": 17, "pad": ""}
+    assert one["timestamp"].timestamp() == pytest.approx(
+        db.one("SELECT extract(epoch FROM max(created_at))::float FROM queen.messages"), abs=60
+    )
+
+
+def test_rows_come_in_the_order_of_their_partition(spark: Any, db: Db) -> None:
+    db.fill("orders", 3, 4000)
+    rows = read(spark, db.url, "orders", columns="partition string, offset long", minPartitions=2).collect()
+    lanes: dict[str, list[int]] = {}
+    for row in rows:
+        lanes.setdefault(row["partition"], []).append(row["offset"])
+    assert lanes == {f"p{n}": list(range(1, 4001)) for n in range(3)}
+
+
+def test_headers_and_parsed_values(spark: Any, db: Db) -> None:
+    db.fill("orders", 1, 2)
+    rows = read(spark, db.url, "orders", includeHeaders=True, valueSchema="n BIGINT, p INT").orderBy("offset").collect()
+    assert [(row["data"]["n"], row["data"]["p"], row["encrypted"]) for row in rows] == [(1, 0, False), (2, 0, False)]
+    ids = db.sql('SELECT id::text, partition_id::text FROM queen.messages ORDER BY "offset"')
+    assert [(row["messageId"], row["partitionId"]) for row in rows] == ids
+
+
+class TestBounds:
+    @pytest.fixture(autouse=True)
+    def filled(self, db: Db) -> None:
+        db.fill("orders", 3, 10)
+
+    def offsets(self, spark: Any, db: Db, **options: Any) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for row in read(spark, db.url, "orders", columns="partition string, offset long", **options).collect():
+            found.setdefault(row["partition"], []).append(row["offset"])
+        return found
+
+    def test_offsets(self, spark: Any, db: Db) -> None:
+        start, end = json.dumps({"orders": {"p0": 4, "p1": -2}}), json.dumps({"p0": 6, "p1": 2, "p2": 1})
+        assert self.offsets(spark, db, startingOffsets=start, endingOffsets=end) == {"p0": [4, 5], "p1": [1]}
+
+    def test_partitions(self, spark: Any, db: Db) -> None:
+        assert self.offsets(spark, db, partitions='["p1"]') == {"p1": list(range(1, 11))}
+
+    def test_times(self, spark: Any, db: Db) -> None:
+        db.sql("""UPDATE queen.messages SET created_at = '2026-01-01'::timestamptz + "offset" * interval '1 minute'""")
+        db.sql("UPDATE queen.partition_lookup SET last_message_at = '2026-01-01T00:10Z'")
+        start, end = "2026-01-01T00:04:00Z", "2026-01-01T00:06:00Z"
+        found = self.offsets(spark, db, startingTimestamp=start, endingTimestamp=end)
+        assert found == {"p0": [4, 5], "p1": [4, 5], "p2": [4, 5]}
+
+    def test_what_was_deleted_is_told(self, spark: Any, db: Db) -> None:
+        db.sql("SELECT queen.trim(id, 5) FROM queen.partitions WHERE name = 'p0'")
+        start = json.dumps({"p0": 2})
+        assert "already deleted: p0 from 2 (stored from 6)" in refused(spark, db.url, "orders", startingOffsets=start)
+        found = self.offsets(spark, db, startingOffsets=start, failOnDataLoss=False)
+        assert found["p0"] == [6, 7, 8, 9, 10]
+        assert self.offsets(spark, db)["p0"] == [6, 7, 8, 9, 10]
+
+    def test_wrong_bounds_are_told_before_any_work(self, spark: Any, db: Db) -> None:
+        assert "no partition p9" in refused(spark, db.url, "orders", partitions='["p9"]')
+        assert "the last one is 10" in refused(spark, db.url, "orders", startingOffsets='{"p0": 99}')
+        assert "there is no queue 'nope'" in refused(spark, db.url, "nope")
+        assert "did you mean" in refused(spark, db.url, "orders", startingOffset="latest")
+        assert "no column 'colour'" in refused(spark, db.url, "orders", columns="colour string")
+
+
+def test_an_empty_queue_is_an_empty_frame(spark: Any, db: Db) -> None:
+    db.make("empty")
+    assert read(spark, db.url, "empty").count() == 0
+
+
+def test_groups_are_left_alone(spark: Any, db: Db) -> None:
+    db.fill("orders", 2, 5)
+    before = db.sql("SELECT * FROM queen.partition_consumers"), db.sql("SELECT * FROM queen.consumer_groups")
+    assert read(spark, db.url, "orders").count() == 10
+    assert (db.sql("SELECT * FROM queen.partition_consumers"), db.sql("SELECT * FROM queen.consumer_groups")) == before
+
+
+class TestEncryption:
+    @pytest.fixture(autouse=True)
+    def filled(self, db: Db) -> None:
+        db.fill("orders", 1, 2)
+        record = encrypt(KEY, b'{"secret": 1}')
+        db.sql('UPDATE queen.messages SET payload = %s, is_encrypted = true WHERE "offset" = 2', record)
+        db.make("orders", encryption_enabled=True)
+
+    def test_without_the_key_nothing_is_read(self, spark: Any, db: Db) -> None:
+        assert "give encryptionKey" in refused(spark, db.url, "orders")
+
+    def test_with_the_key(self, spark: Any, db: Db) -> None:
+        rows = read(spark, db.url, "orders", encryptionKey=KEY.hex()).orderBy("offset").collect()
+        assert [json.loads(row["value"]).get("secret") for row in rows] == [None, 1]
+
+    def test_with_another_key(self, spark: Any, db: Db) -> None:
+        with pytest.raises(Exception, match="cannot be decrypted"):
+            read(spark, db.url, "orders", encryptionKey="00" * 32).collect()
+
+    def test_as_null_and_as_it_is_stored(self, spark: Any, db: Db) -> None:
+        rows = read(spark, db.url, "orders", encryptedPayloads="null").orderBy("offset").collect()
+        assert [row["value"] is None for row in rows] == [False, True]
+        rows = read(spark, db.url, "orders", encryptedPayloads="raw").orderBy("offset").collect()
+        assert set(json.loads(rows[1]["value"])) == {"encrypted", "iv", "authTag"}
+
+
+def test_a_read_holds_no_long_transaction(db: Db) -> None:
+    """While a consumer takes its time over a batch, the session is at most in one short statement."""
+    db.fill("orders", 1, 5000, padding=20_000)
+    options = ReadOptions(url=db.url, queue="orders")
+    with connection(db.url) as opened:
+        ranges = batch_ranges(opened, options)
+    seen = set()
+    for number, _ in enumerate(read_slice(options, ["offset", "value"], Slice(ranges))):
+        if number % 5 == 0:
+            seen.add(db.one("SELECT min(xact_start) FROM pg_stat_activity WHERE application_name = 'queen pipeline'"))
+    assert len(seen) > 2, "one statement has read everything"
+
+
+def test_a_read_that_loses_messages_meanwhile_says_so(db: Db) -> None:
+    db.fill("orders", 1, 100)
+    partition = db.one("SELECT id::text FROM queen.partitions WHERE name = 'p0'")
+    task = Slice([Range(partition, "p0", 1, 100)])
+    db.sql("SELECT queen.trim(id, 5) FROM queen.partitions WHERE name = 'p0'")
+    with pytest.raises(DataLost, match="5 messages of queue 'orders', partition 'p0', were deleted"):
+        list(read_slice(ReadOptions(url=db.url, queue="orders"), ["offset"], task))
+    kept = read_slice(ReadOptions(url=db.url, queue="orders", fail_on_data_loss=False), ["offset"], task)
+    assert sum(batch.num_rows for batch in kept) == 95
+    assert threading.active_count() < 50

@@ -1,0 +1,82 @@
+"""replay: from the lake back into a queue, in order, with ids, once."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.db import Db
+from queenmq.pipeline.errors import BadOption
+from queenmq.pipeline.jobs import archive as archiving
+from queenmq.pipeline.jobs.replay import Settings, replay
+from queenmq.pipeline.runs import Run
+
+JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(spark: Any, db: Db, tmp_path: Path) -> str:
+    """Three partitions with ten messages each, a minute apart."""
+    db.fill("orders", 3, 10)
+    db.sql("""UPDATE queen.messages SET created_at = '2026-01-01Z'::timestamptz + "offset" * interval '1 minute'""")
+    with Run(db.url, "archive", "orders", "local", {}) as recorded:
+        archiving.archive(spark, archiving.Settings(url=db.url, queue="orders", lake=str(tmp_path)), recorded)
+    return str(tmp_path)
+
+
+def run(spark: Any, db: Db, lake: str, **changes: Any) -> dict[str, Any]:
+    settings = Settings(url=db.url, queue="orders", lake=lake, into="again", **changes)
+    with Run(db.url, "replay", "orders", "local", {}) as recorded:
+        return replay(spark, settings, recorded).summary
+
+
+def test_everything_comes_back_in_order_with_its_ids(spark: Any, db: Db, lake: str) -> None:
+    assert run(spark, db, lake)["messages written"] == 30
+    db.assert_copied("orders", "again")
+    for what in ("m.transaction_id", "m.id::text"):
+        assert db.lanes("again", what) == db.lanes("orders", what)
+
+
+def test_the_same_replay_is_done_once_even_after_retention(spark: Any, db: Db, lake: str) -> None:
+    run(spark, db, lake)
+    again = db.one("SELECT id FROM queen.queues WHERE name = 'again'")
+    db.sql("SELECT queen.trim(id, 10) FROM queen.partitions WHERE queue_id = %s", again)
+    assert run(spark, db, lake)["messages written"] == 30, "what the first one wrote"
+    assert db.count("again") == 0
+    run(spark, db, lake, name="once more")
+    assert db.count("again") == 30
+
+
+def test_what_is_still_stored_is_not_written_again(spark: Any, db: Db, lake: str) -> None:
+    settings = Settings(url=db.url, queue="orders", lake=lake)
+    with Run(db.url, "replay", "orders", "local", {}) as recorded:
+        summary = replay(spark, settings, recorded).summary
+    assert (summary["messages written"], summary["already there"]) == (0, 30)
+
+
+def test_filtered_by_time_partition_and_predicate(spark: Any, db: Db, lake: str) -> None:
+    since, until = JANUARY.replace(minute=3), JANUARY.replace(minute=6)
+    run(
+        spark, db, lake, since=since, until=until, partitions=("p0", "p1"), where="get_json_object(value, '$.n') <> '4'"
+    )
+    assert {name: [m["n"] for m in lane] for name, lane in db.lanes("again").items()} == {"p0": [3, 5], "p1": [3, 5]}
+
+
+def test_throttled(spark: Any, db: Db, lake: str) -> None:
+    begun = time.monotonic()
+    summary = run(spark, db, lake, rate=15.0)
+    assert time.monotonic() - begun >= 30 / 15
+    assert summary["messages written"] == 30
+    db.assert_copied("orders", "again")
+
+
+def test_wrong_words_are_told_before_anything_is_written(spark: Any, db: Db, lake: str) -> None:
+    with pytest.raises(BadOption, match="predicate is wrong"):
+        run(spark, db, lake, where="colour = 'red'")
+    with pytest.raises(BadOption, match="no published file"):
+        run(spark, db, lake + "/elsewhere")
+    assert db.one("SELECT count(*) FROM queen.queues WHERE name = 'again'") == 0

@@ -1,0 +1,69 @@
+"""The pipeline beside a real server: what is pushed over HTTP is read, what is written is popped, and retention waits
+for the archive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+from integration.queen import Queen
+
+from queenmq.config import Settings
+from queenmq.pipeline import read_stream, write_stream
+from queenmq.pipeline.jobs import archive as archiving
+from queenmq.pipeline.runs import Run
+from queenmq.server import Server
+from queenmq.services.retention import Retention
+
+
+def copy(spark: Any, url: str, checkpoint: Path) -> None:
+    """A stream that shouts."""
+    found = read_stream(spark, url, "orders", startingOffsets="earliest")
+    rows = found.selectExpr("upper(value) AS value", "partition", "transactionId")
+    write_stream(rows, url, "loud", str(checkpoint)).trigger(availableNow=True).start().awaitTermination(100)
+
+
+def archive(spark: Any, url: str, lake: Path) -> None:
+    with Run(url, "archive", "orders", "local", {}) as recorded:
+        archiving.archive(spark, archiving.Settings(url=url, queue="orders", lake=str(lake)), recorded)
+
+
+async def test_from_push_to_pop(spark: Any, http: httpx.AsyncClient, database_url: str, tmp_path: Path) -> None:
+    queen = Queen(http)
+    for number in range(20):
+        await queen.push("orders", f"order {number}", partition=f"p{number % 3}")
+    await queen.pop("loud", consumerGroup="listener")
+    waiting = asyncio.create_task(queen.wait("loud", consumerGroup="listener", batch=100))
+    await asyncio.to_thread(copy, spark, database_url, tmp_path)
+    heard = await waiting
+    await queen.ack_batch(heard)
+    heard += await queen.drain("loud", consumerGroup="listener")
+    assert len(heard) == 20
+    for lane in range(3):
+        told = [message["data"] for message in heard if message["partition"] == f"p{lane}"]
+        assert told == [f"ORDER {number}" for number in range(lane, 20, 3)]
+    assert {message["transactionId"] for message in heard} == {f"order {number}" for number in range(20)}
+
+
+async def test_retention_waits_for_the_archive(
+    spark: Any, http: httpx.AsyncClient, server: Server, settings: Settings, database_url: str, tmp_path: Path
+) -> None:
+    queen = Queen(http)
+    await queen.configure("orders", retentionEnabled=True, retentionSeconds=1, archiveBeforeDelete=True)
+    await queen.push("orders", 1, 2, 3)
+    sql = await asyncpg.connect(database_url)
+    try:
+        await sql.execute("UPDATE queen.messages SET created_at = created_at - interval '1 hour'")
+        await sql.execute("UPDATE queen.partition_lookup SET last_message_at = last_message_at - interval '1 hour'")
+        retention = Retention(server.database, settings)
+        await retention.work()
+        assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 3
+        await asyncio.to_thread(archive, spark, database_url, tmp_path)
+        await retention.work()
+        assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 0
+    finally:
+        await sql.close()

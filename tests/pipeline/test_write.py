@@ -1,0 +1,193 @@
+"""Batch writes: each row once, in order, whatever happens to tasks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark import TaskContext
+
+from pipeline.db import Db
+from queenmq.core.encryption import decrypt
+from queenmq.pipeline import read, write
+from queenmq.pipeline.errors import PipelineError, explained
+from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.sink import promote, stage
+
+KEY = bytes(range(32))
+
+
+def refused(frame: Any, url: str, queue: str, **options: Any) -> str:
+    with pytest.raises(Exception) as raised:
+        write(frame, url, queue, **options)
+    told = explained(raised.value)
+    return told.message
+
+
+def numbers(spark: Any, count: int, tasks: int = 2) -> Any:
+    return spark.range(0, count, 1, tasks).selectExpr(
+        "to_json(struct(id)) AS value", "concat('p', id % 3) AS partition"
+    )
+
+
+def test_rows_arrive_once_and_in_order(spark: Any, db: Db) -> None:
+    write(numbers(spark, 3000), db.url, "orders")
+    lanes = db.lanes("orders")
+    assert {name: [one["id"] for one in lane] for name, lane in lanes.items()} == {
+        f"p{n}": list(range(n, 3000, 3)) for n in range(3)
+    }
+    db.assert_healthy("orders")
+    assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
+
+
+def test_offsets_go_on_behind_what_is_there(spark: Any, db: Db) -> None:
+    db.fill("orders", 3, 10)
+    write(numbers(spark, 30), db.url, "orders")
+    assert db.count("orders") == 60
+    db.assert_healthy("orders")
+
+
+def test_a_transaction_id_is_stored_once(spark: Any, db: Db) -> None:
+    db.fill("orders", 1, 5)
+    rows = [("1", "p0", "5"), ("2", "p0", "new"), ("3", "p0", "new"), ("4", "p1", "5"), ("5", "p0", None)]
+    frame = spark.createDataFrame(rows, "value string, partition string, transactionId string").coalesce(1)
+    write(frame, db.url, "orders")
+    assert db.lanes("orders")["p0"][5:] == [2, 5]
+    assert db.lanes("orders")["p1"] == [4]
+    db.assert_healthy("orders")
+
+
+def test_the_same_write_is_done_once(spark: Any, db: Db) -> None:
+    for _ in range(2):
+        write(numbers(spark, 30), db.url, "orders", write_id="monday")
+    assert db.count("orders") == 30
+    write(numbers(spark, 30), db.url, "orders", write_id="tuesday")
+    assert db.count("orders") == 60
+
+
+def test_rows_choose_their_queue(spark: Any, db: Db) -> None:
+    frame = spark.createDataFrame([("1", "a"), ("2", None)], "value string, queue string")
+    write(frame, db.url, "usual")
+    assert (db.lanes("a"), db.lanes("usual")) == ({"Default": [1]}, {"Default": [2]})
+
+
+def test_a_waiting_group_gets_them(spark: Any, db: Db) -> None:
+    db.fill("orders", 1, 1)
+    db.sql("SELECT queen.subscribe('orders', NULL, 'g', 'new', NULL)")
+    assert db.one("SELECT count(*) FROM queen.partition_consumers WHERE ready_at IS NOT NULL") == 0
+    write(numbers(spark, 3), db.url, "orders")
+    assert db.one("SELECT count(*) FROM queen.partition_consumers WHERE ready_at IS NOT NULL") == 3
+
+
+class TestFailures:
+    def test_a_task_that_fails_after_it_wrote_is_repeated_without_doubling(self, spark: Any, db: Db) -> None:
+        """Every first attempt stages all of its rows and then dies, before its commit."""
+        rows = numbers(spark, 3000).rdd.mapPartitions(fail_at_the_end())
+        frame = spark.createDataFrame(rows, "value string, partition string")
+        write(frame, db.url, "orders")
+        assert db.count("orders") == 3000
+        assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
+        db.assert_healthy("orders")
+
+    def test_a_naive_sink_doubles_in_the_same_harness(self, spark: Any, db: Db) -> None:
+        """The control: without staging, the rows of the attempts that died are there, too."""
+        db.sql("CREATE TABLE naive (value text)")
+        numbers(spark, 3000).rdd.mapPartitions(insert_naively(db.url)).mapPartitions(fail_at_the_end()).count()
+        assert db.one("SELECT count(*) FROM naive") > 3000
+
+    def test_a_write_that_fails_for_good_leaves_nothing(self, spark: Any, db: Db) -> None:
+        bad = numbers(spark, 100).selectExpr("IF(value LIKE '%99%', '{', value) AS value", "partition")
+        assert "not JSON" in refused(bad, db.url, "orders")
+        assert db.one("SELECT count(*) FROM queen.messages") == 0
+        assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
+
+    def test_of_two_attempts_that_both_finish_one_counts(self, spark: Any, db: Db) -> None:
+        """Speculation: both attempts have staged everything, the driver is told of one."""
+        options = WriteOptions(db.url, "orders")
+        batches = numbers(spark, 30).toArrow().to_batches()
+        first = stage(options, "s", 1, iter(batches))
+        stage(options, "s", 1, iter(batches))
+        assert promote(db.url, "s", 1, [first, None]) == (30, 0)
+        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+
+    def test_a_replayed_epoch_changes_nothing(self, spark: Any, db: Db) -> None:
+        options = WriteOptions(db.url, "orders")
+        batches = numbers(spark, 30).toArrow().to_batches()
+        for _ in range(2):
+            assert promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches))]) == (30, 0)
+        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+
+    def test_staged_rows_that_are_gone_are_missed(self, spark: Any, db: Db) -> None:
+        """A crash of PostgreSQL empties the staging table."""
+        staged = stage(WriteOptions(db.url, "orders"), "s", 1, iter(numbers(spark, 30).toArrow().to_batches()))
+        db.sql("DELETE FROM queen.pipeline_staged")
+        with pytest.raises(PipelineError, match="30 rows were staged and 0 are there"):
+            promote(db.url, "s", 1, [staged])
+        assert db.one("SELECT count(*) FROM queen.pipeline_commits") == 0
+
+    def test_what_was_staged_days_ago_is_swept(self, spark: Any, db: Db) -> None:
+        options = WriteOptions(db.url, "orders")
+        batches = numbers(spark, 30).toArrow().to_batches()
+        stage(options, "forgotten", 1, iter(batches))
+        counting = stage(options, "s", 1, iter(batches))
+        before = db.one("SELECT (extract(epoch FROM now() - interval '2 days') * 1000)::bigint << 22")
+        db.sql("UPDATE queen.pipeline_staged SET attempt = %s WHERE attempt <> %s", before, counting.attempt)
+        promote(db.url, "s", 1, [counting])
+        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+
+    def test_a_full_queue_takes_nothing(self, spark: Any, db: Db) -> None:
+        db.fill("orders", 1, 5)
+        db.make("orders", max_size=10)
+        assert 'full (maxSize), nothing was written: ["orders"]' in refused(numbers(spark, 6), db.url, "orders")
+        assert db.count("orders") == 5
+        write(numbers(spark, 5), db.url, "orders")
+        assert db.count("orders") == 10
+
+
+def fail_at_the_end() -> Any:
+    """Made here, so that it travels to the workers as it is: they do not have the tests."""
+
+    def fail(rows: Any) -> Any:
+        yield from rows
+        if TaskContext.get().attemptNumber() == 0:
+            raise RuntimeError("injected: after the rows were written")
+
+    return fail
+
+
+def insert_naively(url: str) -> Any:
+    def insert(rows: Any) -> Any:
+        with psycopg.connect(url, autocommit=True) as connection:
+            for row in rows:
+                connection.execute("INSERT INTO naive VALUES (%s)", (row["value"],))
+                yield row
+
+    return insert
+
+
+def test_wrong_frames_are_told_before_any_work(spark: Any, db: Db) -> None:
+    rows = spark.createDataFrame([(1, "a")], "value int, colour string")
+    assert "to_json makes text" in refused(rows.select("value"), db.url, "q")
+    assert "need a column value" in refused(rows.select("colour"), db.url, "q")
+    assert "unknown column 'colour'" in refused(rows.selectExpr("string(value)", "colour"), db.url, "q")
+
+
+def test_encrypted_queues(spark: Any, db: Db) -> None:
+    db.make("secret", encryption_enabled=True)
+    frame = spark.createDataFrame([("1",)], "value string")
+    assert "demands encrypted payloads" in refused(frame, db.url, "secret")
+    write(frame, db.url, "secret", encryptionKey=KEY.hex())
+    [(payload, flag)] = db.sql("SELECT payload, is_encrypted FROM queen.messages")
+    assert flag
+    assert decrypt(KEY, payload) == b"1"
+    assert read(spark, db.url, "secret", encryptionKey=KEY.hex()).first()["value"] == "1"
+
+
+def test_a_copy_equals_its_source(spark: Any, db: Db) -> None:
+    db.fill("orders", 5, 3000)
+    copied = read(spark, db.url, "orders", minPartitions=3).select("value", "partition", "transactionId")
+    write(copied, db.url, "copy")
+    db.assert_copied("orders", "copy")
+    assert json.dumps(db.lanes("copy", "m.transaction_id")) == json.dumps(db.lanes("orders", "m.transaction_id"))

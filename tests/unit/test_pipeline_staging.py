@@ -1,0 +1,85 @@
+"""Rows on their way into a queue: defaults, checks, encryption, order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queenmq.core.encryption import decrypt
+from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.json_values import arrow_type, parser
+from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.staging import ROW_BITS, Stager
+
+KEY = bytes(32)
+
+
+def stager(key: bytes | None = None, encrypted: set[str] | None = None, queue: str | None = "q") -> Stager:
+    return Stager(WriteOptions("postgresql://h/d", queue, key=key), encrypted or set(), attempt=7, task=3)
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    kinds = {"encrypted": pa.bool_()}
+    return pa.RecordBatch.from_pydict({k: pa.array(v, kinds.get(k, pa.string())) for k, v in columns.items()})
+
+
+def test_rows_keep_their_order_and_get_defaults() -> None:
+    made = stager()
+    first = made.make(batch(value=["1", '{"a": [2]}'], partition=["x", None]))
+    second = made.make(batch(value=["null"], partition=["y"]))
+    assert first.column("place").to_pylist() == [(3 << ROW_BITS), (3 << ROW_BITS) + 1]
+    assert second.column("place").to_pylist() == [(3 << ROW_BITS) + 2]
+    assert first.column("partition").to_pylist() == ["x", "Default"]
+    assert first.column("queue").to_pylist() == ["q", "q"]
+    assert first.column("payload").to_pylist() == [b"1", b'{"a": [2]}']
+    assert made.rows == 3
+
+
+WRONG = [
+    ({"value": ["{"]}, "not JSON"),
+    ({"value": [None]}, "value is null"),
+    ({"value": ["1"], "partition": ["x" * 256]}, "at most 255"),
+    ({"value": ["1"], "partition": [""]}, "must not be empty"),
+    ({"value": ["1"], "transactionId": ["a\0b"]}, "NUL"),
+    ({"value": ["1"], "traceId": ["no"]}, "must be a UUID"),
+]
+
+
+@pytest.mark.parametrize(("columns", "sentence"), WRONG)
+def test_rows_that_no_queue_can_take(columns: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PipelineError, match=sentence):
+        stager().make(batch(**columns))
+
+
+def test_a_row_without_a_queue() -> None:
+    with pytest.raises(PipelineError, match="queue must not be empty"):
+        stager(queue=None).make(batch(value=["1"], queue=[None]))
+
+
+def test_payloads_of_encrypted_queues_are_sealed() -> None:
+    made = stager(KEY, {"secret"}).make(batch(value=["1", "2"], queue=["secret", "open"]))
+    assert made.column("is_encrypted").to_pylist() == [True, False]
+    assert decrypt(KEY, made.column("payload").to_pylist()[0]) == b"1"
+    with pytest.raises(PipelineError, match="give the option encryptionKey"):
+        stager(None, {"q"}).make(batch(value=["1"]))
+
+
+def test_what_is_sealed_already_stays_as_it_is() -> None:
+    made = stager(None, {"q"}).make(batch(value=['{"encrypted":"x"}'], encrypted=[True]))
+    assert made.column("payload").to_pylist() == [b'{"encrypted":"x"}']
+    assert made.column("is_encrypted").to_pylist() == [True]
+
+
+def test_values_are_parsed_as_from_json_does() -> None:
+    schema = "n INT, s STRING, list ARRAY<DOUBLE>, inner STRUCT<flag: BOOLEAN>, at TIMESTAMP"
+    texts = pa.array(['{"n": 1, "s": {"x": 2}, "list": [1, "no"], "inner": {"flag": true}}', "[]", "{", None])
+    parsed = parser(schema)(texts)
+    assert parsed.type == arrow_type(schema)
+    assert parsed.to_pylist() == [
+        {"n": 1, "s": '{"x":2}', "list": [1.0, None], "inner": {"flag": True}, "at": None},
+        None,
+        None,
+        None,
+    ]
