@@ -13,6 +13,7 @@ from queenmq.http.limits import Limits
 from queenmq.services.retention import Eviction, Retention
 from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
+from queenmq.services.statistics import StatisticsRefresh
 from queenmq.services.vacuum import Vacuum
 from queenmq.storage.database import Database
 from queenmq.storage.migrations import migrate
@@ -35,11 +36,11 @@ class Server:
         self.front = HttpFront(app.handle, Limits.of(settings), clock)
         self.front.on_stop.append(self.engine.end_long_polls)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
-        self._services: list[Service] = [self._shared_state]
+        self._services: list[Service] = [self._shared_state, StatisticsRefresh(self.engine, settings)]
         if siblings is None or siblings.index == 0:
             self._services += [
-                Retention(self.database, self.node, settings),
-                Eviction(self.database, settings),
+                Retention(self.database, self.engine, settings),
+                Eviction(self.database, self.engine, settings),
                 Vacuum(self.database, settings),
             ]
 

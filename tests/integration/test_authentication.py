@@ -54,6 +54,22 @@ NEEDED_ROLE = {
     ("POST", "/api/v1/system/maintenance"): "admin",
     ("GET", "/api/v1/system/maintenance/pop"): "admin",
     ("POST", "/api/v1/system/maintenance/pop"): "admin",
+    ("GET", "/api/v1/resources/queues"): "read-only",
+    ("GET", "/api/v1/resources/queues/{queue}"): "read-only",
+    ("GET", "/api/v1/resources/partitions"): "read-only",
+    ("GET", "/api/v1/resources/namespaces"): "read-only",
+    ("GET", "/api/v1/resources/tasks"): "read-only",
+    ("GET", "/api/v1/resources/overview"): "read-only",
+    ("DELETE", "/api/v1/queues/{queue}/clear"): "admin",
+    ("POST", "/api/v1/stats/refresh"): "admin",
+    ("GET", "/api/v1/status"): "read-only",
+    ("GET", "/api/v1/status/queues"): "read-only",
+    ("GET", "/api/v1/status/queues/{queue}"): "read-only",
+    ("GET", "/api/v1/status/analytics"): "read-only",
+    ("GET", "/api/v1/status/buffers"): "read-only",
+    ("GET", "/api/v1/consumer-groups"): "read-only",
+    ("GET", "/api/v1/consumer-groups/lagging"): "read-only",
+    ("GET", "/api/v1/consumer-groups/{group}"): "read-only",
     ("GET", "/health"): None,
     ("GET", "/openapi.json"): None,
 }
@@ -78,7 +94,16 @@ def as_user(http: httpx.AsyncClient, **claims: Any) -> Queen:
 def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str] | None = None) -> Any:
     """A request for the route that is refused for nothing but its token. Its body may well be incomplete."""
     method, pattern = route
-    path = pattern.format(queue="q", partition="p", group="g", leaseId=ID)
+    names = {
+        "queue": "q",
+        "partition": "p",
+        "group": "g",
+        "leaseId": ID,
+        "partitionId": ID,
+        "transactionId": "t",
+        "name": "n",
+    }
+    path = pattern.format(**names)
     return http.request(method, path, headers=headers, **({"json": {}} if method == "POST" else {}))
 
 

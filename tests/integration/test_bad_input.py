@@ -37,6 +37,17 @@ SUBSCRIPTION = f"{GROUP}/subscription"
 SEEK = f"{GROUP}/queues/q/seek"
 WITH_BODY = (PUSH, CONFIGURE, ACK, ACK_BATCH, TRANSACTION, TRACES, EXTEND, SUBSCRIPTION, SEEK)
 
+LISTINGS = (
+    "/api/v1/resources/queues",
+    "/api/v1/resources/queues/q",
+    "/api/v1/resources/partitions",
+    "/api/v1/resources/namespaces",
+    "/api/v1/resources/tasks",
+    "/api/v1/status/queues",
+    "/api/v1/consumer-groups",
+)
+HISTORIES = ("/api/v1/status", "/api/v1/status/analytics")
+
 Json = dict[str, Any]
 
 
@@ -269,6 +280,10 @@ PATHS = {
     ("GET", "/api/v1/pop/queue/{}/partition/p"): "queue",
     ("GET", "/api/v1/pop/queue/q/partition/{}"): "partition",
     ("DELETE", "/api/v1/resources/queues/{}"): "queue",
+    ("GET", "/api/v1/resources/queues/{}"): "queue",
+    ("GET", "/api/v1/status/queues/{}"): "queue",
+    ("DELETE", "/api/v1/queues/{}/clear"): "queue",
+    ("GET", "/api/v1/consumer-groups/{}"): "group",
     ("DELETE", "/api/v1/consumer-groups/{}"): "group",
     ("DELETE", "/api/v1/consumer-groups/{}/queues/q"): "group",
     ("DELETE", "/api/v1/consumer-groups/g/queues/{}"): "queue",
@@ -318,6 +333,21 @@ def query_cases() -> Iterator[Bad]:
         yield from query(DLQ, name, "x" * 256, "a%00b")
     for name in ("from", "to"):
         yield from query(DLQ, name, *map(quote, NO_QUERY_MOMENTS))
+    for target in LISTINGS:
+        for name in ("limit", "offset"):
+            yield from query(target, name, *NO_QUERY_INTEGERS, "-1")
+    for target in HISTORIES:
+        for name in ("from", "to"):
+            yield from query(target, name, *map(quote, NO_QUERY_MOMENTS))
+        yield Bad(f"{target} backwards", "GET", f"{target}?from=2024-01-02&to=2024-01-01", field="from")
+        yield Bad(f"{target} endless", "GET", f"{target}?from=2020-01-01&to=2024-01-01", field="from")
+    for name in ("queue", "namespace", "task"):
+        yield from query("/api/v1/status", name, "x" * 256, "a%00b")
+    yield from query("/api/v1/resources/queues", "search", "x" * 256, "a%00b")
+    yield from query("/api/v1/status/analytics", "interval", "week", "HOUR", "%00")
+    yield from query("/api/v1/status/analytics?from=2024-01-01&to=2024-03-01", "interval", "minute")
+    yield from query("/api/v1/consumer-groups/lagging", "minLagSeconds", *NO_QUERY_INTEGERS, "-1")
+    yield from query("/api/v1/consumer-groups/g", "limit", *NO_QUERY_INTEGERS, "-1")
     yield from query(POP, "consumerGroup", *NOT_UTF8.values())
     yield from query(POP, "unknown", *NOT_UTF8.values())
     for raw in RAW:
@@ -410,7 +440,7 @@ def route_cases() -> Iterator[Bad]:
     for method, target in (
         *(("GET", PUSH), ("PUT", PUSH), ("DELETE", PUSH), ("PATCH", PUSH), ("HEAD", PUSH), ("PUSH", PUSH)),
         *(("POST", POP), ("DELETE", POP), ("HEAD", POP), ("HEAD", f"{POP}/partition/p"), ("POST", DLQ)),
-        *(("HEAD", "/api/v1/pop?namespace=n"), ("GET", GROUP), ("POST", GROUP), ("GET", SEEK), ("POST", "/health")),
+        *(("HEAD", "/api/v1/pop?namespace=n"), ("PUT", GROUP), ("POST", GROUP), ("GET", SEEK), ("POST", "/health")),
     ):
         code = ("bad_http", 400) if method == "PUSH" else ("method_not_allowed", 405)
         yield Bad(f"{method} {target}", method, target, b"", None, *code)

@@ -9,12 +9,15 @@ import asyncpg
 
 from queenmq.cluster.node import Node
 from queenmq.core.options import QueueOptions
+from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.wake_ups import Wake
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
+
+_CLEARED_AT_ONCE = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Administration:
         settings: QueueSettings,
         node: Node,
         worker_id: str,
+        activity: Activity,
         changed: Wake,
     ) -> None:
         self._database = database
@@ -53,6 +57,7 @@ class Administration:
         self._settings = settings
         self._node = node
         self._worker_id = worker_id
+        self._activity = activity
         self._changed = changed
 
     async def configure(self, queue: str, namespace: str, task: str, options: QueueOptions) -> tuple[str, str]:
@@ -81,6 +86,7 @@ class Administration:
         if row is None:
             raise AssertionError("queen.configure returned no row")
         await self._settings.publish(queue)
+        self._activity.touched.add(queue)
         self._changed(queue)
         return str(row["queue_id"]), str(row["partition_id"])
 
@@ -93,9 +99,26 @@ class Administration:
         existed: bool = row["existed"]
         return existed
 
+    async def clear(self, queue: str, partition: str | None) -> int:
+        """Delete every message of a queue or partition, in bounded steps. Returns how many were deleted."""
+        deleted: int = 0
+        after: object = None
+        while True:
+            row = await self._database.fetchrow(statement("clear"), queue, partition, after, _CLEARED_AT_ONCE)
+            if row is None:
+                raise AssertionError("queen.clear returned no row")
+            deleted += row["deleted"]
+            after = row["next"]
+            if row["finished"]:
+                self._activity.touched.add(queue)
+                self._changed(queue)
+                return deleted
+
     async def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> int:
         """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""
         deleted: int = await self._database.fetchval(statement("delete_group"), group, queue, with_metadata)
+        if queue is not None:
+            self._activity.touched.add(queue)
         return deleted
 
     async def resubscribe(self, group: str, since: datetime) -> int:
@@ -106,6 +129,7 @@ class Administration:
     async def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> int:
         """Move a group behind `at`, or to the end if it is None. Returns the partitions moved."""
         moved: int = await self._database.fetchval(statement("seek"), group, queue, partition, at)
+        self._activity.touched.add(queue)
         self._changed(queue)
         return moved
 

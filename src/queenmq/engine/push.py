@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
 from queenmq.core.vegas import Vegas
+from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
@@ -134,12 +136,14 @@ class Pusher:
         maintenance: Maintenance,
         policy: Policy,
         concurrency: Vegas | None,
+        activity: Activity,
         pushed: Wake,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
         self._maintenance = maintenance
+        self._activity = activity
         self._pushed = pushed
         self.lane: Lane[list[Message], list[Outcome]] = Lane(
             "push", self._run, policy, concurrency=concurrency, repeat_for_s=_REPEAT_FOR_S
@@ -161,8 +165,21 @@ class Pusher:
             outcomes = await self._store(call)
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._pushed(queue, partitions)
+        self._count(requests, call, outcomes)
         dealt = iter(outcomes)
         return [list(islice(dealt, len(request))) for request in requests]
+
+    def _count(self, requests: list[list[Message]], call: PushCall, outcomes: list[Outcome]) -> None:
+        asked = Counter(request[0].queue for request in requests)
+        stored: Counter[str] = Counter()
+        if all(outcome.status == "queued" for outcome in outcomes):
+            for target, messages in Counter(call.target).items():
+                stored[call.queues[target - 1]] += messages
+        else:
+            given = (message for request in requests for message in request)
+            stored.update(m.queue for m, outcome in zip(given, outcomes, strict=True) if outcome.status == "queued")
+        for queue in asked | stored:
+            self._activity.pushed(queue, asked[queue], stored[queue])
 
     async def _store(self, call: PushCall) -> list[Outcome]:
         known = await self._places.find(call.queues, call.partitions)

@@ -6,11 +6,14 @@ Transactions are not merged: one that fails must not touch another.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.engine.ack import columns
+from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
@@ -46,12 +49,14 @@ class Transactor:
         places: Places,
         maintenance: Maintenance,
         policy: Policy,
+        activity: Activity,
         changed: Wake,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
         self._maintenance = maintenance
+        self._activity = activity
         self._changed = changed
         self._slots = asyncio.Semaphore(policy.max_concurrent)
         self._max_pending = policy.max_pending
@@ -109,8 +114,16 @@ class Transactor:
         acked = zip(row["ack_queues"] or (), row["ack_partitions"] or (), strict=True)
         for queue, partitions in by_queue(chain(pushed, acked)).items():
             self._changed(queue, partitions)
+        self._count(call, row["ack_queues"] or (), row["dead_lettered"] or ())
         targets = [str(partition_id) for partition_id in row["partition_ids"] or ()]
         return Committed(
             partition_ids=[targets[call.target[place] - 1] for place in call.place],
             dead_lettered=list(row["dead_lettered"] or ()),
         )
+
+    def _count(self, call: PushCall, acked: Sequence[str], dead_lettered: Sequence[bool]) -> None:
+        for queue in {*call.queues, *acked}:
+            self._activity.of(queue).transactions += 1
+        for target, messages in Counter(call.target).items():
+            self._activity.pushed(call.queues[target - 1], 0, messages)
+        self._activity.acked((queue, None, dead) for queue, dead in zip(acked, dead_lettered, strict=True))

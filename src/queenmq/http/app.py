@@ -18,13 +18,32 @@ from queenmq.http.routes import (
     pop,
     push,
     queues,
+    resources,
+    status,
     transaction,
+)
+
+_TOPICS = (
+    push,
+    pop,
+    ack,
+    transaction,
+    leases,
+    queues,
+    groups,
+    observe,
+    resources,
+    status,
+    cluster,
+    maintenance,
+    health,
+    docs,
 )
 
 
 def build_router(engine: Engine) -> Router:
     router = Router()
-    for topic in (push, pop, ack, transaction, leases, queues, groups, observe, cluster, maintenance, health, docs):
+    for topic in _TOPICS:
         topic.add_routes(router, engine)
     return router
 

@@ -1,0 +1,1 @@
+DELETE FROM queen.server_samples WHERE bucket < clock_timestamp() - make_interval(days => $1)
