@@ -45,8 +45,11 @@ LISTINGS = (
     "/api/v1/resources/tasks",
     "/api/v1/status/queues",
     "/api/v1/consumer-groups",
+    "/api/v1/messages",
+    "/api/v1/traces/names",
+    "/api/v1/traces/by-name/n",
 )
-HISTORIES = ("/api/v1/status", "/api/v1/status/analytics")
+HISTORIES = ("/api/v1/messages", "/api/v1/status", "/api/v1/status/analytics")
 
 Json = dict[str, Any]
 
@@ -284,6 +287,14 @@ PATHS = {
     ("GET", "/api/v1/status/queues/{}"): "queue",
     ("DELETE", "/api/v1/queues/{}/clear"): "queue",
     ("GET", "/api/v1/consumer-groups/{}"): "group",
+    ("GET", "/api/v1/status/queues/{}/messages"): "queue",
+    ("GET", f"/api/v1/messages/{ID}/{{}}"): "transactionId",
+    ("DELETE", f"/api/v1/messages/{ID}/{{}}"): "transactionId",
+    ("POST", f"/api/v1/messages/{ID}/{{}}/retry"): "transactionId",
+    ("POST", f"/api/v1/messages/{ID}/{{}}/dlq"): "transactionId",
+    ("GET", f"/api/v1/traces/{ID}/{{}}"): "transactionId",
+    ("GET", "/api/v1/traces/by-name/{}"): "name",
+    ("POST", "/api/v1/consumer-groups/g/queues/q/partitions/{}/seek"): "partition",
     ("DELETE", "/api/v1/consumer-groups/{}"): "group",
     ("DELETE", "/api/v1/consumer-groups/{}/queues/q"): "group",
     ("DELETE", "/api/v1/consumer-groups/g/queues/{}"): "queue",
@@ -291,11 +302,21 @@ PATHS = {
     ("POST", "/api/v1/consumer-groups/{}/queues/q/seek"): "group",
     ("POST", "/api/v1/consumer-groups/g/queues/{}/seek"): "queue",
 }
+NO_PARTITION_ID = {
+    ("GET", "/api/v1/messages/{}/t"),
+    ("DELETE", "/api/v1/messages/{}/t"),
+    ("POST", "/api/v1/messages/{}/t/retry"),
+    ("POST", "/api/v1/messages/{}/t/dlq"),
+    ("GET", "/api/v1/traces/{}/t"),
+}
 NOT_UTF8 = {"a byte": "%FF", "overlong": "%C0%80", "surrogate": "%ED%A0%80", "cut off": "a%C3", "later": "%C3%A9%FF"}
 RAW = ("é".encode(), b"\xff", b"a%41\xc3", b"\x01")
 
 
 def path_cases() -> Iterator[Bad]:
+    for method, pattern in NO_PARTITION_ID:
+        for wrong in ("x", ID[:-1], ID + "0", "%00"):
+            yield Bad(f"{method} {pattern} {wrong}", method, pattern.format(wrong), field="partitionId")
     body = js({"subscriptionTimestamp": "2024-01-01", "toEnd": True})
     for (method, pattern), field in PATHS.items():
         for about, name in {"256 characters": "x" * 256, "wide": quote("é" * 256), "NUL": "a%00b"}.items():
@@ -343,6 +364,9 @@ def query_cases() -> Iterator[Bad]:
         yield Bad(f"{target} endless", "GET", f"{target}?from=2020-01-01&to=2024-01-01", field="from")
     for name in ("queue", "namespace", "task"):
         yield from query("/api/v1/status", name, "x" * 256, "a%00b")
+    for name in ("queue", "partition", "ns", "namespace", "task"):
+        yield from query("/api/v1/messages", name, "x" * 256, "a%00b")
+    yield from query("/api/v1/messages", "status", "done", "PENDING", "%00")
     yield from query("/api/v1/resources/queues", "search", "x" * 256, "a%00b")
     yield from query("/api/v1/status/analytics", "interval", "week", "HOUR", "%00")
     yield from query("/api/v1/status/analytics?from=2024-01-01&to=2024-03-01", "interval", "minute")

@@ -14,9 +14,9 @@ from queenmq.server import Server
 NOTHING = {"total": 0, "pending": 0, "processing": 0, "completed": 0, "failed": 0, "deadLetter": 0}
 
 
-async def get(queen: Queen, path: str, status: int = 200, **params: Any) -> Any:
+async def get(queen: Queen, path: str, expect: int = 200, **params: Any) -> Any:
     answer = await queen.http.get(f"/api/v1/{path}", params=params)
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == expect, answer.text
     return answer.json()
 
 

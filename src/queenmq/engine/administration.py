@@ -14,6 +14,7 @@ from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.wake_ups import Wake
 from queenmq.errors import DatabaseUnavailable, QueenError
+from queenmq.ids import uuid7_text
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -139,6 +140,34 @@ class Administration:
         rows = await self._database.fetch(statement("dead_letters"), *narrowed, which.limit, which.offset)
         total: int = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
         return rows, total
+
+    async def delete_message(self, partition_id: str, transaction_id: str) -> bool:
+        """Delete a message with its dead letters and traces; False if there is none."""
+        deleted: bool = await self._database.fetchval(statement("delete_message"), partition_id, transaction_id)
+        await self._message_changed(partition_id)
+        return deleted
+
+    async def retry_message(self, partition_id: str, transaction_id: str) -> bool:
+        """Take a message out of the dead letters and have it delivered again; False if it is no dead letter."""
+        taken: int = await self._database.fetchval(
+            statement("retry_message"), partition_id, transaction_id, uuid7_text()
+        )
+        await self._message_changed(partition_id)
+        return taken > 0
+
+    async def bury_message(self, partition_id: str, transaction_id: str) -> bool:
+        """Put a message to the dead letters of every group that has not finished it; False if it is not stored."""
+        found: bool = await self._database.fetchval(
+            statement("bury_message"), partition_id, transaction_id, "Dead-lettered by an operator"
+        )
+        await self._message_changed(partition_id)
+        return found
+
+    async def _message_changed(self, partition_id: str) -> None:
+        place = await self._database.fetchrow(statement("place_of_partition"), partition_id)
+        if place is not None:
+            self._activity.touched.add(place["queue"])
+            self._changed(place["queue"], (place["partition"],))
 
     def payload_of(self, row: asyncpg.Record) -> bytes | None:
         """The payload of a stored row as it was pushed; None if it cannot be decrypted here."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from queenmq.http.schemas import Moment, Page, Uuid
 
@@ -246,3 +246,165 @@ class GroupPartition(Struct, kw_only=True, rename="camel"):
 
 class GroupInQueue(Struct, kw_only=True):
     partitions: list[GroupPartition]
+
+
+class BusStatus(Struct, kw_only=True, rename="camel"):
+    """How many of the named groups of its partition have finished a message."""
+
+    consumed_by: int
+    total_groups: int
+
+
+Status = Literal["pending", "processing", "completed", "dead_letter"]
+ListingType = Literal["bus", "queue", "hybrid", "none"]
+
+
+class MessageListed(Struct, kw_only=True, rename="camel"):
+    id: Uuid
+    transaction_id: str
+    partition_id: Uuid
+    queue_path: str
+    queue: str
+    partition: str
+    namespace: str
+    task: str
+    status: Status
+    queue_status: Status
+    bus_status: BusStatus
+    trace_id: Uuid | None
+    producer_sub: str | None
+    queue_priority: int
+    created_at: Moment
+    lease_expires_at: Moment | None
+
+
+class ListingMode(Struct, kw_only=True, rename="camel"):
+    has_queue_mode: bool
+    bus_groups_count: int
+    type: ListingType
+
+
+class MessagesListed(Struct, kw_only=True):
+    messages: list[MessageListed]
+    mode: ListingMode
+
+
+class MessageShort(Struct, kw_only=True, rename="camel"):
+    id: Uuid
+    transaction_id: str
+    partition_id: Uuid
+    queue_path: str
+    queue: str
+    partition: str
+    status: Status
+    created_at: Moment
+
+
+class MessageConfig(Struct, kw_only=True, rename="camel"):
+    lease_time: int
+    retry_limit: int
+    retry_delay: int
+    ttl: int
+    priority: int
+
+
+class MessageMode(Struct, kw_only=True, rename="camel"):
+    has_queue_mode: bool
+    bus_groups_count: int
+    consumed_by_groups: int
+    type: ListingType
+
+
+class MessageGroup(Struct, kw_only=True, rename="camel"):
+    name: str
+    consumed: bool
+    lease_expires_at: Moment | None
+
+
+class MessageDescribed(Struct, kw_only=True, rename="camel"):
+    """One message with its payload as it was pushed; null, and `undecryptable`, if the key is not here."""
+
+    id: Uuid
+    transaction_id: str
+    partition_id: Uuid
+    queue_path: str
+    queue: str
+    partition: str
+    namespace: str
+    task: str
+    status: Status
+    payload: Raw
+    is_encrypted: bool
+    undecryptable: bool
+    trace_id: Uuid | None
+    producer_sub: str | None
+    created_at: Moment
+    error_message: str | None
+    retry_count: int
+    lease_expires_at: Moment | None
+    queue_config: MessageConfig
+    mode: MessageMode
+    consumer_groups: list[MessageGroup]
+
+
+class MessageDone(Struct, kw_only=True, rename="camel"):
+    success: bool
+    partition_id: Uuid
+    transaction_id: str
+    message: str
+
+
+class TraceShown(Struct, kw_only=True):
+    id: Uuid
+    event_type: str
+    data: Raw
+    consumer_group: str | None
+    worker_id: str | None
+    created_at: Moment
+    trace_names: list[str]
+
+
+class TracesShown(Struct, kw_only=True):
+    traces: list[TraceShown]
+
+
+class NamedTrace(TraceShown, kw_only=True):
+    transaction_id: str
+    partition_id: Uuid
+    queue_name: str
+    partition_name: str
+    message_payload: Raw
+
+
+class NamedTraces(Struct, kw_only=True):
+    """`total` is counted up to a bound."""
+
+    traces: list[NamedTrace]
+    total: int
+    pagination: Page
+
+
+class TraceName(Struct, kw_only=True):
+    trace_name: str
+    trace_count: int
+    message_count: int
+    last_seen: Moment
+
+
+class TraceNames(Struct, kw_only=True):
+    """Everything is counted up to a bound."""
+
+    trace_names: list[TraceName]
+    total: int
+    pagination: Page
+
+
+class PartitionSought(Struct, kw_only=True, rename="camel"):
+    """`cursorMovedTo` is the offset of the last message that counts as read; null if the group has no place there."""
+
+    success: bool
+    consumer_group: str
+    queue_name: str
+    partition_name: str
+    updated: bool
+    cursor_moved_to: int | None

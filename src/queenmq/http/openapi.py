@@ -27,6 +27,7 @@ COUNT: Schema = INTEGER | {"minimum": 0}
 NAME: Schema = {"type": "string"} | NAME_SCHEMA
 LABEL: Schema = {"type": "string"} | LABEL_SCHEMA
 MOMENT: Schema = {"type": "string", "anyOf": [{"format": "date-time"}, {"maxLength": 0}]}
+UUID: Schema = {"type": "string", "format": "uuid"}
 ANY_STRING: Schema = {"type": "string", "minLength": 1}
 
 _REF = "#/components/schemas/{name}"

@@ -38,6 +38,11 @@ class TimeRange:
         return {"from": iso_millis(self.since), "to": iso_millis(self.until)}
 
 
+def end_of_minute(at: datetime) -> datetime:
+    """The last moment of the minute of `at`."""
+    return at.replace(second=59, microsecond=999_999)
+
+
 def query_range(request: Request, default_hours: float) -> TimeRange:
     """The range of `from` and `to`. Raises InvalidRequest if it ends before it begins, or is longer than a year."""
     until = query_time(request, "to") or datetime.fromtimestamp(_clock.wall(), UTC)

@@ -7,15 +7,15 @@ import msgspec
 
 from queenmq.core.names import check_name, iso_millis, parse_timestamp
 from queenmq.engine.engine import Engine
-from queenmq.errors import InvalidRequest
+from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_flag
-from queenmq.http.figures import GroupInQueue, GroupListed, GroupPartition, LaggingPartition
+from queenmq.http.figures import GroupInQueue, GroupListed, GroupPartition, LaggingPartition, PartitionSought
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, FLAG, Parameter, documented
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import OFFSET, moment, page
-from queenmq.http.schemas import GroupDeleted, SeekBody, SeekRequest, Sought, SubscriptionBody, SubscriptionMoved
+from queenmq.http.schemas import Error, GroupDeleted, SeekBody, SeekRequest, Sought, SubscriptionBody, SubscriptionMoved
 
 _SUBSCRIPTION_TEXTS = {"subscriptionTimestamp": "Missing subscriptionTimestamp in request body"}
 _subscription_decoder = msgspec.json.Decoder(SubscriptionBody)
@@ -112,6 +112,28 @@ def add_routes(router: Router, engine: Engine) -> None:
         )
         return json_response(200, sought)
 
+    @documented({200: PartitionSought, 404: Error}, body=SeekBody, body_required=False)
+    async def seek_partition(request: Request) -> Response:
+        """Move a group in one partition: behind a moment, or to the end if none is given."""
+        group, queue, partition = (_name(request, n, field) for n, field in enumerate(("group", "queue", "partition")))
+        body = decode(request.body, _seek_decoder, empty=b"{}")
+        at = None if body.timestamp is None else parse_timestamp(body.timestamp, "timestamp")
+        [partition_id] = await engine.reports.rows("partition_ids", [queue], [partition])
+        if partition_id["id"] is None:
+            raise NotFound("Partition not found")
+        moved = await administration.seek(group, queue, partition, None if body.to_end else at)
+        standing = await engine.reports.row("position", partition_id["id"], group)
+        sought = PartitionSought(
+            success=True,
+            consumer_group=group,
+            queue_name=queue,
+            partition_name=partition,
+            updated=moved > 0,
+            cursor_moved_to=None if standing is None else standing["position"],
+        )
+        return json_response(200, sought)
+
+    router.add("POST", _GROUPS + "/queues/{queue}/partitions/{partition}/seek", seek_partition, Role.READ_WRITE)
     router.add("GET", _ALL_GROUPS, list_groups, Role.READ_ONLY)
     router.add("GET", _ALL_GROUPS + "/lagging", lagging_groups, Role.READ_ONLY)
     router.add("GET", _GROUPS, describe_group, Role.READ_ONLY)

@@ -104,3 +104,5 @@ CREATE TABLE queen.server_samples (
     figures    jsonb NOT NULL,
     PRIMARY KEY (bucket, server)
 );
+
+CREATE INDEX dead_letter_queue_message ON queen.dead_letter_queue (partition_id, transaction_id);
