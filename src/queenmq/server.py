@@ -31,7 +31,7 @@ class Server:
         self._shares_port = siblings is not None
         self.database = Database(settings, database_url)
         self.node = Node(settings, clock, siblings)
-        self.engine = Engine(settings, self.database, self.node)
+        self.engine = Engine(settings, self.database, self.node, clock)
         app = App(self.engine, Authenticator.from_settings(settings, clock))
         self.front = HttpFront(app.handle, Limits.of(settings), clock)
         self.front.on_stop.append(self.engine.end_long_polls)

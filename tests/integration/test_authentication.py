@@ -80,7 +80,10 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/traces/by-name/{name}"): "read-only",
     ("GET", "/api/v1/traces/{partitionId}/{transactionId}"): "read-only",
     ("POST", "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek"): "read-write",
+    ("GET", "/api/v1/explain/{queue}"): "read-only",
     ("GET", "/health"): None,
+    ("GET", "/metrics"): None,
+    ("GET", "/metrics/prometheus"): None,
     ("GET", "/openapi.json"): None,
 }
 PROTECTED = {route: role for route, role in NEEDED_ROLE.items() if role is not None}

@@ -287,6 +287,7 @@ PATHS = {
     ("GET", "/api/v1/status/queues/{}"): "queue",
     ("DELETE", "/api/v1/queues/{}/clear"): "queue",
     ("GET", "/api/v1/consumer-groups/{}"): "group",
+    ("GET", "/api/v1/explain/{}"): "queue",
     ("GET", "/api/v1/status/queues/{}/messages"): "queue",
     ("GET", f"/api/v1/messages/{ID}/{{}}"): "transactionId",
     ("DELETE", f"/api/v1/messages/{ID}/{{}}"): "transactionId",
@@ -366,6 +367,8 @@ def query_cases() -> Iterator[Bad]:
         yield from query("/api/v1/status", name, "x" * 256, "a%00b")
     for name in ("queue", "partition", "ns", "namespace", "task"):
         yield from query("/api/v1/messages", name, "x" * 256, "a%00b")
+    for name in ("partition", "consumerGroup", "group"):
+        yield from query("/api/v1/explain/q", name, "x" * 256, "a%00b")
     yield from query("/api/v1/messages", "status", "done", "PENDING", "%00")
     yield from query("/api/v1/resources/queues", "search", "x" * 256, "a%00b")
     yield from query("/api/v1/status/analytics", "interval", "week", "HOUR", "%00")

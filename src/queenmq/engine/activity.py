@@ -30,6 +30,7 @@ class Counts:
     transactions: int = 0
     retained: int = 0
     evicted: int = 0
+    db_errors: int = 0
     lag_count: int = 0
     lag_sum_ms: float = 0.0
     lag_max_ms: float = 0.0

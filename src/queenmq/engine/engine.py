@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from queenmq.clock import Clock, SystemClock
 from queenmq.cluster.node import Node
 from queenmq.config import Settings
 from queenmq.core.vegas import Vegas, VegasSettings
@@ -21,15 +22,17 @@ from queenmq.engine.reports import Reports
 from queenmq.engine.sidecar import Policy, Sidecar
 from queenmq.engine.statistics import Statistics
 from queenmq.engine.transaction import Transactor
+from queenmq.engine.vitals import Vitals
 from queenmq.engine.wake_ups import by_queue
 from queenmq.storage.database import Database
 
 
 class Engine:
-    def __init__(self, settings: Settings, database: Database, node: Node) -> None:
+    def __init__(self, settings: Settings, database: Database, node: Node, clock: Clock | None = None) -> None:
         self.settings = settings
         self.node = node
-        self._database = database
+        self.database = database
+        self.vitals = Vitals(clock or SystemClock())
         self.activity = Activity()
         self.statistics = Statistics(database, self.activity, settings, node.server_id)
         self.reports = Reports(database)
@@ -100,7 +103,7 @@ class Engine:
             **self.node.statistics(),
             "sidecar": {"registered": 1, "operations": self.sidecar.statistics()},
             "pop_wait": {**self.popper.waiting.statistics(), "parked": self.popper.waiting.parked()},
-            "database_calls": self._database.calls,
+            "database_calls": self.database.calls,
         }
 
     def end_long_polls(self) -> None:

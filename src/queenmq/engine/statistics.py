@@ -113,6 +113,7 @@ class Statistics:
         self._server_id = server_id
         self._cost_ms: dict[str, float] = {}
         self._fresh_at = float("-inf")
+        self._errors = 0
         self._one_at_a_time = asyncio.Lock()
 
     async def refresh(self, *, everything: bool = False) -> int:
@@ -159,6 +160,9 @@ class Statistics:
 
     async def store_activity(self, parked: dict[str, int]) -> None:
         """Add what was done here to the history."""
+        errors = self._database.errors
+        self._activity.of(ALL_QUEUES).db_errors += errors - self._errors
+        self._errors = errors
         taken = self._activity.take()
         for queue in parked:
             taken.setdefault(queue, Counts())

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
+from queenmq.core.explanation import Reason
 from queenmq.http.schemas import Moment, Page, Uuid
 
 
@@ -408,3 +409,42 @@ class PartitionSought(Struct, kw_only=True, rename="camel"):
     partition_name: str
     updated: bool
     cursor_moved_to: int | None
+
+
+class ExplainedPlace(Struct, kw_only=True, rename="camel"):
+    """What a group would get from a partition, and what keeps it from getting it."""
+
+    partition: str
+    partition_id: Uuid
+    reason: Reason
+    explanation: str
+    advice: str
+    until: Moment | None
+    position: int
+    last_offset: int
+    unread: int
+    attempts: int
+    attempts_left: int
+    lease_id: Uuid | None
+    lease_expires_at: Moment | None
+    leased: int
+    next_transaction_id: str | None
+    next_message_at: Moment | None
+    last_consumed_at: Moment | None
+
+
+class Explained(Struct, kw_only=True, rename="camel"):
+    """The reason, a sentence about it and one that says what to do. `until` is when it ends by itself, if it does;
+    `waiters` are the long polls of the queue on this server. Of the partitions those are told that come next."""
+
+    queue: str
+    partition: str | None
+    consumer_group: str
+    groups: list[str]
+    reason: Reason
+    explanation: str
+    advice: str
+    until: Moment | None
+    paused: bool
+    waiters: int
+    partitions: list[ExplainedPlace]

@@ -78,7 +78,7 @@ def add_routes(router: Router, engine: Engine) -> None:
                 "topErrors": [dict(error) for error in await reports.rows("top_errors", narrowed[0])],
             },
             "errors": {
-                "dbErrors": 0,
+                "dbErrors": _total(series, "db_errors"),
                 "ackFailed": _total(series, "ack_failed"),
                 "dlqMessages": _total(series, "dead_lettered"),
             },

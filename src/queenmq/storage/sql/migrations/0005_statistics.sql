@@ -84,6 +84,7 @@ CREATE TABLE queen.activity (
     transactions   bigint NOT NULL DEFAULT 0,
     retained       bigint NOT NULL DEFAULT 0,     -- deleted by retention and ttl
     evicted        bigint NOT NULL DEFAULT 0,
+    db_errors      bigint NOT NULL DEFAULT 0,
     lag_count      bigint NOT NULL DEFAULT 0,     -- deliveries that were measured
     lag_sum_ms     double precision NOT NULL DEFAULT 0,
     lag_max_ms     double precision NOT NULL DEFAULT 0,

@@ -15,6 +15,6 @@ SELECT date_bin(make_interval(mins => $3), m.bucket, '2000-01-01T00:00:00Z') AS 
        sum(m.pop_empty)::bigint AS pop_empty, sum(m.ack_requests)::bigint AS ack_requests,
        sum(m.ack_success)::bigint AS ack_success, sum(m.ack_failed)::bigint AS ack_failed,
        sum(m.dead_lettered)::bigint AS dead_lettered, sum(m.transactions)::bigint AS transactions,
-       sum(m.retained)::bigint AS retained, sum(m.evicted)::bigint AS evicted, count(*) AS rows,
+       sum(m.retained)::bigint AS retained, sum(m.evicted)::bigint AS evicted, sum(m.db_errors)::bigint AS db_errors, count(*) AS rows,
        sum(m.lag_count)::bigint AS lag_count, sum(m.lag_sum_ms) AS lag_sum_ms, max(m.lag_max_ms) AS lag_max_ms
 FROM minutes m GROUP BY 1 ORDER BY 1
