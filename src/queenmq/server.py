@@ -11,6 +11,7 @@ from queenmq.http.auth import Authenticator
 from queenmq.http.front import HttpFront
 from queenmq.http.limits import Limits
 from queenmq.services.retention import Eviction, Retention
+from queenmq.services.sampler import Sampler
 from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
 from queenmq.services.statistics import StatisticsRefresh
@@ -36,7 +37,11 @@ class Server:
         self.front = HttpFront(app.handle, Limits.of(settings), clock)
         self.front.on_stop.append(self.engine.end_long_polls)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
-        self._services: list[Service] = [self._shared_state, StatisticsRefresh(self.engine, settings)]
+        self._services: list[Service] = [
+            self._shared_state,
+            StatisticsRefresh(self.engine, settings),
+            Sampler(self.database, self.engine, settings),
+        ]
         if siblings is None or siblings.index == 0:
             self._services += [
                 Retention(self.database, self.engine, settings),

@@ -49,7 +49,16 @@ LISTINGS = (
     "/api/v1/traces/names",
     "/api/v1/traces/by-name/n",
 )
-HISTORIES = ("/api/v1/messages", "/api/v1/status", "/api/v1/status/analytics")
+HISTORIES = (
+    "/api/v1/analytics/system-metrics",
+    "/api/v1/analytics/worker-metrics",
+    "/api/v1/analytics/queue-ops",
+    "/api/v1/analytics/queue-parked-replicas",
+    "/api/v1/analytics/retention",
+    "/api/v1/messages",
+    "/api/v1/status",
+    "/api/v1/status/analytics",
+)
 
 Json = dict[str, Any]
 

@@ -8,6 +8,7 @@ from queenmq.http.messages import Request, Response
 from queenmq.http.router import Router
 from queenmq.http.routes import (
     ack,
+    analytics,
     cluster,
     docs,
     explain,
@@ -38,6 +39,7 @@ _TOPICS = (
     messages,
     resources,
     status,
+    analytics,
     explain,
     metrics,
     cluster,

@@ -24,6 +24,7 @@ from queenmq.http.figures import (
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import FLAG, LABEL, Parameter, documented
 from queenmq.http.router import Router
+from queenmq.http.routes.analytics import state_of, states_by_bucket, worker
 from queenmq.http.routes.resources import (
     NAMESPACE,
     PARTITION_PAGE,
@@ -60,10 +61,14 @@ def add_routes(router: Router, engine: Engine) -> None:
         await statistics.freshen()
         row = await reports.one("overview", *narrowed)
         series = await reports.rows("activity_series", span.since, span.until, span.bucket_minutes, *narrowed)
+        samples = await reports.rows("sample_series", span.since, span.until, span.bucket_minutes, None, None)
+        states = states_by_bucket(samples)
         queues = await reports.rows("queues_listed", narrowed[1], narrowed[2], narrowed[0], _STATUS_QUEUES, 0)
         body = {
             **_span(span, series),
-            "throughput": [_point(point, span.bucket_minutes) for point in series],
+            "throughput": [
+                _point(point, span.bucket_minutes) | states.get(point["bucket"], state_of([])) for point in series
+            ],
             "queues": [_queue(queue) for queue in queues if narrowed[0] in (None, queue["name"])],
             "messages": _messages(row, series),
             "leases": {
@@ -77,6 +82,7 @@ def add_routes(router: Router, engine: Engine) -> None:
                 "affectedPartitions": (await reports.one("affected_partitions", narrowed[0]))[0],
                 "topErrors": [dict(error) for error in await reports.rows("top_errors", narrowed[0])],
             },
+            "workers": [worker(row) for row in {row["server"]: row for row in samples}.values()],
             "errors": {
                 "dbErrors": _total(series, "db_errors"),
                 "ackFailed": _total(series, "ack_failed"),
@@ -162,6 +168,7 @@ def _point(row: asyncpg.Record, minutes: int) -> Json:
         "popPerSecond": row["pop_messages"] / seconds,
         "avgLagMs": row["lag_sum_ms"] / row["lag_count"] if row["lag_count"] else 0,
         "maxLagMs": row["lag_max_ms"],
+        "dbErrors": row["db_errors"],
         "ackFailed": row["ack_failed"],
         "dlqCount": row["dead_lettered"],
     }

@@ -93,7 +93,7 @@ CREATE TABLE queen.activity (
 ) WITH (fillfactor = 70);
 CREATE INDEX activity_bucket ON queen.activity (bucket);
 
--- How a server was, by minute: each figure as {avg, min, max, last}.
+-- How a server was, a row for each METRICS_AGGREGATE_INTERVAL_S: each figure as {avg, min, max, last}.
 CREATE TABLE queen.server_samples (
     bucket     timestamptz NOT NULL,
     server     text COLLATE "C" NOT NULL,
@@ -103,7 +103,7 @@ CREATE TABLE queen.server_samples (
     pid        integer NOT NULL,
     samples    integer NOT NULL,
     figures    jsonb NOT NULL,
-    PRIMARY KEY (bucket, server)
+    PRIMARY KEY (server, bucket)
 );
 
 CREATE INDEX dead_letter_queue_message ON queen.dead_letter_queue (partition_id, transaction_id);

@@ -1,1 +1,3 @@
-DELETE FROM queen.server_samples WHERE bucket < clock_timestamp() - make_interval(days => $1)
+-- Delete the samples of every server that are older than $1 days.
+DELETE FROM queen.server_samples USING queen.servers
+WHERE server = id AND bucket < clock_timestamp() - make_interval(days => $1)
