@@ -37,6 +37,9 @@ SUBSCRIPTION = f"{GROUP}/subscription"
 SEEK = f"{GROUP}/queues/q/seek"
 WITH_BODY = (PUSH, CONFIGURE, ACK, ACK_BATCH, TRANSACTION, TRACES, EXTEND, SUBSCRIPTION, SEEK)
 
+QUERIES = "/streams/v1/queries"
+STATE = "/streams/v1/state/get"
+CYCLE = "/streams/v1/cycle"
 LISTINGS = (
     "/api/v1/resources/queues",
     "/api/v1/resources/queues/q",
@@ -482,6 +485,38 @@ def route_cases() -> Iterator[Bad]:
         yield Bad(f"{method} {target}", method, target, b"", None, *code)
 
 
+def stream_cases() -> Iterator[Bad]:
+    query = {"name": "n", "source_queue": "q", "config_hash": "h"}
+    for name in query:
+        yield from each(QUERIES, lambda v, name=name: query | {name: v}, name, NO_NAMES | {"null": None})
+        yield post(QUERIES, {key: value for key, value in query.items() if key != name}, name, "missing")
+    yield from each(QUERIES, lambda v: query | {"sink_queue": v}, "sink_queue", NO_LABELS)
+    yield from each(QUERIES, lambda v: query | {"reset": v}, "reset", {"text": "true", "number": 1, "array": []})
+    place = {"query_id": ID, "partition_id": ID}
+    for target in (STATE, CYCLE):
+        for name in place:
+            yield from each(target, lambda v, name=name: place | {name: v}, name, NO_UUIDS | {"null": None})
+            yield post(target, {key: value for key, value in place.items() if key != name}, name, "missing")
+    no_keys = NO_TEXTS | {"empty": "", "long": "x" * 501}
+    yield from each(STATE, lambda v: place | {"keys": ["k", v]}, "keys[1]", no_keys)
+    yield from each(STATE, lambda v: place | {"key_prefix": v}, "key_prefix", NO_TEXTS)
+    yield from each(STATE, lambda v: place | {"ripe_at_or_before": v}, "ripe_at_or_before", {"text": "5", "flag": True})
+    operation = {"type": "upsert", "key": "k", "value": 1}
+    yield from each(CYCLE, lambda v: place | {"state_ops": [operation | {"key": v}]}, "state_ops[0].key", no_keys)
+    yield from each(CYCLE, lambda v: place | {"state_ops": [operation | {"type": v}]}, "state_ops[0].type", NO_STRINGS)
+    for name in ("queue", "partition", "transactionId"):
+        yield from each(
+            CYCLE,
+            lambda v, name=name: place | {"push_items": [{"queue": "new"} | {name: v}]},
+            f"push_items[0].{name}",
+            NO_NAMES | {"null": None},
+        )
+    yield from each(CYCLE, lambda v: place | {"consumer_group": v}, "consumer_group", NO_LABELS)
+    yield from each(CYCLE, lambda v: place | {"ack": {"transactionId": "t", "leaseId": v}}, "ack.leaseId", NO_STRINGS)
+    yield from each(CYCLE, lambda v: place | {"ack": {"transactionId": "t", "error": v}}, "ack.error", NO_TEXTS)
+    yield from each(CYCLE, lambda v: place | {"release_lease": v}, "release_lease", {"text": "true", "number": 1})
+
+
 TOPICS: dict[str, Callable[[], Iterator[Bad]]] = {
     "configure": configure_cases,
     "push": push_cases,
@@ -496,6 +531,7 @@ TOPICS: dict[str, Callable[[], Iterator[Bad]]] = {
     "bodies": body_cases,
     "payloads": payload_cases,
     "routes": route_cases,
+    "streams": stream_cases,
 }
 
 

@@ -21,6 +21,7 @@ from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.reports import Reports
 from queenmq.engine.sidecar import Policy, Sidecar
 from queenmq.engine.statistics import Statistics
+from queenmq.engine.streams import Streams
 from queenmq.engine.transaction import Transactor
 from queenmq.engine.vitals import Vitals
 from queenmq.engine.wake_ups import by_queue
@@ -65,6 +66,15 @@ class Engine:
         )
         self.acker = Acker(database, _policy(settings, "ack"), _concurrency(settings), self.activity, freed=self.freed)
         self.transactor = Transactor(
+            database,
+            self.encryption,
+            places,
+            self.maintenance,
+            _policy(settings, "transaction"),
+            self.activity,
+            changed=self.readable,
+        )
+        self.streams = Streams(
             database,
             self.encryption,
             places,

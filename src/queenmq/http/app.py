@@ -24,6 +24,7 @@ from queenmq.http.routes import (
     queues,
     resources,
     status,
+    streams,
     transaction,
 )
 
@@ -41,6 +42,7 @@ _TOPICS = (
     status,
     analytics,
     explain,
+    streams,
     metrics,
     cluster,
     maintenance,
