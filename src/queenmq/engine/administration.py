@@ -138,7 +138,10 @@ class Administration:
         """A page of dead letters, newest failure first, and how many there are in all."""
         narrowed = (which.queue, which.group, which.partition, which.since, which.until)
         rows = await self._database.fetch(statement("dead_letters"), *narrowed, which.limit, which.offset)
-        total: int = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
+        if which.since is None and which.until is None and which.partition is None:
+            total: int = await self._database.fetchval(statement("dead_letters_total"), which.queue, which.group)
+        else:
+            total = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
         return rows, total
 
     async def delete_message(self, partition_id: str, transaction_id: str) -> bool:

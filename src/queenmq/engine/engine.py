@@ -123,6 +123,7 @@ class Engine:
     async def close(self) -> None:
         """Finish what was submitted. The HTTP front has stopped before."""
         self.end_long_polls()
+        await self.statistics.close()
         await self.sidecar.close()
         await self.leases.close()
 

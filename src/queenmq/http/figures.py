@@ -158,6 +158,11 @@ class Refreshed(Struct, kw_only=True):
     cleanup: int
 
 
+class Skipped(Struct, kw_only=True):
+    skipped: bool
+    reason: str
+
+
 class QueueConfig(Struct, kw_only=True, rename="camel"):
     lease_time: int
     retry_limit: int

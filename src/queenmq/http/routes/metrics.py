@@ -14,7 +14,7 @@ from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
 from queenmq.http.router import Router
 
-_MOST_QUEUES = 1000
+_MOST_QUEUES = 500
 _MICROSECONDS = 1_000_000
 _CLUSTER = {"scope": "cluster"}
 

@@ -28,6 +28,7 @@ from queenmq.http.figures import (
     QueueListed,
     QueuesListed,
     Refreshed,
+    Skipped,
     Spread,
     TaskListed,
     TasksListed,
@@ -40,7 +41,8 @@ from queenmq.http.schemas import Error
 
 MOST_OFFSET = 2**62
 _MOST_QUEUES = 10_000
-_MOST_PARTITIONS = 1000
+_MOST_PARTITIONS = 500
+_REFRESH_S = 5.0
 NAMESPACE = Parameter("namespace", LABEL, "Only of this namespace.")
 TASK = Parameter("task", LABEL, "Only of this task.")
 OFFSET = Parameter("offset", COUNT, "How many to leave out.", 0)
@@ -141,11 +143,13 @@ def add_routes(router: Router, engine: Engine) -> None:
         deleted = await engine.administration.clear(queue, partition)
         return json_response(200, Cleared(cleared=True, queue=queue, partition=partition, deleted=deleted))
 
-    @documented({200: Refreshed})
+    @documented({200: Refreshed | Skipped})
     async def refresh_statistics(_: Request) -> Response:
-        """Reckon the figures of every queue now."""
+        """Reckon the figures of every queue now; what takes longer than a few seconds goes on behind the answer."""
         await statistics.store_activity(engine.popper.waiting.parked())
-        queues = await statistics.refresh(everything=True)
+        queues = await statistics.refresh_within(_REFRESH_S)
+        if queues is None:
+            return json_response(200, Skipped(skipped=True, reason="the figures are being reckoned in the background"))
         row = await reports.one("overview", None, None, None)
         refreshed = Refreshed(
             partition=row["partitions"],

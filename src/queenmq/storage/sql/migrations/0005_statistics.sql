@@ -61,7 +61,7 @@ CREATE TABLE queen.dead_letter_counts (
     letters         bigint NOT NULL,
     PRIMARY KEY (partition_id, consumer_group)
 ) WITH (fillfactor = 50);
-CREATE INDEX dead_letter_counts_queue ON queen.dead_letter_counts (queue_id) INCLUDE (letters);
+CREATE INDEX dead_letter_counts_queue ON queen.dead_letter_counts (queue_id, consumer_group) INCLUDE (letters);
 
 INSERT INTO queen.dead_letter_counts (partition_id, consumer_group, queue_id, letters)
 SELECT partition_id, consumer_group, min(queue_id::text)::uuid, count(*)

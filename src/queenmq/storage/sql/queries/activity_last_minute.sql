@@ -4,7 +4,7 @@ SELECT a.queue_name, max(a.bucket) AS bucket, sum(a.push_requests)::bigint AS pu
        sum(a.ack_success)::bigint AS ack_success, sum(a.ack_failed)::bigint AS ack_failed,
        sum(a.transactions)::bigint AS transactions, sum(a.lag_count)::bigint AS lag_count, sum(a.lag_sum_ms) AS lag_sum_ms,
        max(a.lag_max_ms) AS lag_max_ms,
-       extract(epoch FROM clock_timestamp() - date_trunc('minute', clock_timestamp()))::double precision AS age_s
+       extract(epoch FROM now() - date_trunc('minute', now()))::double precision AS age_s
 FROM queen.activity a
-WHERE a.bucket = date_trunc('minute', clock_timestamp()) - interval '1 minute' AND a.queue_name <> ''
+WHERE a.bucket = date_trunc('minute', now()) - interval '1 minute' AND a.queue_name <> ''
 GROUP BY a.queue_name ORDER BY sum(a.push_messages + a.pop_messages) DESC, a.queue_name LIMIT $1

@@ -4,7 +4,7 @@ SELECT k.consumer_group, q.name AS queue, p.name AS partition, k.partition_id, c
        c.last_consumed_at, extract(epoch FROM clock_timestamp() - o.created_at)::double precision AS time_lag_s
 FROM (
     SELECT * FROM queen.lagging_partitions
-    WHERE oldest_unread_at <= clock_timestamp() - make_interval(secs => $1) ORDER BY oldest_unread_at LIMIT $2
+    WHERE oldest_unread_at <= now() - make_interval(secs => $1) ORDER BY oldest_unread_at LIMIT $2
 ) k
 JOIN queen.queues q ON q.id = k.queue_id
 JOIN queen.partitions p ON p.id = k.partition_id

@@ -3,5 +3,5 @@ SELECT coalesce(sum(push_messages) / max(span.seconds), 0)::double precision AS 
        coalesce(sum(pop_messages) / max(span.seconds), 0)::double precision AS popped,
        coalesce(sum(ack_success) / max(span.seconds), 0)::double precision AS acked
 FROM queen.activity a,
-     (SELECT 60 + extract(epoch FROM clock_timestamp() - date_trunc('minute', clock_timestamp())) AS seconds) span
-WHERE a.queue_name = '' AND a.bucket >= date_trunc('minute', clock_timestamp()) - interval '1 minute'
+     (SELECT 60 + extract(epoch FROM now() - date_trunc('minute', now())) AS seconds) span
+WHERE a.queue_name = '' AND a.bucket >= date_trunc('minute', now()) - interval '1 minute'
