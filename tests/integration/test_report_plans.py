@@ -1,8 +1,8 @@
 """The plans of what administration asks, on a database with many queues and partitions and a long partition.
 
-As for the hot statements (test_plans): what is looked at is what runs in a session of the server, nested statements too.
-Nothing may scan the messages or touch more of them than the answer is about, however many there are; nor walk all
-partitions for one page.
+As for the hot statements (test_plans): what is looked at is what runs in a session of the server, with nested
+statements. Nothing may scan the messages or touch more of them than the answer is about, however many there are; nor
+walk all partitions for one page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def url(postgres: Any) -> Iterator[str]:
 async def _fill(url: str) -> None:
     connection = await asyncpg.connect(url, server_settings={"synchronous_commit": "off"})
     await connection.execute(
-        "INSERT INTO queen.queues (name, namespace, task) SELECT name, 'ns', 't' FROM unnest(ARRAY['large', 'long']) AS t (name) "
+        "INSERT INTO queen.queues (name, namespace, task) "
+        "SELECT name, 'ns', 't' FROM unnest(ARRAY['large', 'long']) AS t (name) "
         f"UNION ALL SELECT 'other' || n, 'ns' || n % 7, '' FROM generate_series(1, {QUEUES}) AS n"
     )
     await connection.execute(
