@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -391,3 +393,28 @@ async def test_dead_letters_are_counted_however_they_come_and_go(queen: Queen, s
     assert await sql.fetchval(counts) == 3
     await queen.delete_queue("orders")
     assert await sql.fetchval("SELECT count(*) FROM queen.dead_letter_counts") == 0
+
+
+async def test_a_refresh_that_takes_long_goes_on_behind_the_answer(
+    queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queen.push("orders", 1, 2)
+    statistics, go_on = server.engine.statistics, asyncio.Event()
+    reckon = statistics._reckon
+
+    async def wait(queue: UUID, name: str) -> None:
+        await go_on.wait()
+        await reckon(queue, name)
+
+    monkeypatch.setattr(statistics, "_reckon", wait)
+    monkeypatch.setattr("queenmq.http.routes.resources._REFRESH_S", 0.01)
+    assert (await refresh(queen))["skipped"] is True
+    walk = statistics._everything
+    assert walk is not None
+    assert (await refresh(queen))["skipped"] is True
+    assert statistics._everything is walk
+    go_on.set()
+    assert await walk == 1
+    monkeypatch.undo()
+    [queue] = (await get(queen, "resources/queues"))["queues"]
+    assert queue["messages"]["total"] == 2

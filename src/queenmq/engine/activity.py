@@ -86,8 +86,11 @@ class Activity:
 
     def acked(self, outcomes: Iterable[tuple[str | None, str | None, bool]]) -> None:
         """(queue, problem, dead letter) of each acknowledgement."""
+        counted, counts = ALL_QUEUES, self.of(ALL_QUEUES)
         for queue, problem, dead_lettered in outcomes:
-            counts = self.of(queue or ALL_QUEUES)
+            if queue != counted:
+                counted = queue or ALL_QUEUES
+                counts = self.of(counted)
             if problem is None:
                 counts.ack_success += 1
             else:

@@ -54,6 +54,7 @@ class PushCall:
     messages: list[Message] = field(default_factory=list)
     repeats: dict[int, int] = field(default_factory=dict)  # input position -> place of its first occurrence
     place: list[int] = field(default_factory=list)  # input position -> place in the arrays, -1 for a repeat
+    was_new: bool = False  # afterwards: every message was stored
 
     @classmethod
     def merge(cls, messages: list[Message]) -> PushCall:
@@ -172,7 +173,7 @@ class Pusher:
     def _count(self, requests: list[list[Message]], call: PushCall, outcomes: list[Outcome]) -> None:
         asked = Counter(request[0].queue for request in requests)
         stored: Counter[str] = Counter()
-        if all(outcome.status == "queued" for outcome in outcomes):
+        if call.was_new:
             for target, messages in Counter(call.target).items():
                 stored[call.queues[target - 1]] += messages
         else:
@@ -194,4 +195,5 @@ class Pusher:
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
         refused = frozenset(index - 1 for index in row["refused"] or ())
+        call.was_new = not (duplicates or refused or call.repeats)
         return call.outcomes(row["partition_ids"], duplicates, refused)

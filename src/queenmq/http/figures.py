@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from queenmq.core.explanation import Reason
 from queenmq.http.schemas import Moment, Page, Uuid
@@ -148,19 +148,16 @@ class Cleared(Struct, kw_only=True):
 
 
 class Refreshed(Struct, kw_only=True):
-    """How many were looked at, by step."""
+    """How many were looked at, by step; or `skipped` with the reason, and none of them."""
 
-    partition: int
-    queue: int
-    namespace: int
-    task: int
-    system: int
-    cleanup: int
-
-
-class Skipped(Struct, kw_only=True):
-    skipped: bool
-    reason: str
+    partition: int | UnsetType = UNSET
+    queue: int | UnsetType = UNSET
+    namespace: int | UnsetType = UNSET
+    task: int | UnsetType = UNSET
+    system: int | UnsetType = UNSET
+    cleanup: int | UnsetType = UNSET
+    skipped: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
 
 
 class QueueConfig(Struct, kw_only=True, rename="camel"):

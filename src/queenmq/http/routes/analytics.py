@@ -76,7 +76,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         }
         return json_response(200, body)
 
-    @documented({200: list[Json]}, query=RANGE)
+    @documented({200: list[Json]})
     async def queue_lag(_: Request) -> Response:
         """How old messages were when they were delivered, by queue, in the last whole minute."""
         rows = await reports.rows("activity_last_minute", min(_MOST_LISTED, engine.settings.max_items))

@@ -28,7 +28,6 @@ from queenmq.http.figures import (
     QueueListed,
     QueuesListed,
     Refreshed,
-    Skipped,
     Spread,
     TaskListed,
     TasksListed,
@@ -143,13 +142,15 @@ def add_routes(router: Router, engine: Engine) -> None:
         deleted = await engine.administration.clear(queue, partition)
         return json_response(200, Cleared(cleared=True, queue=queue, partition=partition, deleted=deleted))
 
-    @documented({200: Refreshed | Skipped})
+    @documented({200: Refreshed})
     async def refresh_statistics(_: Request) -> Response:
         """Reckon the figures of every queue now; what takes longer than a few seconds goes on behind the answer."""
         await statistics.store_activity(engine.popper.waiting.parked())
         queues = await statistics.refresh_within(_REFRESH_S)
         if queues is None:
-            return json_response(200, Skipped(skipped=True, reason="the figures are being reckoned in the background"))
+            return json_response(
+                200, Refreshed(skipped=True, reason="the figures are being reckoned in the background")
+            )
         row = await reports.one("overview", None, None, None)
         refreshed = Refreshed(
             partition=row["partitions"],
