@@ -37,7 +37,7 @@ _FILTERS = (
     Parameter("offset", COUNT, "How many to leave out.", 0),
 )
 _MOST_COUNTED = 1000
-_COUNTED_A_NAME = 200
+_COUNTED_A_NAME = 100
 _NAMES = 50
 _OFFSET = Parameter("offset", COUNT, "How many to leave out.", 0)
 _LIMIT = "Most entries; cut to the server's limit."
