@@ -296,6 +296,25 @@ class Settings:
     partition_cleanup_days: int = setting(
         "PARTITION_CLEANUP_DAYS", 30, "Empty partitions that were idle this long are removed.", _positive
     )
+    stats_interval_ms: int = setting(
+        "STATS_INTERVAL_MS", 10_000, "Pause between looks at the queues that were worked on, in ms; 0: never.", _count
+    )
+    stats_reconcile_interval_ms: int = setting(
+        "STATS_RECONCILE_INTERVAL_MS",
+        120_000,
+        "Age at which figures of idle queues are taken anew, in ms.",
+        _positive,
+    )
+    stats_history_retention_days: int = setting(
+        "STATS_HISTORY_RETENTION_DAYS", 7, "How long it is kept what was done to each queue in each minute.", _positive
+    )
+    metrics_sample_interval_ms: int = setting(
+        "METRICS_SAMPLE_INTERVAL_MS", 1000, "Pause between samples of the server's own state, in ms; 0: none.", _count
+    )
+    metrics_aggregate_interval_s: int = setting(
+        "METRICS_AGGREGATE_INTERVAL_S", 60, "Samples are stored as one row for so many seconds.", _positive
+    )
+    metrics_retention_days: int = setting("METRICS_RETENTION_DAYS", 90, "How long those rows are kept.", _positive)
     vacuum_interval_ms: int = setting(
         "QUEEN_VACUUM_INTERVAL_MS",
         15_000,

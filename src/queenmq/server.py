@@ -13,8 +13,10 @@ from queenmq.http.forwarder import Forwarder
 from queenmq.http.front import HttpFront
 from queenmq.http.limits import Limits
 from queenmq.services.retention import Eviction, Retention
+from queenmq.services.sampler import Sampler
 from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
+from queenmq.services.statistics import StatisticsRefresh
 from queenmq.services.vacuum import Vacuum
 from queenmq.storage.database import Database
 from queenmq.storage.migrations import migrate
@@ -32,7 +34,7 @@ class Server:
         self._shares_port = siblings is not None
         self.database = Database(settings, database_url)
         self.node = Node(settings, clock, siblings)
-        self.engine = Engine(settings, self.database, self.node)
+        self.engine = Engine(settings, self.database, self.node, clock)
         self._forwarder = Forwarder(settings, self.node) if settings.coordinator_enabled else None
         self._app = self._make_app(Authenticator.from_settings(settings, clock))
         self.front = HttpFront(self._app.handle, Limits.of(settings), clock)
@@ -44,11 +46,15 @@ class Server:
         if self._shares_port and self._forwarder is not None:
             self._peer_front = HttpFront(self._app.handle, Limits.of(settings), clock)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
-        self._services: list[Service] = [self._shared_state]
+        self._services: list[Service] = [
+            self._shared_state,
+            StatisticsRefresh(self.engine, settings),
+            Sampler(self.database, self.engine, settings),
+        ]
         if siblings is None or siblings.index == 0:
             self._services += [
-                Retention(self.database, self.node, settings),
-                Eviction(self.database, settings),
+                Retention(self.database, self.engine, settings),
+                Eviction(self.database, self.engine, settings),
                 Vacuum(self.database, settings),
             ]
 

@@ -72,6 +72,10 @@ async def test_scenario(play: Play, version: str, scenario: str) -> None:
     await play(version, scenario)
 
 
+async def test_the_stream_engine_runs(play: Play) -> None:
+    await play("0.15.0", "streams")
+
+
 @versions
 async def test_traces_are_stored(play: Play, sql: asyncpg.Connection, version: str) -> None:
     told = await play(version, "traces")

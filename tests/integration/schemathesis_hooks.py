@@ -11,6 +11,8 @@ from schemathesis.core.failures import Failure
 
 _EMPTY = re.compile(r"[?&][^=&]+=(?:&|$)")
 
+_NO_RANGE = (b"from must not be after to", b"must not be longer than a year", b"choose a wider interval")
+
 
 @schemathesis.hook
 def map_body(context: HookContext, body: Any) -> Any:
@@ -29,5 +31,6 @@ def filter_failure(context: HookContext, failure: Failure, case: Case, response:
     """Keep a failure unless it is one of those that are meant so."""
     needs_one_of_two = b"namespace or task is required" in response.content
     empty_counts_as_absent = response.status_code < 300 and _EMPTY.search(response.request.url or "") is not None
+    is_no_range = any(text in response.content for text in _NO_RANGE)
     has_no_lease = (case.path_parameters or {}).get("leaseId") == ""  # popped with autoAck
-    return not (needs_one_of_two or empty_counts_as_absent or has_no_lease)
+    return not (needs_one_of_two or empty_counts_as_absent or has_no_lease or is_no_range)

@@ -55,7 +55,46 @@ NEEDED_ROLE = {
     ("POST", "/api/v1/system/maintenance"): "admin",
     ("GET", "/api/v1/system/maintenance/pop"): "admin",
     ("POST", "/api/v1/system/maintenance/pop"): "admin",
+    ("GET", "/api/v1/resources/queues"): "read-only",
+    ("GET", "/api/v1/resources/queues/{queue}"): "read-only",
+    ("GET", "/api/v1/resources/partitions"): "read-only",
+    ("GET", "/api/v1/resources/namespaces"): "read-only",
+    ("GET", "/api/v1/resources/tasks"): "read-only",
+    ("GET", "/api/v1/resources/overview"): "read-only",
+    ("DELETE", "/api/v1/queues/{queue}/clear"): "admin",
+    ("POST", "/api/v1/stats/refresh"): "admin",
+    ("GET", "/api/v1/status"): "read-only",
+    ("GET", "/api/v1/status/queues"): "read-only",
+    ("GET", "/api/v1/status/queues/{queue}"): "read-only",
+    ("GET", "/api/v1/status/analytics"): "read-only",
+    ("GET", "/api/v1/status/buffers"): "read-only",
+    ("GET", "/api/v1/consumer-groups"): "read-only",
+    ("GET", "/api/v1/consumer-groups/lagging"): "read-only",
+    ("GET", "/api/v1/consumer-groups/{group}"): "read-only",
+    ("GET", "/api/v1/messages"): "read-only",
+    ("GET", "/api/v1/status/queues/{queue}/messages"): "read-only",
+    ("GET", "/api/v1/messages/{partitionId}/{transactionId}"): "read-only",
+    ("DELETE", "/api/v1/messages/{partitionId}/{transactionId}"): "read-write",
+    ("POST", "/api/v1/messages/{partitionId}/{transactionId}/retry"): "read-write",
+    ("POST", "/api/v1/messages/{partitionId}/{transactionId}/dlq"): "read-write",
+    ("GET", "/api/v1/traces/names"): "read-only",
+    ("GET", "/api/v1/traces/by-name/{name}"): "read-only",
+    ("GET", "/api/v1/traces/{partitionId}/{transactionId}"): "read-only",
+    ("POST", "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek"): "read-write",
+    ("GET", "/api/v1/explain/{queue}"): "read-only",
+    ("GET", "/api/v1/analytics/system-metrics"): "read-only",
+    ("GET", "/api/v1/analytics/worker-metrics"): "read-only",
+    ("GET", "/api/v1/analytics/queue-lag"): "read-only",
+    ("GET", "/api/v1/analytics/queue-ops"): "read-only",
+    ("GET", "/api/v1/analytics/queue-parked-replicas"): "read-only",
+    ("GET", "/api/v1/analytics/retention"): "read-only",
+    ("GET", "/api/v1/analytics/postgres-stats"): "read-only",
+    ("POST", "/streams/v1/queries"): "read-write",
+    ("POST", "/streams/v1/state/get"): "read-only",
+    ("POST", "/streams/v1/cycle"): "read-write",
     ("GET", "/health"): None,
+    ("GET", "/metrics"): None,
+    ("GET", "/metrics/prometheus"): None,
     ("GET", "/openapi.json"): None,
 }
 PROTECTED = {route: role for route, role in NEEDED_ROLE.items() if role is not None}
@@ -79,7 +118,16 @@ def as_user(http: httpx.AsyncClient, **claims: Any) -> Queen:
 def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str] | None = None) -> Any:
     """A request for the route that is refused for nothing but its token. Its body may well be incomplete."""
     method, pattern = route
-    path = pattern.format(queue="q", partition="p", group="g", leaseId=ID)
+    names = {
+        "queue": "q",
+        "partition": "p",
+        "group": "g",
+        "leaseId": ID,
+        "partitionId": ID,
+        "transactionId": "t",
+        "name": "n",
+    }
+    path = pattern.format(**names)
     return http.request(method, path, headers=headers, **({"json": {}} if method == "POST" else {}))
 
 

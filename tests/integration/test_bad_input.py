@@ -37,6 +37,32 @@ SUBSCRIPTION = f"{GROUP}/subscription"
 SEEK = f"{GROUP}/queues/q/seek"
 WITH_BODY = (PUSH, CONFIGURE, ACK, ACK_BATCH, TRANSACTION, TRACES, EXTEND, SUBSCRIPTION, SEEK)
 
+QUERIES = "/streams/v1/queries"
+STATE = "/streams/v1/state/get"
+CYCLE = "/streams/v1/cycle"
+LISTINGS = (
+    "/api/v1/resources/queues",
+    "/api/v1/resources/queues/q",
+    "/api/v1/resources/partitions",
+    "/api/v1/resources/namespaces",
+    "/api/v1/resources/tasks",
+    "/api/v1/status/queues",
+    "/api/v1/consumer-groups",
+    "/api/v1/messages",
+    "/api/v1/traces/names",
+    "/api/v1/traces/by-name/n",
+)
+HISTORIES = (
+    "/api/v1/analytics/system-metrics",
+    "/api/v1/analytics/worker-metrics",
+    "/api/v1/analytics/queue-ops",
+    "/api/v1/analytics/queue-parked-replicas",
+    "/api/v1/analytics/retention",
+    "/api/v1/messages",
+    "/api/v1/status",
+    "/api/v1/status/analytics",
+)
+
 Json = dict[str, Any]
 
 
@@ -269,6 +295,19 @@ PATHS = {
     ("GET", "/api/v1/pop/queue/{}/partition/p"): "queue",
     ("GET", "/api/v1/pop/queue/q/partition/{}"): "partition",
     ("DELETE", "/api/v1/resources/queues/{}"): "queue",
+    ("GET", "/api/v1/resources/queues/{}"): "queue",
+    ("GET", "/api/v1/status/queues/{}"): "queue",
+    ("DELETE", "/api/v1/queues/{}/clear"): "queue",
+    ("GET", "/api/v1/consumer-groups/{}"): "group",
+    ("GET", "/api/v1/explain/{}"): "queue",
+    ("GET", "/api/v1/status/queues/{}/messages"): "queue",
+    ("GET", f"/api/v1/messages/{ID}/{{}}"): "transactionId",
+    ("DELETE", f"/api/v1/messages/{ID}/{{}}"): "transactionId",
+    ("POST", f"/api/v1/messages/{ID}/{{}}/retry"): "transactionId",
+    ("POST", f"/api/v1/messages/{ID}/{{}}/dlq"): "transactionId",
+    ("GET", f"/api/v1/traces/{ID}/{{}}"): "transactionId",
+    ("GET", "/api/v1/traces/by-name/{}"): "name",
+    ("POST", "/api/v1/consumer-groups/g/queues/q/partitions/{}/seek"): "partition",
     ("DELETE", "/api/v1/consumer-groups/{}"): "group",
     ("DELETE", "/api/v1/consumer-groups/{}/queues/q"): "group",
     ("DELETE", "/api/v1/consumer-groups/g/queues/{}"): "queue",
@@ -276,11 +315,21 @@ PATHS = {
     ("POST", "/api/v1/consumer-groups/{}/queues/q/seek"): "group",
     ("POST", "/api/v1/consumer-groups/g/queues/{}/seek"): "queue",
 }
+NO_PARTITION_ID = {
+    ("GET", "/api/v1/messages/{}/t"),
+    ("DELETE", "/api/v1/messages/{}/t"),
+    ("POST", "/api/v1/messages/{}/t/retry"),
+    ("POST", "/api/v1/messages/{}/t/dlq"),
+    ("GET", "/api/v1/traces/{}/t"),
+}
 NOT_UTF8 = {"a byte": "%FF", "overlong": "%C0%80", "surrogate": "%ED%A0%80", "cut off": "a%C3", "later": "%C3%A9%FF"}
 RAW = ("é".encode(), b"\xff", b"a%41\xc3", b"\x01")
 
 
 def path_cases() -> Iterator[Bad]:
+    for method, pattern in NO_PARTITION_ID:
+        for wrong in ("x", ID[:-1], ID + "0", "%00"):
+            yield Bad(f"{method} {pattern} {wrong}", method, pattern.format(wrong), field="partitionId")
     body = js({"subscriptionTimestamp": "2024-01-01", "toEnd": True})
     for (method, pattern), field in PATHS.items():
         for about, name in {"256 characters": "x" * 256, "wide": quote("é" * 256), "NUL": "a%00b"}.items():
@@ -318,6 +367,26 @@ def query_cases() -> Iterator[Bad]:
         yield from query(DLQ, name, "x" * 256, "a%00b")
     for name in ("from", "to"):
         yield from query(DLQ, name, *map(quote, NO_QUERY_MOMENTS))
+    for target in LISTINGS:
+        for name in ("limit", "offset"):
+            yield from query(target, name, *NO_QUERY_INTEGERS, "-1")
+    for target in HISTORIES:
+        for name in ("from", "to"):
+            yield from query(target, name, *map(quote, NO_QUERY_MOMENTS))
+        yield Bad(f"{target} backwards", "GET", f"{target}?from=2024-01-02&to=2024-01-01", field="from")
+        yield Bad(f"{target} endless", "GET", f"{target}?from=2020-01-01&to=2024-01-01", field="from")
+    for name in ("queue", "namespace", "task"):
+        yield from query("/api/v1/status", name, "x" * 256, "a%00b")
+    for name in ("queue", "partition", "ns", "namespace", "task"):
+        yield from query("/api/v1/messages", name, "x" * 256, "a%00b")
+    for name in ("partition", "consumerGroup", "group"):
+        yield from query("/api/v1/explain/q", name, "x" * 256, "a%00b")
+    yield from query("/api/v1/messages", "status", "done", "PENDING", "%00")
+    yield from query("/api/v1/resources/queues", "search", "x" * 256, "a%00b")
+    yield from query("/api/v1/status/analytics", "interval", "week", "HOUR", "%00")
+    yield from query("/api/v1/status/analytics?from=2024-01-01&to=2024-03-01", "interval", "minute")
+    yield from query("/api/v1/consumer-groups/lagging", "minLagSeconds", *NO_QUERY_INTEGERS, "-1")
+    yield from query("/api/v1/consumer-groups/g", "limit", *NO_QUERY_INTEGERS, "-1")
     yield from query(POP, "consumerGroup", *NOT_UTF8.values())
     yield from query(POP, "unknown", *NOT_UTF8.values())
     for raw in RAW:
@@ -410,10 +479,42 @@ def route_cases() -> Iterator[Bad]:
     for method, target in (
         *(("GET", PUSH), ("PUT", PUSH), ("DELETE", PUSH), ("PATCH", PUSH), ("HEAD", PUSH), ("PUSH", PUSH)),
         *(("POST", POP), ("DELETE", POP), ("HEAD", POP), ("HEAD", f"{POP}/partition/p"), ("POST", DLQ)),
-        *(("HEAD", "/api/v1/pop?namespace=n"), ("GET", GROUP), ("POST", GROUP), ("GET", SEEK), ("POST", "/health")),
+        *(("HEAD", "/api/v1/pop?namespace=n"), ("PUT", GROUP), ("POST", GROUP), ("GET", SEEK), ("POST", "/health")),
     ):
         code = ("bad_http", 400) if method == "PUSH" else ("method_not_allowed", 405)
         yield Bad(f"{method} {target}", method, target, b"", None, *code)
+
+
+def stream_cases() -> Iterator[Bad]:
+    query = {"name": "n", "source_queue": "q", "config_hash": "h"}
+    for name in query:
+        yield from each(QUERIES, lambda v, name=name: query | {name: v}, name, NO_NAMES | {"null": None})
+        yield post(QUERIES, {key: value for key, value in query.items() if key != name}, name, "missing")
+    yield from each(QUERIES, lambda v: query | {"sink_queue": v}, "sink_queue", NO_LABELS)
+    yield from each(QUERIES, lambda v: query | {"reset": v}, "reset", {"text": "true", "number": 1, "array": []})
+    place = {"query_id": ID, "partition_id": ID}
+    for target in (STATE, CYCLE):
+        for name in place:
+            yield from each(target, lambda v, name=name: place | {name: v}, name, NO_UUIDS | {"null": None})
+            yield post(target, {key: value for key, value in place.items() if key != name}, name, "missing")
+    no_keys = NO_TEXTS | {"empty": "", "long": "x" * 501}
+    yield from each(STATE, lambda v: place | {"keys": ["k", v]}, "keys[1]", no_keys)
+    yield from each(STATE, lambda v: place | {"key_prefix": v}, "key_prefix", NO_TEXTS)
+    yield from each(STATE, lambda v: place | {"ripe_at_or_before": v}, "ripe_at_or_before", {"text": "5", "flag": True})
+    operation = {"type": "upsert", "key": "k", "value": 1}
+    yield from each(CYCLE, lambda v: place | {"state_ops": [operation | {"key": v}]}, "state_ops[0].key", no_keys)
+    yield from each(CYCLE, lambda v: place | {"state_ops": [operation | {"type": v}]}, "state_ops[0].type", NO_STRINGS)
+    for name in ("queue", "partition", "transactionId"):
+        yield from each(
+            CYCLE,
+            lambda v, name=name: place | {"push_items": [{"queue": "new"} | {name: v}]},
+            f"push_items[0].{name}",
+            NO_NAMES | {"null": None},
+        )
+    yield from each(CYCLE, lambda v: place | {"consumer_group": v}, "consumer_group", NO_LABELS)
+    yield from each(CYCLE, lambda v: place | {"ack": {"transactionId": "t", "leaseId": v}}, "ack.leaseId", NO_STRINGS)
+    yield from each(CYCLE, lambda v: place | {"ack": {"transactionId": "t", "error": v}}, "ack.error", NO_TEXTS)
+    yield from each(CYCLE, lambda v: place | {"release_lease": v}, "release_lease", {"text": "true", "number": 1})
 
 
 TOPICS: dict[str, Callable[[], Iterator[Bad]]] = {
@@ -430,6 +531,7 @@ TOPICS: dict[str, Callable[[], Iterator[Bad]]] = {
     "bodies": body_cases,
     "payloads": payload_cases,
     "routes": route_cases,
+    "streams": stream_cases,
 }
 
 

@@ -26,10 +26,11 @@ LET_THEM_GO = "DROP FUNCTION public.hold CASCADE"
 
 
 async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
-    """How many rows each table of the schema has, but for the book-keeping of migrations and servers."""
+    """How many rows each table has that is about queues; not those about migrations, servers, histories and streams."""
     tables = await sql.fetch(
         "SELECT relname FROM pg_class WHERE relnamespace = 'queen'::regnamespace AND relkind = 'r' "
-        "AND relname NOT LIKE 'schema_%' AND relname NOT IN ('servers', 'maintenance')"
+        "AND relname NOT LIKE 'schema_%' "
+        "AND relname NOT IN ('servers', 'maintenance', 'activity', 'server_samples', 'stream_queries')"
     )
     return {row["relname"]: await sql.fetchval(f"SELECT count(*) FROM queen.{row['relname']}") for row in tables}
 
@@ -44,6 +45,12 @@ async def use(queen: Queen, queue: str) -> None:
     await queen.pop(queue, consumerGroup="new", subscriptionMode="new")
     await queen.pop(queue, "p9", consumerGroup="narrow", subscriptionMode="new")
     await queen.pop(queue, consumerGroup="all", batch=2)
+    query = {"name": queue, "source_queue": queue, "config_hash": "h"}
+    query_id = (await queen.http.post("/streams/v1/queries", json=query)).json()["query_id"]
+    cycle = {"query_id": query_id, "partition_id": message["partitionId"]}
+    state = [{"type": "upsert", "key": "k", "value": 1}]
+    assert (await queen.http.post("/streams/v1/cycle", json=cycle | {"state_ops": state})).json()["success"]
+    await queen.http.post("/api/v1/stats/refresh")
 
 
 async def test_the_answer_tells_whether_it_existed(queen: Queen) -> None:

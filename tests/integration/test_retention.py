@@ -18,12 +18,12 @@ def settings() -> Settings:
 
 @pytest.fixture
 def retention(server: Server, settings: Settings) -> Retention:
-    return Retention(server.database, server.node, settings)
+    return Retention(server.database, server.engine, settings)
 
 
 @pytest.fixture
 def eviction(server: Server, settings: Settings) -> Eviction:
-    return Eviction(server.database, settings)
+    return Eviction(server.database, server.engine, settings)
 
 
 class TestRetention:

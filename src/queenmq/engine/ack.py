@@ -7,6 +7,7 @@ from itertools import islice
 
 from queenmq.core.acknowledgement import Acknowledgement, Lanes
 from queenmq.core.vegas import Vegas
+from queenmq.engine.activity import Activity
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.engine.wake_ups import Freed
 from queenmq.storage.database import Database
@@ -37,8 +38,11 @@ def columns(items: list[Acknowledgement]) -> tuple[list[object], ...]:
 
 
 class Acker:
-    def __init__(self, database: Database, policy: Policy, concurrency: Vegas | None, freed: Freed) -> None:
+    def __init__(
+        self, database: Database, policy: Policy, concurrency: Vegas | None, activity: Activity, freed: Freed
+    ) -> None:
         self._database = database
+        self._activity = activity
         self._freed = freed
         self.lane: Lane[list[Acknowledgement], list[Acked]] = Lane(
             "ack", self._run, policy, concurrency=concurrency, admission=lambda: Lanes().admit
@@ -52,6 +56,7 @@ class Acker:
 
     async def _run(self, requests: list[list[Acknowledgement]]) -> list[list[Acked]]:
         acked = iter(await self._apply([item for request in requests for item in request]))
+        self._activity.acked_requests(len(requests))
         return [list(islice(acked, len(request))) for request in requests]
 
     async def _apply(self, items: list[Acknowledgement]) -> list[Acked]:
@@ -61,6 +66,7 @@ class Acker:
         }
         if freed:
             self._freed(freed)
+        self._activity.acked((row["queue_name"], row["problem"], row["dead_lettered"]) for row in rows)
         return [
             Acked(
                 problem=row["problem"],

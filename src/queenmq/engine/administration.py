@@ -9,12 +9,16 @@ import asyncpg
 
 from queenmq.cluster.node import Node
 from queenmq.core.options import QueueOptions
+from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.wake_ups import Wake
 from queenmq.errors import DatabaseUnavailable, QueenError
+from queenmq.ids import uuid7_text
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
+
+_CLEARED_AT_ONCE = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Administration:
         settings: QueueSettings,
         node: Node,
         worker_id: str,
+        activity: Activity,
         changed: Wake,
     ) -> None:
         self._database = database
@@ -53,6 +58,7 @@ class Administration:
         self._settings = settings
         self._node = node
         self._worker_id = worker_id
+        self._activity = activity
         self._changed = changed
 
     async def configure(self, queue: str, namespace: str, task: str, options: QueueOptions) -> tuple[str, str]:
@@ -82,6 +88,7 @@ class Administration:
         if row is None:
             raise AssertionError("queen.configure returned no row")
         await self._settings.publish(queue)
+        self._activity.touched.add(queue)
         self._changed(queue)
         return str(row["queue_id"]), str(row["partition_id"])
 
@@ -94,9 +101,26 @@ class Administration:
         existed: bool = row["existed"]
         return existed
 
+    async def clear(self, queue: str, partition: str | None) -> int:
+        """Delete every message of a queue or partition, in bounded steps. Returns how many were deleted."""
+        deleted: int = 0
+        after: object = None
+        while True:
+            row = await self._database.fetchrow(statement("clear"), queue, partition, after, _CLEARED_AT_ONCE)
+            if row is None:
+                raise AssertionError("queen.clear returned no row")
+            deleted += row["deleted"]
+            after = row["next"]
+            if row["finished"]:
+                self._activity.touched.add(queue)
+                self._changed(queue)
+                return deleted
+
     async def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> int:
         """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""
         deleted: int = await self._database.fetchval(statement("delete_group"), group, queue, with_metadata)
+        if queue is not None:
+            self._activity.touched.add(queue)
         return deleted
 
     async def resubscribe(self, group: str, since: datetime) -> int:
@@ -107,6 +131,7 @@ class Administration:
     async def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> int:
         """Move a group behind `at`, or to the end if it is None. Returns the partitions moved."""
         moved: int = await self._database.fetchval(statement("seek"), group, queue, partition, at)
+        self._activity.touched.add(queue)
         self._changed(queue)
         return moved
 
@@ -114,8 +139,39 @@ class Administration:
         """A page of dead letters, newest failure first, and how many there are in all."""
         narrowed = (which.queue, which.group, which.partition, which.since, which.until)
         rows = await self._database.fetch(statement("dead_letters"), *narrowed, which.limit, which.offset)
-        total: int = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
+        if which.since is None and which.until is None and which.partition is None:
+            total: int = await self._database.fetchval(statement("dead_letters_total"), which.queue, which.group)
+        else:
+            total = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
         return rows, total
+
+    async def delete_message(self, partition_id: str, transaction_id: str) -> bool:
+        """Delete a message with its dead letters and traces; False if there is none."""
+        deleted: bool = await self._database.fetchval(statement("delete_message"), partition_id, transaction_id)
+        await self._message_changed(partition_id)
+        return deleted
+
+    async def retry_message(self, partition_id: str, transaction_id: str) -> bool:
+        """Take a message out of the dead letters and have it delivered again; False if it is no dead letter."""
+        taken: int = await self._database.fetchval(
+            statement("retry_message"), partition_id, transaction_id, uuid7_text()
+        )
+        await self._message_changed(partition_id)
+        return taken > 0
+
+    async def bury_message(self, partition_id: str, transaction_id: str) -> bool:
+        """Put a message to the dead letters of every group that has not finished it; False if it is not stored."""
+        found: bool = await self._database.fetchval(
+            statement("bury_message"), partition_id, transaction_id, "Dead-lettered by an operator"
+        )
+        await self._message_changed(partition_id)
+        return found
+
+    async def _message_changed(self, partition_id: str) -> None:
+        place = await self._database.fetchrow(statement("place_of_partition"), partition_id)
+        if place is not None:
+            self._activity.touched.add(place["queue"])
+            self._changed(place["queue"], (place["partition"],))
 
     def payload_of(self, row: asyncpg.Record) -> bytes | None:
         """The payload of a stored row as it was pushed; None if it cannot be decrypted here."""

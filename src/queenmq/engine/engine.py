@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from queenmq.clock import Clock, SystemClock
 from queenmq.cluster.node import Node
 from queenmq.config import Settings
 from queenmq.core.vegas import Vegas, VegasSettings
 from queenmq.engine.ack import Acker
+from queenmq.engine.activity import Activity
 from queenmq.engine.administration import Administration
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
@@ -16,17 +18,25 @@ from queenmq.engine.places import Places
 from queenmq.engine.pop import Popper
 from queenmq.engine.push import Pusher
 from queenmq.engine.queue_settings import QueueSettings
+from queenmq.engine.reports import Reports
 from queenmq.engine.sidecar import Policy, Sidecar
+from queenmq.engine.statistics import Statistics
+from queenmq.engine.streams import Streams
 from queenmq.engine.transaction import Transactor
+from queenmq.engine.vitals import Vitals
 from queenmq.engine.wake_ups import by_queue
 from queenmq.storage.database import Database
 
 
 class Engine:
-    def __init__(self, settings: Settings, database: Database, node: Node) -> None:
+    def __init__(self, settings: Settings, database: Database, node: Node, clock: Clock | None = None) -> None:
         self.settings = settings
         self.node = node
-        self._database = database
+        self.database = database
+        self.vitals = Vitals(clock or SystemClock())
+        self.activity = Activity()
+        self.statistics = Statistics(database, self.activity, settings, node.server_id)
+        self.reports = Reports(database)
         cached = settings.cache_enabled
         self.queue_settings = QueueSettings(database, node, cached=cached)
         self.encryption = PayloadEncryption(settings.encryption_key, self.queue_settings.encrypted)
@@ -40,6 +50,7 @@ class Engine:
             self.maintenance,
             _policy(settings, "push"),
             _concurrency(settings),
+            self.activity,
             pushed=self.readable,
         )
         self.popper = Popper(
@@ -51,19 +62,36 @@ class Engine:
             node,
             _policy(settings, "pop"),
             _concurrency(settings),
+            self.activity,
         )
-        self.acker = Acker(database, _policy(settings, "ack"), _concurrency(settings), freed=self.freed)
+        self.acker = Acker(database, _policy(settings, "ack"), _concurrency(settings), self.activity, freed=self.freed)
         self.transactor = Transactor(
             database,
             self.encryption,
             places,
             self.maintenance,
             _policy(settings, "transaction"),
+            self.activity,
             pushed=self.readable,
             freed=self.freed,
         )
+        self.streams = Streams(
+            database,
+            self.encryption,
+            places,
+            self.maintenance,
+            _policy(settings, "transaction"),
+            self.activity,
+            changed=self.readable,
+        )
         self.administration = Administration(
-            database, self.encryption, self.queue_settings, node, settings.worker_id, changed=self.readable
+            database,
+            self.encryption,
+            self.queue_settings,
+            node,
+            settings.worker_id,
+            self.activity,
+            changed=self.readable,
         )
         self.sidecar = Sidecar(self.pusher.lane, self.popper.lane, self.acker.lane, self.leases.lane)
         node.on_wake = self.popper.waiting.wake
@@ -91,7 +119,7 @@ class Engine:
             **self.node.statistics(),
             "sidecar": {"registered": 1, "operations": self.sidecar.statistics()},
             "pop_wait": {**self.popper.waiting.statistics(), "parked": self.popper.waiting.parked()},
-            "database_calls": self._database.calls,
+            "database_calls": self.database.calls,
         }
 
     def end_long_polls(self) -> None:
@@ -101,6 +129,7 @@ class Engine:
     async def close(self) -> None:
         """Finish what was submitted. The HTTP front has stopped before."""
         self.end_long_polls()
+        await self.statistics.close()
         await self.sidecar.close()
         await self.leases.close()
 

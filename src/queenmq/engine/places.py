@@ -56,7 +56,3 @@ class Places:
     async def demand_encryption(self, queues: str) -> None:
         """The database refused payloads in clear for the queues of this JSON list: ask it for their options."""
         await self._settings.correct(_names.decode(queues))
-
-    async def doubt_encryption(self, queues: Sequence[str]) -> None:
-        """Some of these queues are said to want what this server cannot do: ask the database for their options."""
-        await self._settings.correct(list(set(queues)))

@@ -17,6 +17,7 @@ from queenmq.config import Settings
 from queenmq.core.group_backoff import BackoffSettings
 from queenmq.core.names import Start
 from queenmq.core.vegas import Vegas
+from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
 from queenmq.engine.pop_wait import ANY_QUEUE, Place, PopWait
@@ -94,7 +95,9 @@ class Popper:
         node: Node,
         policy: Policy,
         concurrency: Vegas | None,
+        activity: Activity,
     ) -> None:
+        self._activity = activity
         self._settings = settings
         self._queues = queues
         self._node = node
@@ -264,6 +267,11 @@ class Popper:
                 result.ready_in_s = row["ready_in_ms"] / 1000
             else:
                 result.subscribed = False
+        for result in results:
+            if not result.subscribed:
+                continue  # it is asked again
+            first = result.messages[0].created_at if result.messages else None
+            self._activity.popped(result.claim.queue, len(result.messages), first)
         self._tell(results)
         return results
 

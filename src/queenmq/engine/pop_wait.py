@@ -174,6 +174,11 @@ class PopWait(Generic[Result]):
             if queue
         }
 
+    def average_interval_s(self) -> float:
+        """How long places wait until they are looked at again by themselves."""
+        intervals = [(group.family or group).backoff.interval_s for group in self._groups.values()]
+        return sum(intervals) / len(intervals) if intervals else 0.0
+
     def statistics(self) -> dict[str, int]:
         groups = self._groups.values()
         return {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
 from queenmq.core.vegas import Vegas
-from queenmq.engine.encryption import NoEncryptionKey, PayloadEncryption
+from queenmq.engine.activity import Activity
+from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.sidecar import Lane, Policy
@@ -52,6 +54,7 @@ class PushCall:
     messages: list[Message] = field(default_factory=list)
     repeats: dict[int, int] = field(default_factory=dict)  # input position -> place of its first occurrence
     place: list[int] = field(default_factory=list)  # input position -> place in the arrays, -1 for a repeat
+    was_new: bool = False  # afterwards: every message was stored
 
     @classmethod
     def merge(cls, messages: list[Message]) -> PushCall:
@@ -134,12 +137,14 @@ class Pusher:
         maintenance: Maintenance,
         policy: Policy,
         concurrency: Vegas | None,
+        activity: Activity,
         pushed: Wake,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
         self._maintenance = maintenance
+        self._activity = activity
         self._pushed = pushed
         self.lane: Lane[list[Message], list[Outcome]] = Lane(
             "push", self._run, policy, concurrency=concurrency, repeat_for_s=_REPEAT_FOR_S
@@ -160,13 +165,23 @@ class Pusher:
             self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
             outcomes = await self._store(call)
-        except NoEncryptionKey:
-            await self._places.doubt_encryption(call.queues)
-            outcomes = await self._store(call)
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._pushed(queue, partitions)
+        self._count(requests, call, outcomes)
         dealt = iter(outcomes)
         return [list(islice(dealt, len(request))) for request in requests]
+
+    def _count(self, requests: list[list[Message]], call: PushCall, outcomes: list[Outcome]) -> None:
+        asked = Counter(request[0].queue for request in requests)
+        stored: Counter[str] = Counter()
+        if call.was_new:
+            for target, messages in Counter(call.target).items():
+                stored[call.queues[target - 1]] += messages
+        else:
+            given = (message for request in requests for message in request)
+            stored.update(m.queue for m, outcome in zip(given, outcomes, strict=True) if outcome.status == "queued")
+        for queue in asked | stored:
+            self._activity.pushed(queue, asked[queue], stored[queue])
 
     async def _store(self, call: PushCall) -> list[Outcome]:
         known = await self._places.find(call.queues, call.partitions)
@@ -181,4 +196,5 @@ class Pusher:
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
         refused = frozenset(index - 1 for index in row["refused"] or ())
+        call.was_new = not (duplicates or refused or call.repeats)
         return call.outcomes(row["partition_ids"], duplicates, refused)

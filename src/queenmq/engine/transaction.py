@@ -6,11 +6,14 @@ Transactions are not merged: one that fails must not touch another.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
 from queenmq.engine.ack import columns
-from queenmq.engine.encryption import NoEncryptionKey, PayloadEncryption
+from queenmq.engine.activity import Activity
+from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.push import Message, PushCall
@@ -45,6 +48,7 @@ class Transactor:
         places: Places,
         maintenance: Maintenance,
         policy: Policy,
+        activity: Activity,
         pushed: Wake,
         freed: Freed,
     ) -> None:
@@ -52,6 +56,7 @@ class Transactor:
         self._encryption = encryption
         self._places = places
         self._maintenance = maintenance
+        self._activity = activity
         self._pushed = pushed
         self._freed = freed
         self._slots = asyncio.Semaphore(policy.max_concurrent)
@@ -106,9 +111,6 @@ class Transactor:
             self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
             return await self._try(call, transaction)
-        except NoEncryptionKey:
-            await self._places.doubt_encryption(call.queues)
-            return await self._try(call, transaction)
 
     async def _try(self, call: PushCall, transaction: Transaction) -> Committed:
         pause = _FIRST_PAUSE_S
@@ -135,8 +137,16 @@ class Transactor:
             self._pushed(queue, partitions)
         if row["ack_queues"]:
             self._freed(set(zip(row["ack_queues"], row["ack_partitions"], row["ack_groups"], strict=True)))
+        self._count(call, row["ack_queues"] or (), row["dead_lettered"] or ())
         targets = [str(partition_id) for partition_id in row["partition_ids"] or ()]
         return Committed(
             partition_ids=[targets[call.target[place] - 1] for place in call.place],
             dead_lettered=list(row["dead_lettered"] or ()),
         )
+
+    def _count(self, call: PushCall, acked: Sequence[str], dead_lettered: Sequence[bool]) -> None:
+        for queue in {*call.queues, *acked}:
+            self._activity.of(queue).transactions += 1
+        for target, messages in Counter(call.target).items():
+            self._activity.pushed(call.queues[target - 1], 0, messages)
+        self._activity.acked((queue, None, dead) for queue, dead in zip(acked, dead_lettered, strict=True))

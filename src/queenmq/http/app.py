@@ -8,23 +8,52 @@ from queenmq.http.messages import Request, Response
 from queenmq.http.router import Router
 from queenmq.http.routes import (
     ack,
+    analytics,
     cluster,
     docs,
+    explain,
     groups,
     health,
     leases,
     maintenance,
+    messages,
+    metrics,
     observe,
     pop,
     push,
     queues,
+    resources,
+    status,
+    streams,
     transaction,
+)
+
+_TOPICS = (
+    push,
+    pop,
+    ack,
+    transaction,
+    leases,
+    queues,
+    groups,
+    observe,
+    messages,
+    resources,
+    status,
+    analytics,
+    explain,
+    streams,
+    metrics,
+    cluster,
+    maintenance,
+    health,
+    docs,
 )
 
 
 def build_router(engine: Engine) -> Router:
     router = Router()
-    for topic in (push, pop, ack, transaction, leases, queues, groups, observe, cluster, maintenance, health, docs):
+    for topic in _TOPICS:
         topic.add_routes(router, engine)
     return router
 

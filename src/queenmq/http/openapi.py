@@ -27,6 +27,7 @@ COUNT: Schema = INTEGER | {"minimum": 0}
 NAME: Schema = {"type": "string"} | NAME_SCHEMA
 LABEL: Schema = {"type": "string"} | LABEL_SCHEMA
 MOMENT: Schema = {"type": "string", "anyOf": [{"format": "date-time"}, {"maxLength": 0}]}
+UUID: Schema = {"type": "string", "format": "uuid"}
 ANY_STRING: Schema = {"type": "string", "minLength": 1}
 
 _REF = "#/components/schemas/{name}"
@@ -74,9 +75,9 @@ def documented(
 ) -> Callable[[Documented], Documented]:
     """Say what a handler takes and answers; its docstring is the summary.
 
-    `answers` maps a status to a type, or None where there is no body; refusals that every route may give need not be
-    listed. A path parameter is a name unless `path` says otherwise. `links` says, by name of the handler, what of the
-    first answer goes into the next request.
+    `answers` maps a status to a type, to `str` for plain text, or to None where there is no body; refusals that every
+    route may give need not be listed. A path parameter is a name unless `path` says otherwise. `links` says, by name of
+    the handler, what of the first answer goes into the next request.
     """
 
     def remember(handler: Documented) -> Documented:
@@ -169,7 +170,9 @@ def _responses(about: _About, kinds: _Kinds, demands_token: bool) -> dict[str, d
 
 def _response(status: int, kind: Any, kinds: _Kinds) -> dict[str, object]:
     response: dict[str, object] = {"description": HTTPStatus(status).phrase}
-    if kind is not None:
+    if kind is str:
+        response["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    elif kind is not None:
         response["content"] = _json(kinds.schema(kind))
     return response
 

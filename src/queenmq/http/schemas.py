@@ -28,6 +28,7 @@ def _documented(schema: Schema) -> Meta:
 Text = Annotated[str, _documented(TEXT_SCHEMA)]
 Label = Annotated[str, _documented(LABEL_SCHEMA)]
 Name = Annotated[str, _documented(NAME_SCHEMA)]
+StateKey = Annotated[str, _documented({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
 Uuid = Annotated[str, _documented({"format": "uuid"})]
 Moment = Annotated[str, _documented({"format": "date-time"})]
 
@@ -136,6 +137,50 @@ _SOMEWHERE: Schema = {
     ]
 }
 SeekRequest = Annotated[SeekBody, _documented(_SOMEWHERE)]
+
+
+class QueryBody(Struct, kw_only=True):
+    name: Name
+    source_queue: Name
+    config_hash: Name
+    sink_queue: Label | None = None
+    reset: bool | None = None
+
+
+class StateGetBody(Struct, kw_only=True):
+    query_id: Uuid
+    partition_id: Uuid
+    keys: list[StateKey] | None = None
+    key_prefix: Text | None = None
+    ripe_at_or_before: float | None = None
+
+
+class StateOp(Struct, kw_only=True):
+    """An unknown type is refused with success: false."""
+
+    type: str
+    key: StateKey
+    value: Raw | UnsetType = UNSET
+
+
+class CycleAckBody(Struct, kw_only=True, rename="camel"):
+    """`count` is what the engine believes; the server counts for itself."""
+
+    transaction_id: Label | None = None
+    lease_id: str | None = None
+    status: str | None = None
+    count: int | None = None
+    error: Text | None = None
+
+
+class CycleBody(Struct, kw_only=True):
+    query_id: Uuid
+    partition_id: Uuid
+    consumer_group: Label | None = None
+    state_ops: list[StateOp] | None = None
+    push_items: list[PushItem] | None = None
+    ack: CycleAckBody | None = None
+    release_lease: bool | None = None
 
 
 # Answers. Nothing has a default, so that the document calls everything required that is always sent.
@@ -286,6 +331,54 @@ class Sought(Struct, kw_only=True, rename="camel"):
     seek_to_end: bool
     target_timestamp: Moment | None
     partitions_updated: int
+
+
+class QueryRegistered(Struct, kw_only=True):
+    success: bool
+    query_id: Uuid
+    name: str
+    config_hash: str
+    fresh: bool
+    reset: bool
+
+
+class QueryRefused(Struct, kw_only=True):
+    success: bool
+    query_id: Uuid
+    name: str
+    error: str
+    code: str
+
+
+class StateRow(Struct, kw_only=True):
+    key: str
+    value: Raw
+    updated_at: Moment
+
+
+class StateFound(Struct, kw_only=True):
+    success: bool
+    rows: list[StateRow]
+
+
+class CycleAck(Struct, kw_only=True):
+    success: bool
+    count: int
+    lease_released: bool
+    dlq: bool
+
+
+class Cycled(Struct, kw_only=True):
+    """If `success` is false, nothing was applied, and `error` says why."""
+
+    success: bool
+    query_id: Uuid
+    partition_id: Uuid
+    error: str | UnsetType = UNSET
+    queue_name: str | UnsetType = field(name="queueName", default=UNSET)
+    state_ops_applied: int = 0
+    push_results: list[PushResult] = []
+    ack_result: CycleAck | None = None
 
 
 class DeadLetter(Struct, kw_only=True, rename="camel"):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 
-from queenmq.cluster.node import Node
 from queenmq.config import Settings
+from queenmq.engine.activity import Activity
+from queenmq.engine.engine import Engine
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -16,7 +17,7 @@ from queenmq.storage.statements import statement
 log = logging.getLogger(__name__)
 
 
-async def _sweep(database: Database, queues: str, step: str, limit: int) -> int:
+async def _sweep(database: Database, activity: Activity, queues: str, step: str, limit: int) -> int:
     """Run `step` over every queue that `queues` lists, partition by partition. Returns the messages deleted."""
     deleted = 0
     for queue in await database.fetch(statement(queues)):
@@ -26,6 +27,11 @@ async def _sweep(database: Database, queues: str, step: str, limit: int) -> int:
             if row is None:
                 break
             deleted += row["deleted"]
+            counts = activity.of(queue["name"])
+            if step == "retain":
+                counts.retained += row["deleted"]
+            else:
+                counts.evicted += row["deleted"]
             after = row["next"]
             if after is None:
                 break
@@ -39,15 +45,16 @@ class Retention(Service):
 
     name = "retention"
 
-    def __init__(self, database: Database, node: Node, settings: Settings) -> None:
+    def __init__(self, database: Database, engine: Engine, settings: Settings) -> None:
         super().__init__(settings.retention_interval_ms)
         self._database = database
-        self._node = node
+        self._node = engine.node
+        self._activity = engine.activity
         self._settings = settings
 
     async def work(self) -> None:
         limit = self._settings.retention_batch_size
-        while await _sweep(self._database, "queues_with_retention", "retain", limit) >= limit:
+        while await _sweep(self._database, self._activity, "queues_with_retention", "retain", limit) >= limit:
             pass
         days = self._settings.partition_cleanup_days
         while True:
@@ -62,11 +69,12 @@ class Eviction(Service):
 
     name = "eviction"
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, engine: Engine, settings: Settings) -> None:
         super().__init__(settings.eviction_interval_ms)
         self._database = database
+        self._activity = engine.activity
         self._limit = settings.eviction_batch_size
 
     async def work(self) -> None:
-        while await _sweep(self._database, "queues_with_eviction", "evict", self._limit) >= self._limit:
+        while await _sweep(self._database, self._activity, "queues_with_eviction", "evict", self._limit) >= self._limit:
             pass

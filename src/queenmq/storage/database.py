@@ -112,6 +112,7 @@ class Database:
         self._url = url
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self.calls = 0
+        self.errors = 0
 
     async def open(self) -> None:
         """Connect. Raises StartupError with a sentence that names the cause, never the password."""
@@ -169,6 +170,7 @@ class Database:
                 yield connection
         except Exception as error:
             ours = translate(error)
+            self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain)
             if ours is error:
                 raise
             raise ours from error

@@ -1,28 +1,67 @@
-"""Consumer groups: forgetting them, where they start, and seeking."""
+"""Consumer groups: where they stand and start, seeking, and forgetting them."""
 
 from __future__ import annotations
 
+import asyncpg
 import msgspec
 
 from queenmq.core.names import check_name, iso_millis, parse_timestamp
 from queenmq.engine.engine import Engine
-from queenmq.errors import InvalidRequest
+from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.auth import Role
-from queenmq.http.decoding import decode, query_flag
+from queenmq.http.decoding import decode, query_count, query_flag
+from queenmq.http.figures import GroupInQueue, GroupListed, GroupPartition, LaggingPartition, PartitionSought
 from queenmq.http.messages import Request, Response, json_response
-from queenmq.http.openapi import FLAG, Parameter, documented
+from queenmq.http.openapi import COUNT, FLAG, Parameter, documented
 from queenmq.http.router import Router
-from queenmq.http.schemas import GroupDeleted, SeekBody, SeekRequest, Sought, SubscriptionBody, SubscriptionMoved
+from queenmq.http.routes.resources import OFFSET, moment, page
+from queenmq.http.schemas import Error, GroupDeleted, SeekBody, SeekRequest, Sought, SubscriptionBody, SubscriptionMoved
 
 _SUBSCRIPTION_TEXTS = {"subscriptionTimestamp": "Missing subscriptionTimestamp in request body"}
 _subscription_decoder = msgspec.json.Decoder(SubscriptionBody)
 _seek_decoder = msgspec.json.Decoder(SeekBody)
 _GROUPS = "/api/v1/consumer-groups/{group}"
+_ALL_GROUPS = "/api/v1/consumer-groups"
+_MOST_LISTED = 1000
+_MOST_PARTITIONS = 500
+_LAGGING_S = 300  # from here on a group is called lagging
+_LONGEST_S = 10**9
+_SECONDS_AN_HOUR = 3600
+_LISTED = (Parameter("limit", COUNT, "Most entries; cut to the server's limit.", _MOST_LISTED), OFFSET)
+_PARTITIONS = Parameter("limit", COUNT, "Most partitions; cut to the server's limit.", _MOST_PARTITIONS)
+_LEAST_LAG = Parameter("minLagSeconds", COUNT, "Only where the oldest unread message is at least so old.", 3600)
 _METADATA = Parameter("deleteMetadata", FLAG, "Forget also where the group was told to start.", True)
 
 
 def add_routes(router: Router, engine: Engine) -> None:
     administration = engine.administration
+
+    @documented({200: list[GroupListed]}, query=_LISTED)
+    async def list_groups(request: Request) -> Response:
+        """The groups, one entry for each queue that they read."""
+        limit, offset = page(request, engine, _MOST_LISTED)
+        await engine.statistics.freshen()
+        rows = await engine.reports.rows("groups_listed", limit, offset)
+        return json_response(200, [_listed(row) for row in rows])
+
+    @documented({200: list[LaggingPartition]}, query=[_LEAST_LAG, _PARTITIONS])
+    async def lagging_groups(request: Request) -> Response:
+        """Partitions whose oldest unread message is old, the oldest first; of a group in a queue a hundred at most."""
+        least = query_count(request, "minLagSeconds", 3600, _LONGEST_S)
+        limit, _ = page(request, engine, _MOST_PARTITIONS)
+        await engine.statistics.freshen()
+        rows = await engine.reports.rows("groups_lagging", least, limit)
+        return json_response(200, [_lagging(row) for row in rows])
+
+    @documented({200: dict[str, GroupInQueue]}, query=[_PARTITIONS])
+    async def describe_group(request: Request) -> Response:
+        """Where a group stands, by queue; first the partitions that have waited longest. Empty if there is none."""
+        group = _name(request, 0, "group")
+        limit, _ = page(request, engine, _MOST_PARTITIONS)
+        described: dict[str, GroupInQueue] = {}
+        for row in await engine.reports.rows("group_described", group, limit):
+            described.setdefault(row["queue"], GroupInQueue(partitions=[])).partitions.append(_standing(row))
+        return json_response(200, described)
 
     async def forget(request: Request, group: str, queue: str | None) -> GroupDeleted:
         metadata = query_flag(request, "deleteMetadata", True)
@@ -73,6 +112,31 @@ def add_routes(router: Router, engine: Engine) -> None:
         )
         return json_response(200, sought)
 
+    @documented({200: PartitionSought, 404: Error}, body=SeekBody, body_required=False)
+    async def seek_partition(request: Request) -> Response:
+        """Move a group in one partition: behind a moment, or to the end if none is given."""
+        group, queue, partition = (_name(request, n, field) for n, field in enumerate(("group", "queue", "partition")))
+        body = decode(request.body, _seek_decoder, empty=b"{}")
+        at = None if body.timestamp is None else parse_timestamp(body.timestamp, "timestamp")
+        [partition_id] = await engine.reports.rows("partition_ids", [queue], [partition])
+        if partition_id["id"] is None:
+            raise NotFound("Partition not found")
+        moved = await administration.seek(group, queue, partition, None if body.to_end else at)
+        standing = await engine.reports.row("position", partition_id["id"], group)
+        sought = PartitionSought(
+            success=True,
+            consumer_group=group,
+            queue_name=queue,
+            partition_name=partition,
+            updated=moved > 0,
+            cursor_moved_to=None if standing is None else standing["position"],
+        )
+        return json_response(200, sought)
+
+    router.add("POST", _GROUPS + "/queues/{queue}/partitions/{partition}/seek", seek_partition, Role.READ_WRITE)
+    router.add("GET", _ALL_GROUPS, list_groups, Role.READ_ONLY)
+    router.add("GET", _ALL_GROUPS + "/lagging", lagging_groups, Role.READ_ONLY)
+    router.add("GET", _GROUPS, describe_group, Role.READ_ONLY)
     router.add("DELETE", _GROUPS, delete_group, Role.ADMIN)
     router.add("DELETE", _GROUPS + "/queues/{queue}", delete_group_in_queue, Role.ADMIN)
     router.add("POST", _GROUPS + "/subscription", resubscribe, Role.READ_WRITE)
@@ -83,3 +147,53 @@ def _name(request: Request, position: int, field: str) -> str:
     name = request.params[position]
     check_name(name, field)
     return name
+
+
+def _listed(row: asyncpg.Record) -> GroupListed:
+    seconds = round(row["time_lag_s"])
+    state = "Dead" if not row["lives"] else "Lagging" if seconds > _LAGGING_S else "Stable"
+    return GroupListed(
+        name=row["name"],
+        topics=[row["queue"]],
+        queue_name=row["queue"],
+        members=row["leases"],
+        partitions_with_lag=row["lagging"],
+        total_lag=row["lag"],
+        max_time_lag=seconds,
+        state=state,  # type: ignore[arg-type]
+        subscription_mode=row["mode"],
+        subscription_timestamp=moment(row["since"]),
+        subscription_created_at=moment(row["created_at"]),
+    )
+
+
+def _lagging(row: asyncpg.Record) -> LaggingPartition:
+    return LaggingPartition(
+        consumer_group=row["consumer_group"],
+        queue_name=row["queue"],
+        partition_name=row["partition"],
+        partition_id=str(row["partition_id"]),
+        worker_id=_holder(row),
+        offset_lag=row["unread"],
+        time_lag_seconds=round(row["time_lag_s"]),
+        lag_hours=round(row["time_lag_s"] / _SECONDS_AN_HOUR, 2),
+        oldest_unconsumed_at=iso_millis(row["oldest_at"]),
+        last_consumed_at=moment(row["last_consumed_at"]),
+    )
+
+
+def _standing(row: asyncpg.Record) -> GroupPartition:
+    return GroupPartition(
+        partition=row["partition"],
+        worker_id=_holder(row),
+        last_consumed_at=moment(row["last_consumed_at"]),
+        total_consumed=row["total_consumed"],
+        offset_lag=row["unread"],
+        time_lag_seconds=round(row["time_lag_s"]),
+        lease_active=bool(row["leased"]),
+    )
+
+
+def _holder(row: asyncpg.Record) -> str | None:
+    """Who holds the partition: Queen knows consumers by their leases."""
+    return None if row["lease_id"] is None else str(row["lease_id"])

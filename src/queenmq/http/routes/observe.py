@@ -1,6 +1,8 @@
-"""Dead letters and traces: GET /api/v1/dlq and POST /api/v1/traces"""
+"""Dead letters and traces: GET /api/v1/dlq, POST /api/v1/traces and GET below it"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -11,8 +13,9 @@ from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_name, query_time
+from queenmq.http.figures import NamedTrace, NamedTraces, TraceName, TraceNames, TraceShown, TracesShown
 from queenmq.http.messages import Request, Response, json_response
-from queenmq.http.openapi import COUNT, LABEL, MOMENT, Parameter, documented
+from queenmq.http.openapi import COUNT, LABEL, MOMENT, UUID, Parameter, documented
 from queenmq.http.router import Router
 from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, TraceAdded, TraceBody
 from queenmq.ids import is_uuid
@@ -33,6 +36,11 @@ _FILTERS = (
     Parameter("limit", COUNT, "Most dead letters in the answer; cut to the server's limit.", _DEFAULT_LIMIT),
     Parameter("offset", COUNT, "How many to leave out.", 0),
 )
+_MOST_COUNTED = 1000
+_COUNTED_A_NAME = 100
+_NAMES = 50
+_OFFSET = Parameter("offset", COUNT, "How many to leave out.", 0)
+_LIMIT = "Most entries; cut to the server's limit."
 _trace_decoder = msgspec.json.Decoder(TraceBody)
 
 
@@ -64,8 +72,80 @@ def add_routes(router: Router, engine: Engine) -> None:
             raise NotFound("Message not found")
         return json_response(201, TraceAdded(success=True, trace_id=trace_id))
 
+    @documented({200: TracesShown}, path={"partitionId": UUID})
+    async def traces_of_message(request: Request) -> Response:
+        """The traces of a message, oldest first."""
+        partition_id, transaction_id = message_key(request)
+        limit = engine.settings.max_items
+        rows = await engine.reports.rows("traces_of_message", partition_id, transaction_id, limit)
+        return json_response(200, TracesShown(traces=[TraceShown(**_trace(row)) for row in rows]))
+
+    @documented({200: NamedTraces}, query=[Parameter("limit", COUNT, _LIMIT, _DEFAULT_LIMIT), _OFFSET])
+    async def traces_by_name(request: Request) -> Response:
+        """The traces of a name, newest first, with the messages that they are about."""
+        name = request.params[0]
+        check_name(name, "name")
+        limit = query_count(request, "limit", _DEFAULT_LIMIT, engine.settings.max_items)
+        offset = query_count(request, "offset", 0, _MOST_OFFSET)
+        rows = await engine.reports.rows("traces_by_name", name, limit, offset)
+        total = await engine.reports.one("traces_by_name_count", name, max(_MOST_COUNTED, offset + limit))
+        traces = [
+            NamedTrace(
+                **_trace(row),
+                transaction_id=row["transaction_id"],
+                partition_id=str(row["partition_id"]),
+                queue_name=row["queue"],
+                partition_name=row["partition"],
+                message_payload=msgspec.Raw((row["payload"] and administration.payload_of(row)) or b"null"),
+            )
+            for row in rows
+        ]
+        return json_response(200, NamedTraces(traces=traces, total=total[0], pagination=Page(limit, offset)))
+
+    @documented({200: TraceNames}, query=[Parameter("limit", COUNT, _LIMIT, _NAMES), _OFFSET])
+    async def trace_names(request: Request) -> Response:
+        """The names of traces, by name, with how much goes by them."""
+        limit = query_count(request, "limit", _NAMES, engine.settings.max_items)
+        offset = query_count(request, "offset", 0, _MOST_OFFSET)
+        rows = await engine.reports.rows("trace_names", limit, offset, _MOST_COUNTED, _COUNTED_A_NAME)
+        names = [
+            TraceName(
+                trace_name=row["name"],
+                trace_count=row["traces"],
+                message_count=row["messages"],
+                last_seen=iso_millis(row["last_seen"]),
+            )
+            for row in rows
+        ]
+        total = rows[0]["total"] if rows else 0
+        return json_response(200, TraceNames(trace_names=names, total=total, pagination=Page(limit, offset)))
+
+    router.add("GET", "/api/v1/traces/names", trace_names, Role.READ_ONLY)
+    router.add("GET", "/api/v1/traces/by-name/{name}", traces_by_name, Role.READ_ONLY)
+    router.add("GET", "/api/v1/traces/{partitionId}/{transactionId}", traces_of_message, Role.READ_ONLY)
     router.add("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY)
     router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
+
+
+def message_key(request: Request) -> tuple[str, str]:
+    """The partition id and transaction id of a path. Raises InvalidRequest if they cannot be ones."""
+    partition_id, transaction_id = request.params
+    if not is_uuid(partition_id):
+        raise InvalidRequest("partitionId must be a UUID", "partitionId")
+    check_name(transaction_id, "transactionId")
+    return partition_id, transaction_id
+
+
+def _trace(row: asyncpg.Record) -> dict[str, Any]:
+    return {
+        "id": str(row["id"]),
+        "event_type": row["event_type"],
+        "data": msgspec.Raw(row["data"]),
+        "consumer_group": row["consumer_group"],
+        "worker_id": row["worker_id"],
+        "created_at": iso_millis(row["created_at"]),
+        "trace_names": row["names"],
+    }
 
 
 def _dead_letter(row: asyncpg.Record, payload: bytes | None) -> DeadLetter:

@@ -20,7 +20,8 @@ BEGIN
         WHERE t.partition_id = p_partition AND t.transaction_id = g.transaction_id
     )
     SELECT count(*) INTO v_deleted FROM gone;
-    UPDATE queen.partition_lookup SET first_offset = p_upto + 1
+    UPDATE queen.partition_lookup
+    SET first_offset = p_upto + 1, holes = greatest(0, holes - (p_upto - first_offset + 1 - v_deleted))
     WHERE partition_id = p_partition AND first_offset <= p_upto;
 
     PERFORM 1 FROM queen.partition_consumers WHERE partition_id = p_partition AND lease_offsets && v_gone

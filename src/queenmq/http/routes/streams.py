@@ -1,0 +1,186 @@
+"""What stream engines in clients keep on the server: POST /streams/v1/queries, …/state/get, …/cycle"""
+
+from __future__ import annotations
+
+import msgspec
+
+from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
+from queenmq.engine.engine import Engine
+from queenmq.engine.streams import Cycle, StateChange, StreamAck
+from queenmq.errors import InvalidRequest
+from queenmq.http.auth import Role
+from queenmq.http.decoding import decode
+from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.openapi import documented
+from queenmq.http.router import Router
+from queenmq.http.routes.ack import opaque_lease
+from queenmq.http.routes.push import ITEM_TEXTS, check_count, result, to_message
+from queenmq.http.schemas import (
+    CycleAck,
+    CycleAckBody,
+    CycleBody,
+    Cycled,
+    QueryBody,
+    QueryRefused,
+    QueryRegistered,
+    StateFound,
+    StateGetBody,
+    StateOp,
+    StateRow,
+)
+from queenmq.ids import is_uuid
+from queenmq.storage.database import TransactionRefused
+
+_MOST_KEY = 500
+_KINDS = ("upsert", "delete")
+_ACK_STATUSES = ("completed", "failed", "dlq")
+_OBJECT = {"": "request body must be a JSON object"}
+_QUERY_TEXTS = _OBJECT | {name: f"{name} is required" for name in ("name", "source_queue", "config_hash")}
+_STATE_TEXTS = _OBJECT | {name: f"{name} is required" for name in ("query_id", "partition_id")}
+_CYCLE_TEXTS = _STATE_TEXTS | {f"push_items[].{name}": text for name, text in ITEM_TEXTS.items()}
+_query_decoder = msgspec.json.Decoder(QueryBody)
+_state_decoder = msgspec.json.Decoder(StateGetBody)
+_cycle_decoder = msgspec.json.Decoder(CycleBody)
+
+
+class _Windowed(msgspec.Struct):
+    window_end: float | None = msgspec.field(name="windowEnd", default=None)
+
+
+_windowed_decoder = msgspec.json.Decoder(_Windowed)
+
+
+def add_routes(router: Router, engine: Engine) -> None:
+    streams = engine.streams
+
+    @documented({200: QueryRegistered, 409: QueryRefused}, body=QueryBody)
+    async def register_query(request: Request) -> Response:
+        """Make a query of a stream engine, or find it again; 409 if its configuration is another, without a reset."""
+        body = decode(request.body, _query_decoder, _QUERY_TEXTS)
+        check_name(body.name, "name")
+        check_name(body.source_queue, "source_queue")
+        check_name(body.config_hash, "config_hash")
+        if body.sink_queue:
+            check_name(body.sink_queue, "sink_queue")
+        query = await streams.register(
+            body.name, body.source_queue, body.sink_queue or None, body.config_hash, bool(body.reset)
+        )
+        if query.mismatch:
+            refused = QueryRefused(
+                success=False,
+                query_id=query.id,
+                name=body.name,
+                error=f"config_hash mismatch: query {body.name!r} has {query.config_hash}, not {body.config_hash}",
+                code="config_hash_mismatch",
+            )
+            return json_response(409, refused)
+        registered = QueryRegistered(
+            success=True,
+            query_id=query.id,
+            name=body.name,
+            config_hash=query.config_hash,
+            fresh=query.fresh,
+            reset=query.was_reset,
+        )
+        return json_response(200, registered)
+
+    @documented({200: StateFound}, body=StateGetBody)
+    async def get_state(request: Request) -> Response:
+        """The state of a query in a partition: of some keys, of a prefix, of windows that have ended; or all of it."""
+        body = decode(request.body, _state_decoder, _STATE_TEXTS)
+        _check_ids(body.query_id, body.partition_id)
+        keys = body.keys or []
+        check_count(len(keys), engine.settings, "keys")
+        for index, key in enumerate(keys):
+            _check_key(key, f"keys[{index}]")
+        if body.key_prefix is not None:
+            check_text(body.key_prefix, "key_prefix")
+        rows = await streams.state(
+            body.query_id, body.partition_id, keys, body.key_prefix, body.ripe_at_or_before, engine.settings.max_items
+        )
+        found = [
+            StateRow(key=row["key"], value=msgspec.Raw(row["value"]), updated_at=iso_millis(row["updated_at"]))
+            for row in rows
+        ]
+        return json_response(200, StateFound(success=True, rows=found))
+
+    @documented({200: Cycled}, body=CycleBody)
+    async def stream_cycle(request: Request) -> Response:
+        """Push, change state and acknowledge together, or do nothing; 200 either way, `success` tells."""
+        body = decode(request.body, _cycle_decoder, _CYCLE_TEXTS)
+        _check_ids(body.query_id, body.partition_id)
+        group = body.consumer_group or QUEUE_MODE
+        check_name(group, "consumer_group")
+        operations, items = body.state_ops or [], body.push_items or []
+        check_count(len(operations), engine.settings, "state_ops")
+        check_count(len(items), engine.settings, "push_items")
+        messages = [to_message(item, f"push_items[{i}]", request) for i, item in enumerate(items)]
+        answer = Cycled(success=True, query_id=body.query_id, partition_id=body.partition_id)
+        try:
+            changes = [_change(operation, f"state_ops[{i}]") for i, operation in enumerate(operations)]
+            cycle = Cycle(
+                query_id=body.query_id,
+                partition_id=body.partition_id,
+                group=group,
+                changes=changes,
+                messages=messages,
+                ack=None if body.ack is None else _read_ack(body.ack),
+                release_lease=body.release_lease is not False,
+            )
+            done = await streams.cycle(cycle)
+        except TransactionRefused as refusal:
+            answer.success = False
+            answer.error = refusal.message
+            return json_response(200, answer)
+        answer.queue_name = done.queue
+        answer.state_ops_applied = len(changes)
+        pairs = zip(messages, done.outcomes, strict=True)
+        answer.push_results = [result(index, *pair) for index, pair in enumerate(pairs)]
+        if body.ack is not None:
+            answer.ack_result = CycleAck(
+                success=True, count=done.acked, lease_released=done.released, dlq=done.dead_lettered
+            )
+        return json_response(200, answer)
+
+    router.add("POST", "/streams/v1/queries", register_query, Role.READ_WRITE)
+    router.add("POST", "/streams/v1/state/get", get_state, Role.READ_ONLY)
+    router.add("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE)
+
+
+def _check_ids(query_id: str, partition_id: str) -> None:
+    for field, value in (("query_id", query_id), ("partition_id", partition_id)):
+        if not is_uuid(value):
+            raise InvalidRequest(f"{field} must be a UUID", field)
+
+
+def _check_key(key: str, field: str) -> None:
+    check_text(key, field)
+    if not 1 <= len(key) <= _MOST_KEY:
+        raise InvalidRequest(f"{field} must have 1 to {_MOST_KEY} characters", field)
+
+
+def _change(operation: StateOp, field: str) -> StateChange:
+    _check_key(operation.key, f"{field}.key")
+    if operation.type not in _KINDS:
+        raise TransactionRefused(f"Unknown state_op type {operation.type}")
+    value = b"null" if operation.value is msgspec.UNSET else bytes(operation.value)
+    return StateChange(operation.type, operation.key, value, _window_end(value))
+
+
+def _window_end(value: bytes) -> float | None:
+    try:
+        return _windowed_decoder.decode(value).window_end
+    except msgspec.ValidationError:
+        return None
+
+
+def _read_ack(ack: CycleAckBody) -> StreamAck:
+    if ack.error is not None:
+        check_text(ack.error, "ack.error")
+    if not ack.transaction_id:
+        raise TransactionRefused("ack.transactionId is required")
+    check_name(ack.transaction_id, "ack.transactionId")
+    status = ack.status or "completed"
+    if status not in _ACK_STATUSES:
+        raise TransactionRefused(f"Unknown ack.status {status}")
+    return StreamAck(ack.transaction_id, opaque_lease(ack.lease_id), status, ack.error)

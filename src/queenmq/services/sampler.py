@@ -1,0 +1,132 @@
+"""Samples how this server is, and stores a summary of the samples at intervals."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from queenmq.config import Settings
+from queenmq.engine.engine import Engine
+from queenmq.services.service import Service
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
+
+_TICK_S = 0.01
+_encode = msgspec.json.Encoder().encode
+
+Figures = dict[str, Any]
+
+
+class Spread:
+    """A figure over several samples."""
+
+    __slots__ = ("count", "last", "max", "min", "sum")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0.0
+        self.min = float("inf")
+        self.max = float("-inf")
+        self.last = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.sum += value
+        self.min = min(self.min, value)
+        self.max = max(self.max, value)
+        self.last = value
+
+    def shown(self) -> dict[str, float]:
+        return {"avg": self.sum / self.count, "min": self.min, "max": self.max, "last": self.last}
+
+
+class Sampler(Service):
+    name = "sampler"
+
+    def __init__(self, database: Database, engine: Engine, settings: Settings) -> None:
+        super().__init__(settings.metrics_sample_interval_ms)
+        self._database = database
+        self._engine = engine
+        self._settings = settings
+        self._spreads: dict[str, Spread] = {}
+        self._samples = 0
+        self._stored_at: float | None = None
+        self._sampled_at = 0.0
+        self._processor: tuple[int, int] | None = None
+
+    async def work(self) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await asyncio.sleep(_TICK_S)
+        self._engine.vitals.loop_lag_ms = max(0.0, (loop.time() - started - _TICK_S) * 1000)
+        for name, value in self._sample().items():
+            self._spreads.setdefault(name, Spread()).add(value)
+        self._samples += 1
+        if self._stored_at is None:
+            self._stored_at = started
+        if started - self._stored_at >= self._settings.metrics_aggregate_interval_s:
+            await self.store()
+            self._stored_at = started
+
+    async def store(self) -> None:
+        """Write what was sampled since the last time."""
+        if not self._samples:
+            return
+        spreads, samples = self._spreads, self._samples
+        self._spreads, self._samples = {}, 0
+        vitals = self._engine.vitals
+        await self._database.fetch(
+            statement("add_sample"),
+            self._engine.node.server_id,
+            vitals.hostname,
+            self._settings.port,
+            self._settings.worker_id,
+            vitals.pid,
+            samples,
+            _encode(_nested(spreads)).decode(),
+        )
+
+    def _sample(self) -> dict[str, float]:
+        engine = self._engine
+        user, system = engine.vitals.processor_us()
+        before_user, before_system = self._processor or (user, system)
+        self._processor = user, system
+        now = engine.vitals.uptime_s
+        before, self._sampled_at = self._sampled_at, now
+        memory, lanes = engine.vitals.memory(), engine.sidecar.lanes
+        database = engine.database
+        state: dict[str, Any] = engine.node.statistics()
+        return {
+            "cpu.user_us": user - before_user,
+            "cpu.system_us": system - before_system,
+            "cpu.interval_us": max(1.0, (now - before) * 1e6),
+            "memory.rss_bytes": memory.resident,
+            "memory.virtual_bytes": memory.virtual,
+            "database.pool_size": database.pool_size,
+            "database.pool_idle": database.pool_idle,
+            "database.pool_active": database.pool_size - database.pool_idle,
+            "threadpool.db.pool_size": sum(lane.in_flight for lane in lanes),
+            "threadpool.db.queue_size": sum(lane.pending for lane in lanes),
+            "threadpool.system.pool_size": 1,
+            "threadpool.system.queue_size": 0,
+            "registries.response": engine.popper.waiting.statistics()["waiters"],
+            "event_loop.lag_ms": engine.vitals.loop_lag_ms,
+            "event_loop.free_slots": database.pool_idle + self._settings.db_pool_size - database.pool_size,
+            "backoff.groups": engine.popper.waiting.statistics()["groups_backed_off"],
+            "shared_state.queue_config_cache_size": state["queue_config_cache"]["size"],
+            "shared_state.servers_alive": state["server_health"]["servers_alive"],
+            "shared_state.servers_dead": state["server_health"]["servers_dead"],
+        }
+
+
+def _nested(spreads: dict[str, Spread]) -> Figures:
+    nested: Figures = {}
+    for name, spread in spreads.items():
+        *path, leaf = name.split(".")
+        place = nested
+        for step in path:
+            place = place.setdefault(step, {})
+        place[leaf] = spread.shown()
+    return nested

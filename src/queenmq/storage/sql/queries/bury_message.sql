@@ -1,0 +1,1 @@
+SELECT queen.bury_message($1, $2, $3)

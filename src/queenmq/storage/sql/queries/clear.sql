@@ -1,0 +1,1 @@
+SELECT * FROM queen.clear($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+SELECT queen.delete_message($1, $2)

@@ -1,0 +1,1 @@
+SELECT id, name FROM queen.queues WHERE name = ANY ($1)
