@@ -123,6 +123,7 @@ class Streams:
         try:
             return await self._try(call, cycle)
         except EncryptionRequired as refusal:
+            self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
             return await self._try(call, cycle)
 
