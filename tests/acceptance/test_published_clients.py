@@ -66,6 +66,7 @@ def test_the_client_is_the_published_one(environments, version: str) -> None:
         "leases",
         "delays",
         "namespaces",
+        "administration",
     ],
 )
 async def test_scenario(play: Play, version: str, scenario: str) -> None:
