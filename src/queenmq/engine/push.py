@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
+from queenmq.core.message import Message
 from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
@@ -19,17 +20,6 @@ from queenmq.storage.statements import statement
 Status = Literal["queued", "duplicate", "failed"]
 # A push may be repeated safely (same ids), so a short outage of the database is waited out.
 _REPEAT_FOR_S = 10.0
-
-
-@dataclass(slots=True)
-class Message:
-    queue: str
-    partition: str
-    payload: bytes
-    id: str
-    transaction_id: str
-    trace_id: str | None = None
-    producer: str | None = None
 
 
 @dataclass(slots=True)

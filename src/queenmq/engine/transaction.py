@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.message import Message
 from queenmq.engine.ack import columns
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
-from queenmq.engine.push import Message, PushCall
+from queenmq.engine.push import PushCall
 from queenmq.engine.sidecar import Policy
 from queenmq.engine.wake_ups import Wake, by_queue
 from queenmq.errors import Overloaded

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from queenmq.config import Settings
+from queenmq.core.message import Message
 from queenmq.core.names import check_name
 from queenmq.engine.engine import Engine
-from queenmq.engine.push import Message, Outcome
+from queenmq.engine.push import Outcome
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
