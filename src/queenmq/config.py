@@ -344,6 +344,43 @@ class Settings:
         "QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, "Pause between full reads of the queues' options, in ms.", _positive
     )
 
+    database_ping_ms: int = setting(
+        "QUEEN_DATABASE_PING_MS", 500, "Pause between two looks whether the database answers, in ms.", _positive
+    )
+    outage_after_ms: int = setting(
+        "QUEEN_OUTAGE_AFTER_MS",
+        3000,
+        "A database that answers nothing for so long counts as away, and its connections are given up, in ms.",
+        _positive,
+    )
+    file_buffer_dir: Path | None = setting(
+        "FILE_BUFFER_DIR",
+        None,
+        "Folder of the journal, which takes pushes while the database is away. Default: `journal` in the data folder.",
+        _path,
+    )
+    file_buffer_flush_ms: int = setting(
+        "FILE_BUFFER_FLUSH_MS", 100, "Pause between two tries to replay the journal, in ms.", _positive
+    )
+    file_buffer_max_batch: int = setting(
+        "FILE_BUFFER_MAX_BATCH", 100, "Most journalled pushes that are replayed in one call.", _positive
+    )
+    file_buffer_events_per_file: int = setting(
+        "FILE_BUFFER_EVENTS_PER_FILE", 10_000, "Most pushes in one file of the journal.", _positive
+    )
+    journal_max_bytes: int = setting(
+        "QUEEN_JOURNAL_MAX_BYTES", 1024**3, "Largest journal; beyond it pushes get 429.", _positive
+    )
+    journal_max_records: int = setting(
+        "QUEEN_JOURNAL_MAX_RECORDS", 200_000, "Most pushes in the journal; beyond it they get 429.", _positive
+    )
+    journal_wait_ms: int = setting(
+        "QUEEN_JOURNAL_WAIT_MS",
+        5000,
+        "Longest wait of a push behind journalled ones of its partition; then it is journalled, too, in ms.",
+        _positive,
+    )
+
     encryption_key: bytes | None = setting(
         "QUEEN_ENCRYPTION_KEY",
         None,

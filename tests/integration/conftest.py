@@ -14,7 +14,10 @@ from integration.queen import Queen
 if TYPE_CHECKING:
     from conftest import Postgres
 
-SWEEP = "DELETE FROM queen.queues; DELETE FROM queen.consumer_groups; DELETE FROM queen.partition_subscriptions"
+SWEEP = (
+    "DELETE FROM queen.queues; DELETE FROM queen.consumer_groups; DELETE FROM queen.partition_subscriptions; "
+    "DELETE FROM queen.maintenance"
+)
 OBJECTS = """
     SELECT concat_ws(' ', (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc),
                           (SELECT count(*) FROM pg_trigger), (SELECT count(*) FROM pg_constraint))

@@ -17,6 +17,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,6 +49,22 @@ def run(given: argparse.Namespace) -> int:
     log_to_stderr(settings)
     run_until_signal(_serve(settings))
     return 0
+
+
+def with_journal(settings: Settings) -> Settings:
+    """The same with the folder of the journal, unless nobody named one and the default cannot be used."""
+    if settings.file_buffer_dir is not None:
+        return settings
+    folder = (settings.data_dir or default_data_dir()) / "journal"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        usable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        log.warning("%s cannot be written: pushes are refused while the database is away; set FILE_BUFFER_DIR", folder)
+        return settings
+    return replace(settings, file_buffer_dir=folder)
 
 
 def log_to_stderr(settings: Settings) -> None:
@@ -98,7 +115,7 @@ def _ignore_signals() -> None:
 async def _serve(settings: Settings) -> None:
     require_protection(settings)
     require_free_port(settings.host, settings.port)
-    async with _database(settings) as (url, place), _serving(settings, url) as address:
+    async with _database(settings) as (url, place), _serving(with_journal(settings), url) as address:
         _say(announcement(address, place, settings))
         await asyncio.get_running_loop().create_future()
 

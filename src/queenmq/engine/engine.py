@@ -19,6 +19,8 @@ from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.sidecar import Policy, Sidecar
 from queenmq.engine.transaction import Transactor
 from queenmq.engine.wake_ups import by_queue
+from queenmq.overload.journal import JournalBounds
+from queenmq.overload.push_buffer import PushBuffer
 from queenmq.storage.database import Database
 
 
@@ -31,6 +33,8 @@ class Engine:
         self.queue_settings = QueueSettings(database, node, cached=cached)
         self.encryption = PayloadEncryption(settings.encryption_key, self.queue_settings.encrypted)
         self.maintenance = Maintenance(database, node)
+        self.buffer = _buffer(settings)
+        behind_s = settings.journal_wait_ms / 1000
         places = Places(database, node, self.queue_settings, cached=cached)
         self.leases = Leases(database, _policy(settings, "renew_lease"), freed=self.readable)
         self.pusher = Pusher(
@@ -41,6 +45,8 @@ class Engine:
             _policy(settings, "push"),
             _concurrency(settings),
             pushed=self.readable,
+            buffer=self.buffer,
+            wait_behind_s=behind_s,
         )
         self.popper = Popper(
             settings,
@@ -60,6 +66,8 @@ class Engine:
             self.maintenance,
             _policy(settings, "transaction"),
             changed=self.readable,
+            buffer=self.buffer,
+            wait_behind_s=behind_s,
         )
         self.administration = Administration(
             database, self.encryption, self.queue_settings, node, settings.worker_id, changed=self.readable
@@ -97,6 +105,19 @@ class Engine:
         self.end_long_polls()
         await self.sidecar.close()
         await self.leases.close()
+        if self.buffer is not None:
+            await self.buffer.close()
+
+
+def _buffer(settings: Settings) -> PushBuffer | None:
+    if settings.file_buffer_dir is None:
+        return None
+    bounds = JournalBounds(
+        max_bytes=settings.journal_max_bytes,
+        max_records=settings.journal_max_records,
+        records_per_file=settings.file_buffer_events_per_file,
+    )
+    return PushBuffer(settings.file_buffer_dir, bounds, settings.encryption_key)
 
 
 def _policy(settings: Settings, operation: str) -> Policy:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
+from queenmq.cluster.maintenance import Switch
 from queenmq.core.message import Message
 from queenmq.core.vegas import Vegas
 from queenmq.engine.encryption import PayloadEncryption
@@ -13,13 +14,25 @@ from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.engine.wake_ups import Wake, by_queue
-from queenmq.errors import InternalError
-from queenmq.storage.database import Database, EncryptionRequired
+from queenmq.errors import DatabaseUnavailable, InternalError
+from queenmq.overload.push_buffer import PushBuffer
+from queenmq.storage.database import Database, EncryptionRequired, TryAgain
 from queenmq.storage.statements import statement
 
-Status = Literal["queued", "duplicate", "failed"]
-# A push may be repeated safely (same ids), so a short outage of the database is waited out.
+Status = Literal["queued", "duplicate", "failed", "buffered"]
+# A push may be repeated safely (same ids), so a short outage is waited out; the longer, if there is no journal.
 _REPEAT_FOR_S = 10.0
+_REPEAT_BEFORE_JOURNAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """A push that is kept durably and stored later: ask for its operation."""
+
+    operation_id: str
+    position: int  # operations before it
+    wait_s: float | None  # None: nobody can say
+    reason: str
 
 
 @dataclass(slots=True)
@@ -29,6 +42,7 @@ class Outcome:
     status: Status
     message_id: str
     partition_id: str
+    deferral: Deferral | None = None
 
 
 @dataclass(slots=True)
@@ -116,6 +130,8 @@ def _repeat(first: Outcome) -> Outcome:
 
 
 class Pusher:
+    """Without a buffer, pushes are refused while the database is away or switched off for maintenance."""
+
     def __init__(
         self,
         database: Database,
@@ -125,24 +141,59 @@ class Pusher:
         policy: Policy,
         concurrency: Vegas | None,
         pushed: Wake,
+        buffer: PushBuffer | None = None,
+        wait_behind_s: float = 0.0,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
         self._maintenance = maintenance
         self._pushed = pushed
+        self._buffer = buffer
+        self._wait_behind_s = wait_behind_s
         self.lane: Lane[list[Message], list[Outcome]] = Lane(
-            "push", self._run, policy, concurrency=concurrency, repeat_for_s=_REPEAT_FOR_S
+            "push",
+            self.store,
+            policy,
+            concurrency=concurrency,
+            repeat_for_s=_REPEAT_FOR_S if buffer is None else _REPEAT_BEFORE_JOURNAL_S,
         )
 
     async def push(self, messages: list[Message]) -> list[Outcome]:
-        """Store `messages`; the outcomes are in their order. When this returns, they are committed."""
-        self._maintenance.require_pushes()
+        """Store `messages`; the outcomes are in their order. When this returns, they are committed or journalled."""
         if not messages:
             return []
+        buffer = self._buffer
+        if buffer is None:
+            self._maintenance.require_pushes()
+            return await self._submit(messages)
+        while True:
+            if not (self._database.is_open and self._maintenance.is_known):
+                return await self._journal(buffer, messages, "database_unavailable")
+            if self._maintenance.is_on(Switch.PUSH):
+                return await self._journal(buffer, messages, "maintenance")
+            if not buffer.holds(messages):
+                break
+            if not await buffer.wait_behind(messages, self._wait_behind_s):
+                return await self._journal(buffer, messages, "maintaining_order")
+        try:
+            return await self._submit(messages)
+        except TryAgain:
+            raise
+        except DatabaseUnavailable:
+            return await self._journal(buffer, messages, "database_unavailable")
+
+    async def _submit(self, messages: list[Message]) -> list[Outcome]:
         return await self.lane.submit(messages, messages[0].queue, len(messages))
 
-    async def _run(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+    async def _journal(self, buffer: PushBuffer, messages: list[Message], reason: str) -> list[Outcome]:
+        self._encryption.require_key({message.queue for message in messages})
+        held, ahead = await buffer.put(messages)
+        deferral = Deferral(held.operation_id, ahead, None, reason)
+        return [Outcome("buffered", message.id, "", deferral) for message in messages]
+
+    async def store(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+        """Store the messages of several requests with one call, each partition's in their order."""
         call = PushCall.merge([message for request in requests for message in request])
         try:
             outcomes = await self._store(call)

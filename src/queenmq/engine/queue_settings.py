@@ -41,7 +41,7 @@ class QueueSettings:
         return int(self._option(queue, "lease_time_s", 0) or _DEFAULT_LEASE_S)
 
     def _option(self, queue: str, name: str, default: int | bool) -> int | bool | str | None:
-        options = self._node.state.tiers.configs.peek(queue)
+        options = self._node.state.tiers.configs.peek(queue) if self._node.is_open else None
         return default if options is None else options.get(name, default)
 
     async def load(self, queue: str) -> Options | None:

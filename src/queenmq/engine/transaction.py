@@ -18,7 +18,8 @@ from queenmq.engine.places import Places
 from queenmq.engine.push import PushCall
 from queenmq.engine.sidecar import Policy
 from queenmq.engine.wake_ups import Wake, by_queue
-from queenmq.errors import Overloaded
+from queenmq.errors import DatabaseUnavailable, Overloaded
+from queenmq.overload.push_buffer import PushBuffer
 from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
 from queenmq.storage.statements import statement
 
@@ -48,12 +49,16 @@ class Transactor:
         maintenance: Maintenance,
         policy: Policy,
         changed: Wake,
+        buffer: PushBuffer | None = None,
+        wait_behind_s: float = 0.0,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
         self._maintenance = maintenance
         self._changed = changed
+        self._buffer = buffer
+        self._wait_behind_s = wait_behind_s
         self._slots = asyncio.Semaphore(policy.max_concurrent)
         self._max_pending = policy.max_pending
         self._pending = 0
@@ -66,10 +71,17 @@ class Transactor:
             raise Overloaded("too many transactions are waiting for the database")
         self._pending += 1
         try:
+            await self._wait_behind(transaction.messages)
             async with self._slots:
                 return await self._commit(transaction)
         finally:
             self._pending -= 1
+
+    async def _wait_behind(self, messages: list[Message]) -> None:
+        """A transaction is never journalled: it waits until nothing of its partitions is."""
+        while self._buffer is not None and self._buffer.holds(messages):
+            if not await self._buffer.wait_behind(messages, self._wait_behind_s):
+                raise DatabaseUnavailable("database connection is catching up after an outage (ECONNREFUSED)")
 
     async def _commit(self, transaction: Transaction) -> Committed:
         call = PushCall.merge(transaction.messages)

@@ -166,10 +166,13 @@ class QueueDeleted(Struct, kw_only=True):
 
 
 class PushResult(Struct, kw_only=True):
-    """What became of one item. Ids come in both spellings that published clients read."""
+    """What became of one item. Ids come in both spellings that published clients read.
+
+    With an `operationId` the item is kept durably and stored later; `buffered` is one that is in the journal.
+    """
 
     index: int
-    status: Literal["queued", "duplicate", "failed"]
+    status: Literal["queued", "duplicate", "failed", "buffered"]
     queue: str = field(name="queueName")
     transaction_id: str
     transaction_id_camel: str = field(name="transactionId")
@@ -179,6 +182,12 @@ class PushResult(Struct, kw_only=True):
     partition_id_camel: Uuid | UnsetType = field(name="partitionId", default=UNSET)
     trace_id: Uuid | UnsetType | None = UNSET
     error: str | UnsetType = UNSET
+    queue_plain: str | UnsetType = field(name="queue", default=UNSET)
+    partition: str | UnsetType = UNSET
+    operation_id: Uuid | UnsetType = field(name="operationId", default=UNSET)
+    queue_position: int | UnsetType = field(name="queuePosition", default=UNSET)
+    estimated_wait: float | UnsetType | None = field(name="estimatedWait", default=UNSET)
+    reason: str | UnsetType = UNSET
 
 
 class PoppedMessage(Struct, kw_only=True, rename="camel"):
