@@ -64,6 +64,13 @@ def _factor(raw: str) -> float:
     return value
 
 
+def _share(raw: str) -> float:
+    value = float(raw)
+    if not 0.0 < value <= 1.0:
+        raise ValueError("must be more than 0 and at most 1")
+    return value
+
+
 def _path(raw: str) -> Path:
     try:
         return Path(raw).expanduser()
@@ -352,6 +359,39 @@ class Settings:
         3000,
         "A database that answers nothing for so long counts as away, and its connections are given up, in ms.",
         _positive,
+    )
+    load_check: bool = setting(
+        "QUEEN_LOAD_CHECK", True, "`false` never queues or refuses a push for load; for comparison.", _flag
+    )
+    push_pool_threshold: float = setting(
+        "QUEEN_PUSH_POOL_THRESHOLD",
+        0.7,
+        "Share of the connections in use beyond which pushes are queued, if calls wait for one.",
+        _share,
+    )
+    push_wait_threshold_ms: int = setting(
+        "QUEEN_PUSH_WAIT_THRESHOLD_MS", 500, "Wait before a call beyond which pushes are queued, in ms.", _positive
+    )
+    push_loop_threshold_ms: int = setting(
+        "QUEEN_PUSH_LOOP_THRESHOLD_MS", 500, "Delay of the event loop beyond which pushes are queued, in ms.", _positive
+    )
+    push_queue_depth: int = setting(
+        "QUEEN_PUSH_QUEUE_DEPTH", 10_000, "Most operations in the operation queue; then pushes get 429.", _positive
+    )
+    operation_interval_ms: int = setting(
+        "QUEEN_OPERATION_INTERVAL_MS", 100, "Pause of the worker when the operation queue is empty, in ms.", _positive
+    )
+    operation_partitions: int = setting(
+        "QUEEN_OPERATION_PARTITIONS", 50, "Most partitions whose operations are run together.", _positive
+    )
+    operation_run: int = setting(
+        "QUEEN_OPERATION_RUN", 100, "Most operations of one partition that are run together.", _positive
+    )
+    operation_keep_s: int = setting(
+        "QUEEN_OPERATION_KEEP_S", 3600, "How long completed operations and their results are kept, in s.", _positive
+    )
+    operation_keep_failed_s: int = setting(
+        "QUEEN_OPERATION_KEEP_FAILED_S", 604_800, "The same for failed ones.", _positive
     )
     file_buffer_dir: Path | None = setting(
         "FILE_BUFFER_DIR",

@@ -15,6 +15,8 @@ from queenmq.http.front import HttpFront
 from queenmq.http.limits import Limits
 from queenmq.services.database_watch import DatabaseWatch
 from queenmq.services.journal_replay import JournalReplay
+from queenmq.services.load_monitor import LoadMonitor
+from queenmq.services.operation_worker import OperationWorker
 from queenmq.services.retention import Eviction, Retention
 from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
@@ -43,6 +45,8 @@ class Server:
         self.front.on_stop.append(self.engine.end_long_polls)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
         self._services: list[Service] = [DatabaseWatch(self.database, settings, self._come_up), self._shared_state]
+        self._services.append(LoadMonitor(self.database, self.engine.load, settings))
+        self._services.append(OperationWorker(self.database, self.engine.operations, settings))
         if self.engine.buffer is not None:
             self._services.append(JournalReplay(self.database, self.engine, self.engine.buffer, settings))
         if siblings is None or siblings.index == 0:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SWEEP = (
     "DELETE FROM queen.queues; DELETE FROM queen.consumer_groups; DELETE FROM queen.partition_subscriptions; "
-    "DELETE FROM queen.maintenance"
+    "DELETE FROM queen.maintenance; DELETE FROM queen.operation_queue"
 )
 OBJECTS = """
     SELECT concat_ws(' ', (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc),

@@ -54,6 +54,11 @@ NEEDED_ROLE = {
     ("POST", "/api/v1/system/maintenance"): "admin",
     ("GET", "/api/v1/system/maintenance/pop"): "admin",
     ("POST", "/api/v1/system/maintenance/pop"): "admin",
+    ("GET", "/api/v1/operations/stats"): "read-only",
+    ("GET", "/api/v1/operations"): "read-only",
+    ("GET", "/api/v1/operations/{operationId}"): "read-only",
+    ("POST", "/api/v1/operations/{operationId}/retry"): "admin",
+    ("POST", "/api/v1/operations/{operationId}/cancel"): "admin",
     ("GET", "/health"): None,
     ("GET", "/openapi.json"): None,
 }
@@ -78,7 +83,7 @@ def as_user(http: httpx.AsyncClient, **claims: Any) -> Queen:
 def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str] | None = None) -> Any:
     """A request for the route that is refused for nothing but its token. Its body may well be incomplete."""
     method, pattern = route
-    path = pattern.format(queue="q", partition="p", group="g", leaseId=ID)
+    path = pattern.format(queue="q", partition="p", group="g", leaseId=ID, operationId=ID)
     return http.request(method, path, headers=headers, **({"json": {}} if method == "POST" else {}))
 
 

@@ -304,7 +304,7 @@ def test_existing_database_is_named_without_its_password(data: Path) -> None:
         command.until_up()
         assert "db.example:5433/app" in command.stdout
         assert "hush" not in command.stdout + command.stderr
-        assert not data.exists()
+        assert not (data / "postgres").exists()
 
 
 def test_closed_pipe_on_stdout(data: Path) -> None:
@@ -381,7 +381,7 @@ def test_real_server_refuses_a_newer_schema(data: Path) -> None:
 
 def test_real_server_starts_without_its_existing_database(data: Path) -> None:
     url = f"postgresql://me:hush@127.0.0.1:{free_port()}/app"
-    with queen(data, "serve", DATABASE_URL=url) as command:
+    with queen(data, "serve", variables={"DATABASE_URL": url}) as command:
         command.until_up()
         assert command.end() == 0
     assert "cannot connect to PostgreSQL" in command.stderr

@@ -26,10 +26,10 @@ LET_THEM_GO = "DROP FUNCTION public.hold CASCADE"
 
 
 async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
-    """How many rows each table of the schema has, but for the book-keeping of migrations and servers."""
+    """How many rows each table of the schema has, but for book-keeping and operations (see test_operations)."""
     tables = await sql.fetch(
         "SELECT relname FROM pg_class WHERE relnamespace = 'queen'::regnamespace AND relkind = 'r' "
-        "AND relname NOT LIKE 'schema_%' AND relname NOT IN ('servers', 'maintenance')"
+        "AND relname NOT LIKE 'schema_%' AND relname NOT IN ('servers', 'maintenance', 'operation_queue')"
     )
     return {row["relname"]: await sql.fetchval(f"SELECT count(*) FROM queen.{row['relname']}") for row in tables}
 

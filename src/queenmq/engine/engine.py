@@ -11,7 +11,9 @@ from queenmq.engine.ack import Acker
 from queenmq.engine.administration import Administration
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
+from queenmq.engine.load import LoadWatch
 from queenmq.engine.maintenance import Maintenance
+from queenmq.engine.operations import Operations
 from queenmq.engine.places import Places
 from queenmq.engine.pop import Popper
 from queenmq.engine.push import Pusher
@@ -33,6 +35,7 @@ class Engine:
         self.queue_settings = QueueSettings(database, node, cached=cached)
         self.encryption = PayloadEncryption(settings.encryption_key, self.queue_settings.encrypted)
         self.maintenance = Maintenance(database, node)
+        self.load = LoadWatch(database, settings)
         self.buffer = _buffer(settings)
         behind_s = settings.journal_wait_ms / 1000
         places = Places(database, node, self.queue_settings, cached=cached)
@@ -45,6 +48,7 @@ class Engine:
             _policy(settings, "push"),
             _concurrency(settings),
             pushed=self.readable,
+            load=self.load,
             buffer=self.buffer,
             wait_behind_s=behind_s,
         )
@@ -72,7 +76,10 @@ class Engine:
         self.administration = Administration(
             database, self.encryption, self.queue_settings, node, settings.worker_id, changed=self.readable
         )
-        self.sidecar = Sidecar(self.pusher.lane, self.popper.lane, self.acker.lane, self.leases.lane)
+        self.operations = Operations(database, node.server_id, pushed=self.readable)
+        self.sidecar = Sidecar(
+            self.pusher.lane, self.pusher.queue_lane, self.popper.lane, self.acker.lane, self.leases.lane
+        )
         node.on_wake = self.popper.waiting.wake
         node.on_maintenance = self.popper.pause_changed
 

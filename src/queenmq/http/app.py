@@ -15,6 +15,7 @@ from queenmq.http.routes import (
     leases,
     maintenance,
     observe,
+    operations,
     pop,
     push,
     queues,
@@ -24,7 +25,21 @@ from queenmq.http.routes import (
 
 def build_router(engine: Engine) -> Router:
     router = Router()
-    for topic in (push, pop, ack, transaction, leases, queues, groups, observe, cluster, maintenance, health, docs):
+    for topic in (
+        push,
+        pop,
+        ack,
+        transaction,
+        leases,
+        queues,
+        groups,
+        observe,
+        cluster,
+        maintenance,
+        operations,
+        health,
+        docs,
+    ):
         topic.add_routes(router, engine)
     return router
 

@@ -43,23 +43,28 @@ class JournalReplay(Service):
 
     async def _replay(self, batch: list[tuple[Held, list[Message]]]) -> None:
         try:
-            await self._engine.pusher.store([messages for _, messages in batch])
+            await self._store(batch)
         except (InternalError, NoEncryptionKey) as error:
             if len(batch) > 1:
                 for one in batch:
                     await self._replay([one])
                 return
             await self._insist(*batch[0], error)
-        else:
-            await self._buffer.finish([held for held, _ in batch])
+
+    async def _store(self, batch: list[tuple[Held, list[Message]]]) -> None:
+        outcomes = await self._engine.pusher.store([messages for _, messages in batch])
+        if any(outcome.status == "rejected" for request in outcomes for outcome in request):
+            raise DatabaseUnavailable("the operation queue is full")
+        dealt = [(held, messages, found) for (held, messages), found in zip(batch, outcomes, strict=True)]
+        await self._engine.operations.replayed(dealt)
+        await self._buffer.finish([held for held, _ in batch])
 
     async def _insist(self, held: Held, messages: list[Message], error: Exception) -> None:
         for _ in range(_TRIES - 1):
             try:
-                await self._engine.pusher.store([messages])
+                await self._store([(held, messages)])
             except (InternalError, NoEncryptionKey) as again:
                 error = again
             else:
-                await self._buffer.finish([held])
                 return
         await self._buffer.set_aside(held, f"the database refuses it: {error}")

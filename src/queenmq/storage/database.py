@@ -127,6 +127,8 @@ class Database:
         self._lifeline: asyncpg.Connection[asyncpg.Record] | None = None
         self.calls = 0
         self.answers = 0
+        self.waiting = 0
+        self.in_use = 0
 
     async def open(self) -> None:
         """Connect. Raises StartupError with a sentence that names the cause, never the password.
@@ -221,12 +223,22 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy[asyncpg.Record]]:
         """Borrow a connection. Database exceptions inside leave it as ours."""
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise DatabaseUnavailable()
         self.calls += 1
         try:
-            async with self._pool.acquire(timeout=self._settings.db_lock_timeout_ms / 1000) as connection:
+            self.waiting += 1
+            try:
+                connection = await pool.acquire(timeout=self._settings.db_lock_timeout_ms / 1000)
+            finally:
+                self.waiting -= 1
+            self.in_use += 1
+            try:
                 yield connection
+            finally:
+                self.in_use -= 1
+                await pool.release(connection)
             self.answers += 1
         except Exception as error:
             ours = translate(error)

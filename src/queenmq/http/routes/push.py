@@ -69,13 +69,16 @@ def to_message(item: PushItem, field: str, producer: str | None, absent: bytes =
 def result(index: int, message: Message, outcome: Outcome) -> PushResult:
     shown = PushResult(
         index=index,
-        status=outcome.status,
+        status="failed" if outcome.status == "rejected" else outcome.status,
         queue=message.queue,
         transaction_id=message.transaction_id,
         transaction_id_camel=message.transaction_id,
     )
     if outcome.status == "failed":
         shown.error = f"queue {message.queue!r} is full: the message would exceed max capacity (maxSize)"
+        return shown
+    if outcome.status == "rejected":
+        shown.error = "the operation queue is full: nothing of this message was kept, push it again later"
         return shown
     if outcome.deferral is not None:
         shown.queue_plain, shown.partition = message.queue, message.partition
