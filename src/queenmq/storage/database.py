@@ -25,6 +25,8 @@ OLDEST_POSTGRES = 14
 _CONNECTION_LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # A session that was ended while it was idle leaves the driver in a state that it calls impossible.
+    asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -32,7 +34,15 @@ _CONNECTION_LOST = (
     OSError,
     TimeoutError,
 )
-_AWAY = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
 _TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 
 
@@ -86,7 +96,7 @@ async def _leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
 async def _answers(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
     try:
         return bool(await connection.fetchval("SELECT true"))
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    except (asyncpg.PostgresError, *_CONNECTION_LOST):
         return False
 
 
@@ -176,7 +186,7 @@ class Database:
             fresh = await asyncpg.connect(
                 self._url, timeout=self._settings.db_connection_timeout_ms / 1000, ssl=_tls(self._settings)
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+        except (asyncpg.PostgresError, *_CONNECTION_LOST):
             return False
         if self._pool is None:
             fresh.terminate()
@@ -236,6 +246,9 @@ class Database:
             self.in_use += 1
             try:
                 yield connection
+            except asyncpg.InternalClientError:
+                connection.terminate()
+                raise
             finally:
                 self.in_use -= 1
                 await pool.release(connection)
