@@ -370,10 +370,13 @@ class Settings:
         _share,
     )
     push_wait_threshold_ms: int = setting(
-        "QUEEN_PUSH_WAIT_THRESHOLD_MS", 500, "Wait before a call beyond which pushes are queued, in ms.", _positive
+        "QUEEN_PUSH_WAIT_THRESHOLD_MS", 1000, "Wait before a call beyond which pushes are queued, in ms.", _positive
     )
     push_loop_threshold_ms: int = setting(
-        "QUEEN_PUSH_LOOP_THRESHOLD_MS", 500, "Delay of the event loop beyond which pushes are queued, in ms.", _positive
+        "QUEEN_PUSH_LOOP_THRESHOLD_MS",
+        1000,
+        "Delay of the event loop beyond which pushes are queued, in ms.",
+        _positive,
     )
     push_queue_depth: int = setting(
         "QUEEN_PUSH_QUEUE_DEPTH", 10_000, "Most operations in the operation queue; then pushes get 429.", _positive

@@ -11,6 +11,7 @@ from queenmq.overload.load_manager import Choice, Decision, Load, Thresholds, de
 from queenmq.storage.database import Database
 
 _EXECUTE = Decision(Choice.EXECUTE)
+_AVERAGE_WEIGHT = 0.3
 
 
 class LoadWatch:
@@ -28,6 +29,7 @@ class LoadWatch:
         )
         self._lanes: tuple[Lane[Any, Any], ...] = ()
         self.load = Load()
+        self._slow = False
         self.decisions = dict.fromkeys(Choice, 0)
 
     def watch(self, *lanes: Lane[Any, Any]) -> None:
@@ -42,6 +44,10 @@ class LoadWatch:
         if not self._checked:
             return _EXECUTE
         direct, queued = self._lanes
+        if not (direct.pending or self._database.waiting or self._slow):
+            # Nothing waits for anything: the rest of the question need not be asked.
+            self.decisions[Choice.EXECUTE] += 1
+            return _EXECUTE
         decision = decide(self.measured(direct), self._limits)
         # When even queueing waits too long, nothing more can be taken.
         if decision.choice is Choice.QUEUE and queued.wait_s(asyncio.get_running_loop().time()) > self._limits.wait_s:
@@ -63,7 +69,9 @@ class LoadWatch:
             self.load.drain_rate = drain_rate
 
     def tell_loop_delay(self, delay_s: float) -> None:
-        self.load.loop_delay_s = delay_s
+        """Averaged: one slow turn is no overload."""
+        self.load.loop_delay_s += (delay_s - self.load.loop_delay_s) * _AVERAGE_WEIGHT
+        self._slow = self.load.loop_delay_s > self._limits.loop_delay_s
 
     def estimated_wait_s(self, position: int) -> float | None:
         return estimated_wait_s(position, self.load.drain_rate)

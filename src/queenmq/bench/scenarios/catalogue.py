@@ -11,6 +11,7 @@ from queenmq.bench.options import Options
 from queenmq.bench.scenarios.age import Age
 from queenmq.bench.scenarios.both import Both
 from queenmq.bench.scenarios.cluster import ClusterCalls, ClusterWakeup
+from queenmq.bench.scenarios.load_check import LoadCheck
 from queenmq.bench.scenarios.parked import Parked
 from queenmq.bench.scenarios.pop import Pop
 from queenmq.bench.scenarios.push import Push
@@ -38,6 +39,7 @@ def scenarios(options: Options) -> list[Scenario]:
         Wakeup("wakeup"),
         ClusterWakeup("cluster-wakeup"),
         ClusterCalls("cluster-calls"),
+        LoadCheck("load-check"),
         Parked("parked"),
         Parked("parked-partitions", own_partition=True),
         Age("age"),
