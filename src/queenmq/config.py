@@ -372,6 +372,15 @@ class Settings:
     push_wait_threshold_ms: int = setting(
         "QUEEN_PUSH_WAIT_THRESHOLD_MS", 1000, "Wait before a call beyond which pushes are queued, in ms.", _positive
     )
+    push_standing_wait_ms: int = setting(
+        "QUEEN_PUSH_STANDING_WAIT_MS",
+        100,
+        "Wait that is no burst if it lasts: then pushes are queued, too, in ms.",
+        _positive,
+    )
+    push_standing_after_ms: int = setting(
+        "QUEEN_PUSH_STANDING_AFTER_MS", 500, "How long it must last without a break, in ms.", _positive
+    )
     push_loop_threshold_ms: int = setting(
         "QUEEN_PUSH_LOOP_THRESHOLD_MS",
         1000,
@@ -388,7 +397,7 @@ class Settings:
         "QUEEN_OPERATION_PARTITIONS", 50, "Most partitions whose operations are run together.", _positive
     )
     operation_run: int = setting(
-        "QUEEN_OPERATION_RUN", 100, "Most operations of one partition that are run together.", _positive
+        "QUEEN_OPERATION_RUN", 20, "Most operations of one partition that are run together.", _positive
     )
     operation_keep_s: int = setting(
         "QUEEN_OPERATION_KEEP_S", 3600, "How long completed operations and their results are kept, in s.", _positive

@@ -8,6 +8,7 @@ from typing import Any
 from queenmq.config import Settings
 from queenmq.engine.sidecar import Lane
 from queenmq.overload.load_manager import Choice, Decision, Load, Thresholds, decide, estimated_wait_s, retry_after_s
+from queenmq.overload.standing_queue import StandingQueue
 from queenmq.storage.database import Database
 
 _EXECUTE = Decision(Choice.EXECUTE)
@@ -27,6 +28,9 @@ class LoadWatch:
             loop_delay_s=settings.push_loop_threshold_ms / 1000,
             queue_depth=settings.push_queue_depth,
         )
+        standing = settings.push_standing_wait_ms / 1000, settings.push_standing_after_ms / 1000
+        self._standing = StandingQueue(*standing)
+        self._standing_queued = StandingQueue(*standing)
         self._lanes: tuple[Lane[Any, Any], ...] = ()
         self.load = Load()
         self._slow = False
@@ -46,20 +50,28 @@ class LoadWatch:
         direct, queued = self._lanes
         if not (direct.pending or self._database.waiting or self._slow):
             # Nothing waits for anything: the rest of the question need not be asked.
+            self._standing.stands(0.0, 0.0)
             self.decisions[Choice.EXECUTE] += 1
             return _EXECUTE
         decision = decide(self.measured(direct), self._limits)
         # When even queueing waits too long, nothing more can be taken.
-        if decision.choice is Choice.QUEUE and queued.wait_s(asyncio.get_running_loop().time()) > self._limits.wait_s:
+        if decision.choice is Choice.QUEUE and self._is_stuck(queued):
             decision = Decision(Choice.REJECT, "system_busy", self.retry_after_s())
         self.decisions[decision.choice] += 1
         return decision
+
+    def _is_stuck(self, lane: Lane[Any, Any]) -> bool:
+        now = asyncio.get_running_loop().time()
+        wait_s = lane.wait_s(now)
+        return self._standing_queued.stands(now, wait_s) or wait_s > self._limits.wait_s
 
     def measured(self, lane: Lane[Any, Any] | None = None) -> Load:
         load = self.load
         load.pool_waiting = self._database.waiting
         load.pool_used = self._database.in_use / self._pool_size
-        load.wait_s = (lane or self._lanes[0]).wait_s(asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        load.wait_s = (lane or self._lanes[0]).wait_s(now)
+        load.stands = self._standing.stands(now, load.wait_s)
         return load
 
     def tell(self, *, queue_depth: int | None = None, drain_rate: float | None = None) -> None:

@@ -1,0 +1,24 @@
+"""Tells a burst from a queue that stands. No I/O: the time and the wait are handed in.
+
+A burst makes requests wait, too, but is worked off. When the wait has not been short even once for a while, more
+comes than goes, and holding requests back only makes all of them slow (the idea of CoDel, RFC 8289).
+"""
+
+from __future__ import annotations
+
+
+class StandingQueue:
+    def __init__(self, target_s: float, after_s: float) -> None:
+        """It stands when the wait was above `target_s` for `after_s` without a break."""
+        self._target_s = target_s
+        self._after_s = after_s
+        self._above_since: float | None = None
+
+    def stands(self, now: float, wait_s: float) -> bool:
+        if wait_s <= self._target_s:
+            self._above_since = None
+            return False
+        if self._above_since is None:
+            # It has been above the target at least since the wait began to exceed it.
+            self._above_since = now
+        return now - self._above_since >= self._after_s
