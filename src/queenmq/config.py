@@ -408,7 +408,8 @@ class Settings:
     file_buffer_dir: Path | None = setting(
         "FILE_BUFFER_DIR",
         None,
-        "Folder of the journal, which takes pushes while the database is away. Default: `journal` in the data folder.",
+        "Folder of the journal, which takes pushes while the database is away. "
+        "Default: in `journal` in the data folder, one for each database.",
         _path,
     )
     file_buffer_flush_ms: int = setting(

@@ -1,6 +1,6 @@
 """Three times the capacity: what is accepted arrives once and in order, memory is bounded, and it is over soon after.
 
-The database is made slow, a few milliseconds for each message, so that a test can be three times as fast.
+The database is made slow, ten milliseconds more for each call, so that a test can be three times as fast.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ SLOW = {
     "QUEEN_PUSH_MAX_CONCURRENT": "1",
     "QUEEN_PUSH_QUEUE_DEPTH": "500",
     "QUEEN_PUSH_STANDING_WAIT_MS": "20",
-    "QUEEN_PUSH_STANDING_AFTER_MS": "100",
-    "QUEEN_OPERATION_PARTITIONS": "2",
-    "QUEEN_OPERATION_RUN": "5",
+    "QUEEN_PUSH_STANDING_AFTER_MS": "30",
 }
-SLOW_ROWS = """
-    CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.003); RETURN NEW; END';
-    CREATE TRIGGER slow BEFORE INSERT ON queen.messages FOR EACH ROW EXECUTE FUNCTION public.slow();
+SLOW_CALLS = """
+    CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END';
+    CREATE TRIGGER slow BEFORE INSERT ON queen.messages FOR EACH STATEMENT EXECUTE FUNCTION public.slow();
 """
 BACK_WITHIN_S = 10.0
 MOST_GROWTH_MB = 100
@@ -102,7 +100,7 @@ async def test_three_times_the_capacity(tmp_path: Path) -> None:
     await queen.start()
     flood = Flood(queen.url)
     sql = await asyncpg.connect(queen.database_url())
-    await sql.execute(SLOW_ROWS)
+    await sql.execute(SLOW_CALLS)
     await sql.close()
     try:
         await flood.run(1.0, lanes=4, pause_s=0.0)
@@ -122,7 +120,7 @@ async def test_three_times_the_capacity(tmp_path: Path) -> None:
                 while (await flood.push(f"lane-{lane}")) != 201:
                     await asyncio.sleep(0.05)
         back_s = time.monotonic() - started
-        codes = {code: len(values) for code, values in flood.latencies.items()}
+        codes = {code: (len(values), round(p99_ms(values))) for code, values in flood.latencies.items()}
         print(  # noqa: T201
             f"capacity {capacity:.0f}/s p99 {normal:.0f} ms; offered {offered:.0f}/s: {codes}, admitted p99 "
             f"{p99_ms(admitted):.0f} ms, grown {grown_mb:.0f} MB, back after {back_s:.1f} s, {health}"
@@ -131,7 +129,7 @@ async def test_three_times_the_capacity(tmp_path: Path) -> None:
         for lane, numbers in flood.accepted.items():
             assert delivered[lane] == numbers, f"{lane}: lost, doubled or out of order"
         assert grown_mb < MOST_GROWTH_MB
-        assert codes.get(202, 0) > 0, "nothing was queued: the load was no overload"
+        assert 202 in codes, "nothing was queued: the load was no overload"
     finally:
         await flood.http.aclose()
         for connection in flood.connections.values():

@@ -28,6 +28,8 @@ Mode = Literal["auto", "queue"]
 # A push may be repeated safely (same ids), so a short outage is waited out; the longer, if there is no journal.
 _REPEAT_FOR_S = 10.0
 _REPEAT_BEFORE_JOURNAL_S = 1.0
+# Queueing pays only if it merges more than the lane that is too slow.
+_MOST_QUEUED_TOGETHER = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ class Pusher:
         self.queue_lane: Lane[list[Message], list[Outcome]] = Lane(
             "queue",
             self._queue,
-            replace(policy, max_concurrent=1),
+            replace(policy, max_concurrent=1, max_requests=max(policy.max_requests, _MOST_QUEUED_TOGETHER)),
             repeat_for_s=_REPEAT_FOR_S if buffer is None else _REPEAT_BEFORE_JOURNAL_S,
         )
         load.watch(self.lane, self.queue_lane)
