@@ -15,10 +15,11 @@ from pathlib import Path
 
 import asyncpg
 import httpx
+import pytest
 from harness import Load, Queen, audit, drain, producing, replayed
 
 LONG = os.environ.get("QUEEN_LONG") == "1"
-PAUSE_S = 20.0 if LONG else 5.0
+PAUSE_S = 20.0 if LONG else 3.0
 BEFORE = 150
 BACK_WITHIN_S = 10.0
 
@@ -76,6 +77,7 @@ async def test_postgres_hangs(tmp_path: Path) -> None:
     assert load.deferred > 0, "pushes went to the journal meanwhile"
 
 
+@pytest.mark.skipif(not LONG, reason="QUEEN_LONG=1; test_kill has the harsher form")
 async def test_postgres_is_restarted(tmp_path: Path) -> None:
     async def harm(queen: Queen) -> None:
         queen.restart_postgres()
@@ -84,6 +86,7 @@ async def test_postgres_is_restarted(tmp_path: Path) -> None:
     await suffer(tmp_path, harm)
 
 
+@pytest.mark.skipif(not LONG, reason="QUEEN_LONG=1; the integration tests cut them through a relay")
 async def test_connections_are_cut(tmp_path: Path) -> None:
     async def harm(queen: Queen) -> None:
         sql = await asyncpg.connect(queen.database_url())
@@ -114,7 +117,7 @@ async def test_the_worker_of_the_operation_queue_is_killed_in_the_middle(tmp_pat
     limits = {"QUEEN_PUSH_LOOP_THRESHOLD_MS": "1", "QUEEN_PUSH_WAIT_THRESHOLD_MS": "1"}
     async with serving(tmp_path, **limits) as queen:
         async with producing(queen.url) as load:
-            for _ in range(2):
+            for _ in range(5 if LONG else 1):
                 await load.more(2 * BEFORE)
                 await queen.kill()
                 await queen.start()

@@ -217,7 +217,7 @@ class Pusher:
             raise Overloaded("the server is overloaded and the operation queue is full", decision.retry_after_s)
         lane = self.queue_lane if decision.choice is Choice.QUEUE else self.lane
         outcomes = await lane.submit(messages, messages[0].queue, len(messages))
-        if all(outcome.status == "rejected" for outcome in outcomes):
+        if outcomes[0].status == "rejected" and all(outcome.status == "rejected" for outcome in outcomes):
             raise Overloaded("the operation queue is full", self._load.retry_after_s())
         return outcomes
 

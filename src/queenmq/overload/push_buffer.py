@@ -8,6 +8,7 @@ With a key every record is encrypted as a whole, whatever its queues demand: dur
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from queenmq.core.message import Message
-from queenmq.errors import StartupError
+from queenmq.errors import Overloaded, StartupError
 from queenmq.ids import uuid7_text
 from queenmq.overload.journal import Journal, JournalBounds, Place
 from queenmq.overload.journal_folder import take_all
+
+log = logging.getLogger(__name__)
 
 Partition = tuple[str, str]
 
@@ -211,18 +214,22 @@ class PushBuffer:
         self._hold(Held(entry.operation_id, place.sequence, len(messages), _partitions(messages), place))
 
     async def _take_over(self, other: Journal) -> None:
-        """Copy the records into the own journal, then forget them there."""
-        for place in other.recovered:
-            body = await other.read(place)
-            if body is None:
-                await other.set_aside(place, body, "it is damaged")
-                continue
-            _, written = self.journal.append(body)
-            copy = await written
-            if copy is not None:
-                await self._recover(self.journal, copy)
-            await other.finish([place])
-        await other.close()
+        """Copy the records into the own journal, then forget them there. What does not fit stays for a later start."""
+        try:
+            for place in other.recovered:
+                body = await other.read(place)
+                if body is None:
+                    await other.set_aside(place, body, "it is damaged")
+                    continue
+                _, written = self.journal.append(body)
+                copy = await written
+                if copy is not None:
+                    await self._recover(self.journal, copy)
+                await other.finish([place])
+        except Overloaded as full:
+            log.error("pushes that another process has left stay in its journal: %s", full)
+        finally:
+            await other.close()
 
     # The record as bytes
 
