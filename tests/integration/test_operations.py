@@ -14,6 +14,9 @@ import pytest
 
 from integration.queen import Queen, data, until
 from queenmq.config import Settings
+from queenmq.core.message import Message
+from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.push import PushCall
 from queenmq.overload.load_manager import Choice, Decision
 from queenmq.server import Server
 from queenmq.storage.statements import statement
@@ -194,8 +197,10 @@ async def test_a_transaction_never_passes_an_operation(
 # Claims
 
 
-async def claim(sql: asyncpg.Connection, worker: str = "w", partitions: int = 10, run: int = 1) -> list[asyncpg.Record]:
-    return await sql.fetch(statement("claim_operations"), worker, str(uuid4()), partitions, run)
+async def claim(
+    sql: asyncpg.Connection, worker: str = "w", partitions: int = 10, run: int = 1, most: int = 10**6
+) -> list[asyncpg.Record]:
+    return await sql.fetch(statement("claim_operations"), worker, str(uuid4()), partitions, run, most)
 
 
 async def test_nothing_is_claimable_while_an_older_one_of_its_partition_is_unfinished(
@@ -281,6 +286,21 @@ async def test_priority_comes_first_and_then_age(
     await sql.execute("UPDATE queen.operation_queue SET priority = 1 WHERE id = $1", urgent["operationId"])
     [row] = await claim(sql, partitions=1)
     assert str(row["id"]) == urgent["operationId"]
+
+
+async def test_a_claim_is_bounded_in_bytes_and_has_at_least_one(
+    server: Server, http: httpx.AsyncClient, queen: Queen, busy: Any, sql: asyncpg.Connection
+) -> None:
+    busy(True)
+    for number in range(3):
+        await queued(http, item(number, payload="x" * 1000))
+    await queued(http, item(9, "other"))
+    assert len(await claim(sql, run=10, most=1)) == 1
+    await sql.execute(statement("release_operations"), "w")
+    claimed = await claim(sql, run=10, most=2000)
+    assert [row["partition_name"] for row in claimed] == ["p", "p"]
+    await sql.execute(statement("release_operations"), "w")
+    assert len(await claim(sql, run=10)) == 4
 
 
 # Bounds
@@ -369,3 +389,14 @@ class TestWithItsWorker:
 async def nothing_is_left_claimed(server: Server) -> AsyncIterator[None]:
     yield
     await server.engine.operations.release()
+
+
+async def test_a_caller_who_knows_nothing_of_operations_is_refused_and_not_queued(
+    server: Server, http: httpx.AsyncClient, queen: Queen, busy: Any, sql: asyncpg.Connection
+) -> None:
+    busy(True)
+    await queued(http, item(1))
+    call = PushCall.merge([Message("q", "p", b"2", str(uuid4()), "2")])
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await sql.fetchrow(statement("push"), *call.arguments(PayloadEncryption(None, lambda _: False)))
+    assert await sql.fetchval("SELECT count(*) FROM queen.operation_queue") == 1

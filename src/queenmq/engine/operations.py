@@ -20,6 +20,7 @@ from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
 _encode = msgspec.json.Encoder().encode
+_MOST_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,9 @@ class Operations:
         They run in one transaction. If that fails for their content, each runs alone, and only the guilty fail.
         """
         claim = uuid7_text()
-        rows = await self._database.fetch(statement("claim_operations"), self._worker, claim, partitions, length)
+        rows = await self._database.fetch(
+            statement("claim_operations"), self._worker, claim, partitions, length, _MOST_BYTES
+        )
         if not rows:
             return 0
         try:

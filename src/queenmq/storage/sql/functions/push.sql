@@ -8,7 +8,7 @@
 -- A target with unfinished operations is never written past them. What becomes of its messages is p_mode:
 --   auto    they are queued as further operations, one for each request (p_request, parallel to the messages);
 --   queue   the same, and so are those of all other targets;
---   refuse  lock_not_available: the caller may try again;
+--   refuse  lock_not_available: the caller may try again. For callers that cannot wait for an operation;
 --   now     they are written: only for the operations themselves, in their order.
 -- Queued operations are returned as (target, request, id) and with how many were open before them; if that is p_limit or
 -- more, nothing is queued and the targets are returned in overflow.
@@ -19,7 +19,7 @@ CREATE OR REPLACE FUNCTION queen.push(
     p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_transaction text[], p_trace uuid[],
     p_payload bytea[], p_encrypted boolean[], p_producer text[],
-    p_mode text DEFAULT 'auto', p_request integer[] DEFAULT NULL, p_limit integer DEFAULT NULL,
+    p_mode text DEFAULT 'refuse', p_request integer[] DEFAULT NULL, p_limit integer DEFAULT NULL,
     OUT partition_ids uuid[], OUT duplicate_index integer[], OUT duplicate_id uuid[], OUT refused integer[],
     OUT queued_target integer[], OUT queued_request integer[], OUT queued_id uuid[], OUT queued_before bigint,
     OUT overflow integer[])

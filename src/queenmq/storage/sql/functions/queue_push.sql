@@ -17,7 +17,8 @@ BEGIN
         SELECT t.target, coalesce(t.request, 1) AS request, min(t.i) AS i, queen.uuid7() AS id,
                array_agg(t.id ORDER BY t.i) AS message_ids, array_agg(t.transaction_id ORDER BY t.i) AS transaction_ids,
                array_agg(t.trace_id ORDER BY t.i) AS trace_ids, array_agg(t.payload ORDER BY t.i) AS payloads,
-               array_agg(t.is_encrypted ORDER BY t.i) AS encrypted, array_agg(t.producer_sub ORDER BY t.i) AS producers
+               array_agg(t.is_encrypted ORDER BY t.i) AS encrypted, array_agg(t.producer_sub ORDER BY t.i) AS producers,
+               sum(length(t.payload) + 100) AS size_bytes
         FROM unnest(p_target, p_request, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer) WITH ORDINALITY
              AS t (target, request, id, transaction_id, trace_id, payload, is_encrypted, producer_sub, i)
         WHERE t.target = ANY (p_behind)
@@ -25,9 +26,9 @@ BEGIN
     ), inserted AS (
         INSERT INTO queen.operation_queue
             (id, kind, queue_name, partition_name, partition_id,
-             message_ids, transaction_ids, trace_ids, payloads, encrypted, producers)
+             message_ids, transaction_ids, trace_ids, payloads, encrypted, producers, size_bytes)
         SELECT m.id, 'push', p_queues[m.target], p_partitions[m.target], p_partition_ids[m.target],
-               m.message_ids, m.transaction_ids, m.trace_ids, m.payloads, m.encrypted, m.producers
+               m.message_ids, m.transaction_ids, m.trace_ids, m.payloads, m.encrypted, m.producers, m.size_bytes
         FROM made m ORDER BY m.target, m.i
     )
     SELECT array_agg(m.target), array_agg(m.request), array_agg(m.id) INTO targets, requests, ids FROM made m;

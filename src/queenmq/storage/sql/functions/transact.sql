@@ -16,7 +16,7 @@ DECLARE
 BEGIN
     IF cardinality(p_target) > 0 THEN
         v_push := queen.push(p_queues, p_partitions, p_known, p_target, p_rank, p_id, p_push_transaction, p_trace, p_payload,
-                             p_encrypted, p_producer, 'refuse');
+                             p_encrypted, p_producer);
         partition_ids := v_push.partition_ids;
         IF v_push.duplicate_index IS NOT NULL THEN
             RAISE SQLSTATE 'QN001' USING MESSAGE = format(

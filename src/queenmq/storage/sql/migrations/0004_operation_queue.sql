@@ -18,6 +18,7 @@ CREATE TABLE queen.operation_queue (
     payloads          bytea[],
     encrypted         boolean[],
     producers         text[],
+    size_bytes        bigint NOT NULL DEFAULT 0,       -- about what it takes in memory to run it
     worker            text COLLATE "C",
     claim             uuid,                            -- who runs it now: a run without the live claim changes nothing
     claimed_at        timestamptz,
