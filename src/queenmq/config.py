@@ -374,12 +374,12 @@ class Settings:
     )
     push_standing_wait_ms: int = setting(
         "QUEEN_PUSH_STANDING_WAIT_MS",
-        100,
+        250,
         "Wait that is no burst if it lasts: then pushes are queued, too, in ms.",
         _positive,
     )
     push_standing_after_ms: int = setting(
-        "QUEEN_PUSH_STANDING_AFTER_MS", 500, "How long it must last without a break, in ms.", _positive
+        "QUEEN_PUSH_STANDING_AFTER_MS", 1000, "How long it must last without a break, in ms.", _positive
     )
     push_loop_threshold_ms: int = setting(
         "QUEEN_PUSH_LOOP_THRESHOLD_MS",

@@ -31,6 +31,7 @@ class LoadWatch:
         standing = settings.push_standing_wait_ms / 1000, settings.push_standing_after_ms / 1000
         self._standing = StandingQueue(*standing)
         self._standing_queued = StandingQueue(*standing)
+        self._standing_pool = StandingQueue(0.0, settings.push_standing_after_ms / 1000)
         self._lanes: tuple[Lane[Any, Any], ...] = ()
         self.load = Load()
         self._slow = False
@@ -51,6 +52,7 @@ class LoadWatch:
         if not (direct.pending or self._database.waiting or self._slow):
             # Nothing waits for anything: the rest of the question need not be asked.
             self._standing.stands(0.0, 0.0)
+            self._standing_pool.stands(0.0, 0.0)
             self.decisions[Choice.EXECUTE] += 1
             return _EXECUTE
         decision = decide(self.measured(direct), self._limits)
@@ -70,6 +72,7 @@ class LoadWatch:
         load.pool_waiting = self._database.waiting
         load.pool_used = self._database.in_use / self._pool_size
         now = asyncio.get_running_loop().time()
+        load.pool_stands = self._standing_pool.stands(now, load.pool_waiting)
         load.wait_s = (lane or self._lanes[0]).wait_s(now)
         load.stands = self._standing.stands(now, load.wait_s)
         return load

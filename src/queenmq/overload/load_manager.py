@@ -36,6 +36,7 @@ class Load:
 
     pool_used: float = 0.0  # share of the connections that are in use
     pool_waiting: int = 0  # calls that wait for one
+    pool_stands: bool = False  # whether that is no burst
     wait_s: float = 0.0  # that requests of the kind wait for their call
     stands: bool = False  # whether that wait is no burst
     loop_delay_s: float = 0.0
@@ -65,7 +66,7 @@ def decide(load: Load, limits: Thresholds) -> Decision:
 def _overload(load: Load, limits: Thresholds) -> str | None:
     if load.wait_s > limits.wait_s or load.stands:
         return "system_busy"
-    if load.pool_waiting and load.pool_used > limits.pool_used:
+    if load.pool_stands and load.pool_used > limits.pool_used:
         return "pool_exhausted"
     if load.loop_delay_s > limits.loop_delay_s:
         return "server_busy"

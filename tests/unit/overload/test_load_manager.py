@@ -15,15 +15,16 @@ def test_an_idle_server_executes() -> None:
     assert decide(Load(), LIMITS).choice is Choice.EXECUTE
 
 
-def test_a_full_pool_alone_is_no_overload_as_long_as_nobody_waits_for_it() -> None:
+def test_a_full_pool_alone_is_no_overload_as_long_as_nobody_waits_for_it_for_long() -> None:
     assert decide(Load(pool_used=1.0), LIMITS).choice is Choice.EXECUTE
-    assert decide(Load(pool_used=1.0, pool_waiting=1), LIMITS).reason == "pool_exhausted"
-    assert decide(Load(pool_used=0.7, pool_waiting=1), LIMITS).choice is Choice.EXECUTE
+    assert decide(Load(pool_used=1.0, pool_waiting=1), LIMITS).choice is Choice.EXECUTE
+    assert decide(Load(pool_used=1.0, pool_waiting=1, pool_stands=True), LIMITS).reason == "pool_exhausted"
+    assert decide(Load(pool_used=0.7, pool_waiting=1, pool_stands=True), LIMITS).choice is Choice.EXECUTE
 
 
 @pytest.mark.parametrize(
     "load",
-    [Load(wait_s=0.6), Load(loop_delay_s=0.6), Load(pool_used=0.8, pool_waiting=3)],
+    [Load(wait_s=0.6), Load(loop_delay_s=0.6), Load(pool_used=0.8, pool_waiting=3, pool_stands=True)],
     ids=["wait", "loop", "pool"],
 )
 def test_each_measure_queues_and_a_full_queue_refuses(load: Load) -> None:
