@@ -46,7 +46,7 @@ class Server:
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
         self._services: list[Service] = [DatabaseWatch(self.database, settings, self._come_up), self._shared_state]
         self._services.append(LoadMonitor(self.database, self.engine.load, settings))
-        self._services.append(OperationWorker(self.database, self.engine.operations, settings))
+        self._services.append(OperationWorker(self.database, self.engine.operations, self.engine.load, settings))
         if self.engine.buffer is not None:
             self._services.append(JournalReplay(self.database, self.engine, self.engine.buffer, settings))
         if siblings is None or siblings.index == 0:

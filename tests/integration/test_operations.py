@@ -376,10 +376,10 @@ class TestWithItsWorker:
 
         await until(completed)
         assert data(await queen.wait("q", "p")) == [1]
+        await until(lambda: server.engine.load.load.drain_rate > 0)
         stats = (await http.get("/api/v1/operations/stats")).json()
         [totals] = stats["stats"]
         assert (totals["operationType"], totals["status"], totals["count"]) == ("push", "completed", 1)
-        await until(lambda: server.engine.load.load.drain_rate > 0)
         assert server.engine.load.estimated_wait_s(10) == pytest.approx(100)
         assert stats["systemHealth"]["queueDepth"] == 0
         assert stats["journal"] is None

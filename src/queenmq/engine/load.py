@@ -83,6 +83,15 @@ class LoadWatch:
         if drain_rate is not None:
             self.load.drain_rate = drain_rate
 
+    def tell_queued(self, depth: int) -> None:
+        """Operations were made just now, so many are open."""
+        self.load.queue_depth = max(self.load.queue_depth, depth)
+
+    @property
+    def may_have_operations(self) -> bool:
+        """False only if the last look found none; without looks, nobody knows."""
+        return not self._checked or self.load.queue_depth > 0
+
     def tell_loop_delay(self, delay_s: float) -> None:
         """Averaged: one slow turn is no overload."""
         self.load.loop_delay_s += (delay_s - self.load.loop_delay_s) * _AVERAGE_WEIGHT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from queenmq.config import Settings
+from queenmq.engine.load import LoadWatch
 from queenmq.engine.operations import Operations
 from queenmq.errors import DatabaseUnavailable
 from queenmq.services.service import Service
@@ -17,10 +18,11 @@ _CLEAN_STEP = 1000
 class OperationWorker(Service):
     name = "operation worker"
 
-    def __init__(self, database: Database, operations: Operations, settings: Settings) -> None:
+    def __init__(self, database: Database, operations: Operations, load: LoadWatch, settings: Settings) -> None:
         super().__init__(settings.operation_interval_ms)
         self._database = database
         self._operations = operations
+        self._load = load
         self._settings = settings
         self._interrupted = True  # by the end of an earlier process of the same name, perhaps
         self._clean_due = 0.0
@@ -35,6 +37,8 @@ class OperationWorker(Service):
             self._interrupted = True
 
     async def _drain(self) -> None:
+        if not (self._interrupted or self._load.may_have_operations):
+            return
         if self._interrupted:
             await self._operations.release()
             self._interrupted = False
