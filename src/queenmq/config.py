@@ -431,6 +431,88 @@ class Settings:
         "With more groups, all groups of a queue share a server.",
         _positive,
     )
+    database_ping_ms: int = setting(
+        "QUEEN_DATABASE_PING_MS", 500, "Pause between two looks whether the database answers, in ms.", _positive
+    )
+    outage_after_ms: int = setting(
+        "QUEEN_OUTAGE_AFTER_MS",
+        3000,
+        "A database that answers nothing for so long counts as away, and its connections are given up, in ms.",
+        _positive,
+    )
+    load_check: bool = setting(
+        "QUEEN_LOAD_CHECK", True, "`false` never queues or refuses a push for load; for comparison.", _flag
+    )
+    push_pool_threshold: float = setting(
+        "QUEEN_PUSH_POOL_THRESHOLD",
+        0.7,
+        "Share of the connections in use beyond which pushes are queued, if calls wait for one.",
+        _share,
+    )
+    push_wait_threshold_ms: int = setting(
+        "QUEEN_PUSH_WAIT_THRESHOLD_MS", 1000, "Wait before a call beyond which pushes are queued, in ms.", _positive
+    )
+    push_standing_wait_ms: int = setting(
+        "QUEEN_PUSH_STANDING_WAIT_MS",
+        250,
+        "Wait that is no burst if it lasts: then pushes are queued, too, in ms.",
+        _positive,
+    )
+    push_standing_after_ms: int = setting(
+        "QUEEN_PUSH_STANDING_AFTER_MS", 1000, "How long it must last without a break, in ms.", _positive
+    )
+    push_loop_threshold_ms: int = setting(
+        "QUEEN_PUSH_LOOP_THRESHOLD_MS",
+        1000,
+        "Delay of the event loop beyond which pushes are queued, in ms.",
+        _positive,
+    )
+    push_queue_depth: int = setting(
+        "QUEEN_PUSH_QUEUE_DEPTH", 10_000, "Most operations in the operation queue; then pushes get 429.", _positive
+    )
+    operation_interval_ms: int = setting(
+        "QUEEN_OPERATION_INTERVAL_MS", 100, "Pause of the worker when the operation queue is empty, in ms.", _positive
+    )
+    operation_partitions: int = setting(
+        "QUEEN_OPERATION_PARTITIONS", 50, "Most partitions whose operations are run together.", _positive
+    )
+    operation_run: int = setting(
+        "QUEEN_OPERATION_RUN", 20, "Most operations of one partition that are run together.", _positive
+    )
+    operation_keep_s: int = setting(
+        "QUEEN_OPERATION_KEEP_S", 3600, "How long completed operations and their results are kept, in s.", _positive
+    )
+    operation_keep_failed_s: int = setting(
+        "QUEEN_OPERATION_KEEP_FAILED_S", 604_800, "The same for failed ones.", _positive
+    )
+    file_buffer_dir: Path | None = setting(
+        "FILE_BUFFER_DIR",
+        None,
+        "Folder of the journal, which takes pushes while the database is away. "
+        "Default: in `journal` in the data folder, one for each database.",
+        _path,
+    )
+    file_buffer_flush_ms: int = setting(
+        "FILE_BUFFER_FLUSH_MS", 100, "Pause between two tries to replay the journal, in ms.", _positive
+    )
+    file_buffer_max_batch: int = setting(
+        "FILE_BUFFER_MAX_BATCH", 100, "Most journalled pushes that are replayed in one call.", _positive
+    )
+    file_buffer_events_per_file: int = setting(
+        "FILE_BUFFER_EVENTS_PER_FILE", 10_000, "Most pushes in one file of the journal.", _positive
+    )
+    journal_max_bytes: int = setting(
+        "QUEEN_JOURNAL_MAX_BYTES", 1024**3, "Largest journal; beyond it pushes get 429.", _positive
+    )
+    journal_max_records: int = setting(
+        "QUEEN_JOURNAL_MAX_RECORDS", 200_000, "Most pushes in the journal; beyond it they get 429.", _positive
+    )
+    journal_wait_ms: int = setting(
+        "QUEEN_JOURNAL_WAIT_MS",
+        5000,
+        "Longest wait of a push behind journalled ones of its partition; then it is journalled, too, in ms.",
+        _positive,
+    )
 
     encryption_key: bytes | None = setting(
         "QUEEN_ENCRYPTION_KEY",

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+
 from queenmq.clock import Clock, SystemClock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
 from queenmq.engine.engine import Engine
+from queenmq.errors import DatabaseUnavailable
 from queenmq.http.app import App
 from queenmq.http.auth import Authenticator
 from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.front import HttpFront
 from queenmq.http.limits import Limits
+from queenmq.services.database_watch import DatabaseWatch
+from queenmq.services.journal_replay import JournalReplay
+from queenmq.services.load_monitor import LoadMonitor
+from queenmq.services.operation_worker import OperationWorker
 from queenmq.services.retention import Eviction, Retention
 from queenmq.services.sampler import Sampler
 from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
 from queenmq.services.statistics import StatisticsRefresh
 from queenmq.services.vacuum import Vacuum
-from queenmq.storage.database import Database
+from queenmq.storage.database import Database, DatabaseAway
 from queenmq.storage.migrations import migrate
 from queenmq.storage.statements import statement
+
+log = logging.getLogger(__name__)
 
 
 class Server:
@@ -47,10 +56,15 @@ class Server:
             self._peer_front = HttpFront(self._app.handle, Limits.of(settings), clock)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
         self._services: list[Service] = [
+            DatabaseWatch(self.database, settings, self._come_up),
             self._shared_state,
+            LoadMonitor(self.database, self.engine.load, settings),
+            OperationWorker(self.database, self.engine.operations, self.engine.load, settings),
             StatisticsRefresh(self.engine, settings),
             Sampler(self.database, self.engine, settings),
         ]
+        if self.engine.buffer is not None:
+            self._services.append(JournalReplay(self.database, self.engine, self.engine.buffer, settings))
         if siblings is None or siblings.index == 0:
             self._services += [
                 Retention(self.database, self.engine, settings),
@@ -68,17 +82,21 @@ class Server:
         return self.front.address
 
     async def start(self) -> None:
-        """Raises StartupError; whatever was started by then is stopped again."""
+        """Raises StartupError; whatever was started by then is stopped again. A database that is away is waited for."""
         try:
-            await self.database.open()
-            await migrate(self.database)
-            await self.node.open(await self.database.fetchval(statement("register_server"), self.node.server_id))
-            await self._shared_state.work()
+            if self.engine.buffer is not None:
+                await self.engine.buffer.open()
+            try:
+                await self._come_up()
+            except DatabaseAway as error:
+                log.error("%s; the server starts without it and goes on trying", error)
             await self.front.start(self._settings.host, self._settings.port, shared=self._shares_port)
-            self.node.announce(await self._reachable_at())
+            await self._announce()
         except BaseException:
             await self.node.close()
             await self.database.close()
+            if self.engine.buffer is not None:
+                await self.engine.buffer.close()
             raise
         for service in self._services:
             service.start()
@@ -87,8 +105,33 @@ class Server:
         """Where other servers reach this one and no other."""
         if self._peer_front is None:
             return self.front.address
-        await self._peer_front.start(self._settings.host, 0)
+        if not self._peer_front.is_listening:
+            await self._peer_front.start(self._settings.host, 0)
         return self._peer_front.address
+
+    async def _come_up(self) -> None:
+        """Use the database from now on, for the first time or again. Raises StartupError, and goes on without."""
+        try:
+            await self.database.open()
+            await self._first_contact()
+            await self._shared_state.work()
+        except DatabaseUnavailable as error:
+            self.database.abandon()
+            raise DatabaseAway(str(error)) from error
+        except BaseException:
+            self.database.abandon()
+            raise
+
+    async def _first_contact(self) -> None:
+        if self.node.is_open:
+            return
+        await migrate(self.database)
+        await self.node.open(await self.database.fetchval(statement("register_server"), self.node.server_id))
+        await self._announce()
+
+    async def _announce(self) -> None:
+        if self.node.is_open and self.front.is_listening:
+            self.node.announce(await self._reachable_at())
 
     async def stop(self) -> None:
         """Let running requests finish within the grace, then close everything."""

@@ -92,6 +92,11 @@ NEEDED_ROLE = {
     ("POST", "/streams/v1/queries"): "read-write",
     ("POST", "/streams/v1/state/get"): "read-only",
     ("POST", "/streams/v1/cycle"): "read-write",
+    ("GET", "/api/v1/operations/stats"): "read-only",
+    ("GET", "/api/v1/operations"): "read-only",
+    ("GET", "/api/v1/operations/{operationId}"): "read-only",
+    ("POST", "/api/v1/operations/{operationId}/retry"): "admin",
+    ("POST", "/api/v1/operations/{operationId}/cancel"): "admin",
     ("GET", "/health"): None,
     ("GET", "/metrics"): None,
     ("GET", "/metrics/prometheus"): None,
@@ -126,6 +131,7 @@ def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str
         "partitionId": ID,
         "transactionId": "t",
         "name": "n",
+        "operationId": ID,
     }
     path = pattern.format(**names)
     return http.request(method, path, headers=headers, **({"json": {}} if method == "POST" else {}))

@@ -304,7 +304,7 @@ def test_existing_database_is_named_without_its_password(data: Path) -> None:
         command.until_up()
         assert "db.example:5433/app" in command.stdout
         assert "hush" not in command.stdout + command.stderr
-        assert not data.exists()
+        assert not (data / "postgres").exists()
 
 
 def test_closed_pipe_on_stdout(data: Path) -> None:
@@ -379,11 +379,13 @@ def test_real_server_refuses_a_newer_schema(data: Path) -> None:
     assert nothing_runs_on(data)
 
 
-def test_real_server_without_its_existing_database(data: Path) -> None:
+def test_real_server_starts_without_its_existing_database(data: Path) -> None:
     url = f"postgresql://me:hush@127.0.0.1:{free_port()}/app"
-    sentence = refused(data, code=QUEEN, DATABASE_URL=url)
-    assert "cannot connect to PostgreSQL" in sentence
-    assert "hush" not in sentence
+    with queen(data, "serve", variables={"DATABASE_URL": url}) as command:
+        command.until_up()
+        assert command.end() == 0
+        assert "cannot connect to PostgreSQL" in command.stderr
+        assert "hush" not in command.stderr
 
 
 def test_two_real_servers_share_the_bundled_database(data: Path, tmp_path: Path) -> None:
@@ -397,3 +399,16 @@ def test_two_real_servers_share_the_bundled_database(data: Path, tmp_path: Path)
             assert isinstance(answer, dict)
             assert len(answer["messages"]) == 1
             assert url not in second.stdout + second.stderr
+
+
+def test_each_database_has_a_journal_of_its_own(data: Path) -> None:
+    """What was accepted for one must not be replayed into another."""
+    folders = []
+    for name in ("one", "other"):
+        url = f"postgresql://me:hush@127.0.0.1:{free_port()}/{name}"
+        with queen(data, "serve", variables={"DATABASE_URL": url}) as command:
+            command.until_up()
+            folders.append({folder.name for folder in (data / "journal").iterdir()})
+            assert command.end() == 0
+    assert len(folders[0]) == 1
+    assert len(folders[1]) == 2

@@ -56,7 +56,8 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
 @pytest.fixture
 async def servers(database_url: str) -> AsyncIterator[list[Server]]:
     """Two servers on one database."""
-    running = [Server(Settings(port=0, shutdown_grace_s=2, db_pool_size=8), database_url) for _ in range(2)]
+    settings = Settings(port=0, shutdown_grace_s=2, db_pool_size=8, load_check=False)
+    running = [Server(settings, database_url) for _ in range(2)]
     for server in running:
         await server.start()
     yield running

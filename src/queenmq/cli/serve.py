@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import hashlib
 import ipaddress
 import logging
 import os
@@ -17,6 +18,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,6 +50,29 @@ def run(given: argparse.Namespace) -> int:
     log_to_stderr(settings)
     run_until_signal(_serve(settings))
     return 0
+
+
+def with_journal(settings: Settings, url: str) -> Settings:
+    """The same with the folder of the journal, unless nobody named one and the default cannot be used.
+
+    By default each database has its own: what was accepted for one must never be replayed into another.
+    """
+    if settings.file_buffer_dir is not None:
+        return settings
+    parent = (settings.data_dir or default_data_dir()) / "journal"
+    place = "bundled" if settings.uses_bundled_database else hashlib.sha256(_without_password(url).encode()).hexdigest()
+    folder = parent / place[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        usable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        log.warning("%s cannot be written: pushes are refused while the database is away; set FILE_BUFFER_DIR", folder)
+        return settings
+    for other in sorted({file.parent.parent for file in parent.glob("*/*/*.journal")} - {folder}):
+        log.warning("%s has pushes that were accepted for another database and are not replayed into this one", other)
+    return replace(settings, file_buffer_dir=folder)
 
 
 def log_to_stderr(settings: Settings) -> None:
@@ -98,7 +123,7 @@ def _ignore_signals() -> None:
 async def _serve(settings: Settings) -> None:
     require_protection(settings)
     require_free_port(settings.host, settings.port)
-    async with _database(settings) as (url, place), _serving(settings, url) as address:
+    async with _database(settings) as (url, place), _serving(with_journal(settings, url), url) as address:
         _say(announcement(address, place, settings))
         await asyncio.get_running_loop().create_future()
 

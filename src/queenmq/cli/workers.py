@@ -17,6 +17,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -47,6 +48,7 @@ class Order(msgspec.Struct):
     host: str
     port: int
     log_level: str
+    journal: str | None
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -79,6 +81,7 @@ async def serving(settings: Settings, url: str) -> AsyncIterator[Address]:
                         host=settings.host,
                         port=settings.port,
                         log_level=settings.log_level,
+                        journal=None if settings.file_buffer_dir is None else str(settings.file_buffer_dir),
                     ),
                     settings.shutdown_grace_s + KILL_AFTER_S,
                 )
@@ -183,6 +186,7 @@ def main() -> int:
     settings = replace(
         settings,
         sync_secret=bytes.fromhex(order.secret),
+        file_buffer_dir=None if order.journal is None else Path(order.journal),
         # The setting counts for all workers together.
         db_pool_size=max(2, settings.db_pool_size // settings.workers),
     )

@@ -42,7 +42,7 @@ from queenmq.cluster.own_load import OwnLoad
 from queenmq.cluster.settings import ClusterSettings
 from queenmq.cluster.state import SharedState
 from queenmq.config import MAX_SERVER_ID_BYTES, Settings
-from queenmq.errors import StartupError
+from queenmq.errors import DatabaseUnavailable, StartupError
 
 log = logging.getLogger(__name__)
 
@@ -105,9 +105,14 @@ class Node:
 
     @property
     def state(self) -> SharedState:
+        """Raises DatabaseUnavailable before the first contact with the database, which gives the boot epoch."""
         if self._state is None:
-            raise RuntimeError("the node is not open")
+            raise DatabaseUnavailable
         return self._state
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is not None
 
     @property
     def now(self) -> float:

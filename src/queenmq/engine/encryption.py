@@ -5,7 +5,7 @@ Which queues do is only advice here: `queen.push` refuses a payload in clear for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from queenmq.core.encryption import decrypt, encrypt
 from queenmq.errors import UnavailableError
@@ -27,6 +27,11 @@ class PayloadEncryption:
     @property
     def available(self) -> bool:
         return self._key is not None
+
+    def require_key_for(self, queues: Iterable[str]) -> None:
+        """Raise NoEncryptionKey if one of them is known to demand what this server cannot do."""
+        if self._key is None and any(self._demanded(queue) for queue in queues):
+            raise NoEncryptionKey
 
     def seal(self, queue: str, payload: bytes) -> tuple[bytes, bool]:
         """The payload as it is to be stored, and whether that is encrypted."""

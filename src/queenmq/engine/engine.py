@@ -13,7 +13,9 @@ from queenmq.engine.activity import Activity
 from queenmq.engine.administration import Administration
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
+from queenmq.engine.load import LoadWatch
 from queenmq.engine.maintenance import Maintenance
+from queenmq.engine.operations import Operations
 from queenmq.engine.places import Places
 from queenmq.engine.pop import Popper
 from queenmq.engine.push import Pusher
@@ -25,6 +27,8 @@ from queenmq.engine.streams import Streams
 from queenmq.engine.transaction import Transactor
 from queenmq.engine.vitals import Vitals
 from queenmq.engine.wake_ups import by_queue
+from queenmq.overload.journal import JournalBounds
+from queenmq.overload.push_buffer import PushBuffer
 from queenmq.storage.database import Database
 
 
@@ -41,6 +45,9 @@ class Engine:
         self.queue_settings = QueueSettings(database, node, cached=cached)
         self.encryption = PayloadEncryption(settings.encryption_key, self.queue_settings.encrypted)
         self.maintenance = Maintenance(database, node)
+        self.load = LoadWatch(database, settings)
+        self.buffer = _buffer(settings)
+        behind_s = settings.journal_wait_ms / 1000
         places = Places(database, node, self.queue_settings, cached=cached)
         self.leases = Leases(database, _policy(settings, "renew_lease"), freed=self.readable)
         self.pusher = Pusher(
@@ -52,6 +59,9 @@ class Engine:
             _concurrency(settings),
             self.activity,
             pushed=self.readable,
+            load=self.load,
+            buffer=self.buffer,
+            wait_behind_s=behind_s,
         )
         self.popper = Popper(
             settings,
@@ -74,6 +84,8 @@ class Engine:
             self.activity,
             pushed=self.readable,
             freed=self.freed,
+            buffer=self.buffer,
+            wait_behind_s=behind_s,
         )
         self.streams = Streams(
             database,
@@ -83,6 +95,8 @@ class Engine:
             _policy(settings, "transaction"),
             self.activity,
             changed=self.readable,
+            buffer=self.buffer,
+            wait_behind_s=behind_s,
         )
         self.administration = Administration(
             database,
@@ -93,7 +107,10 @@ class Engine:
             self.activity,
             changed=self.readable,
         )
-        self.sidecar = Sidecar(self.pusher.lane, self.popper.lane, self.acker.lane, self.leases.lane)
+        self.operations = Operations(database, node.server_id, pushed=self.readable)
+        self.sidecar = Sidecar(
+            self.pusher.lane, self.pusher.queue_lane, self.popper.lane, self.acker.lane, self.leases.lane
+        )
         node.on_wake = self.popper.waiting.wake
         node.on_maintenance = self.popper.pause_changed
         node.requests = self.requests
@@ -132,6 +149,19 @@ class Engine:
         await self.statistics.close()
         await self.sidecar.close()
         await self.leases.close()
+        if self.buffer is not None:
+            await self.buffer.close()
+
+
+def _buffer(settings: Settings) -> PushBuffer | None:
+    if settings.file_buffer_dir is None:
+        return None
+    bounds = JournalBounds(
+        max_bytes=settings.journal_max_bytes,
+        max_records=settings.journal_max_records,
+        records_per_file=settings.file_buffer_events_per_file,
+    )
+    return PushBuffer(settings.file_buffer_dir, bounds, settings.encryption_key)
 
 
 def _policy(settings: Settings, operation: str) -> Policy:

@@ -14,6 +14,11 @@ class Maintenance:
         self._database = database
         self._node = node
 
+    @property
+    def is_known(self) -> bool:
+        """False until the database was reached for the first time."""
+        return self._node.is_open
+
     def is_on(self, switch: Switch) -> bool:
         return self._node.state.tiers.maintenance.is_on(switch)
 

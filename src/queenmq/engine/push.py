@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
+import asyncpg
+
+from queenmq.cluster.maintenance import Switch
+from queenmq.core.message import Message
 from queenmq.core.vegas import Vegas
 from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.load import LoadWatch
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.sidecar import Lane, Policy
 from queenmq.engine.wake_ups import Wake, by_queue
-from queenmq.errors import InternalError
-from queenmq.storage.database import Database, EncryptionRequired
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded
+from queenmq.overload.load_manager import Choice
+from queenmq.overload.push_buffer import PushBuffer
+from queenmq.storage.database import Database, EncryptionRequired, TryAgain
 from queenmq.storage.statements import statement
 
-Status = Literal["queued", "duplicate", "failed"]
-# A push may be repeated safely (same ids), so a short outage of the database is waited out.
+Status = Literal["queued", "duplicate", "failed", "buffered", "rejected"]
+Mode = Literal["auto", "queue"]
+# A push may be repeated safely (same ids), so a short outage is waited out; the longer, if there is no journal.
 _REPEAT_FOR_S = 10.0
+_REPEAT_BEFORE_JOURNAL_S = 1.0
+# Queueing pays only if it merges more than the lane that is too slow.
+_MOST_QUEUED_TOGETHER = 500
 
 
-@dataclass(slots=True)
-class Message:
-    queue: str
-    partition: str
-    payload: bytes
-    id: str
-    transaction_id: str
-    trace_id: str | None = None
-    producer: str | None = None
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """A push that is kept durably and stored later: ask for its operation."""
+
+    operation_id: str
+    position: int  # operations before it
+    wait_s: float | None  # None: nobody can say
+    reason: str
 
 
 @dataclass(slots=True)
@@ -41,6 +51,7 @@ class Outcome:
     status: Status
     message_id: str
     partition_id: str
+    deferral: Deferral | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +66,7 @@ class PushCall:
     repeats: dict[int, int] = field(default_factory=dict)  # input position -> place of its first occurrence
     place: list[int] = field(default_factory=list)  # input position -> place in the arrays, -1 for a repeat
     was_new: bool = False  # afterwards: every message was stored
+    order: list[int] = field(default_factory=list)  # the reverse: place -> input position
 
     @classmethod
     def merge(cls, messages: list[Message]) -> PushCall:
@@ -74,6 +86,7 @@ class PushCall:
             call.partitions.append(partition)
             call.target.extend([number] * len(positions))
             call.rank.extend(range(1, len(positions) + 1))
+            call.order.extend(positions)
             for position in positions:
                 call.place[position] = len(call.messages)
                 call.messages.append(messages[position])
@@ -82,7 +95,10 @@ class PushCall:
 
     def arguments(self, encryption: PayloadEncryption, known: list[str] | None = None) -> tuple[object, ...]:
         """`known` are the ids of the targets' partitions, as far as the caller knows."""
-        sealed = [encryption.seal(m.queue, m.payload) for m in self.messages]
+        return self.arguments_sealed([encryption.seal(m.queue, m.payload) for m in self.messages], known)
+
+    def arguments_sealed(self, sealed: list[tuple[bytes, bool]], known: list[str] | None = None) -> tuple[object, ...]:
+        """The same with the payloads as they are to be stored, and whether they are encrypted."""
         return (
             self.queues,
             self.partitions,
@@ -96,6 +112,13 @@ class PushCall:
             [is_encrypted for _, is_encrypted in sealed],
             [m.producer for m in self.messages],
         )
+
+    def outcomes_of(self, row: asyncpg.Record) -> list[Outcome]:
+        """One outcome per input message, from what queen.push returned."""
+        places = [index - 1 for index in row["duplicate_index"] or ()]
+        duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
+        refused = frozenset(index - 1 for index in row["refused"] or ())
+        return self.outcomes(row["partition_ids"], duplicates, refused)
 
     def outcomes(
         self, partition_ids: list[object], duplicates: dict[int, str], refused: frozenset[int]
@@ -123,12 +146,14 @@ class PushCall:
 
 
 def _repeat(first: Outcome) -> Outcome:
-    if first.status == "failed":
+    if first.status == "failed" or first.deferral is not None:
         return first
     return Outcome("duplicate", first.message_id, first.partition_id)
 
 
 class Pusher:
+    """Without a buffer, pushes are refused while the database is away or switched off for maintenance."""
+
     def __init__(
         self,
         database: Database,
@@ -139,6 +164,9 @@ class Pusher:
         concurrency: Vegas | None,
         activity: Activity,
         pushed: Wake,
+        load: LoadWatch,
+        buffer: PushBuffer | None = None,
+        wait_behind_s: float = 0.0,
     ) -> None:
         self._database = database
         self._encryption = encryption
@@ -146,25 +174,83 @@ class Pusher:
         self._maintenance = maintenance
         self._activity = activity
         self._pushed = pushed
+        self._load = load
+        self._buffer = buffer
+        self._wait_behind_s = wait_behind_s
         self.lane: Lane[list[Message], list[Outcome]] = Lane(
-            "push", self._run, policy, concurrency=concurrency, repeat_for_s=_REPEAT_FOR_S
+            "push",
+            self.store,
+            policy,
+            concurrency=concurrency,
+            repeat_for_s=_REPEAT_FOR_S if buffer is None else _REPEAT_BEFORE_JOURNAL_S,
         )
+        self.queue_lane: Lane[list[Message], list[Outcome]] = Lane(
+            "queue",
+            self._queue,
+            replace(policy, max_concurrent=1, max_requests=max(policy.max_requests, _MOST_QUEUED_TOGETHER)),
+            repeat_for_s=_REPEAT_FOR_S if buffer is None else _REPEAT_BEFORE_JOURNAL_S,
+        )
+        load.watch(self.lane, self.queue_lane)
 
     async def push(self, messages: list[Message]) -> list[Outcome]:
-        """Store `messages`; the outcomes are in their order. When this returns, they are committed."""
-        self._maintenance.require_pushes()
+        """Store `messages`; the outcomes are in their order. When this returns, they are committed or journalled."""
         if not messages:
             return []
-        return await self.lane.submit(messages, messages[0].queue, len(messages))
-
-    async def _run(self, requests: list[list[Message]]) -> list[list[Outcome]]:
-        call = PushCall.merge([message for request in requests for message in request])
+        buffer = self._buffer
+        if buffer is None:
+            self._maintenance.require_pushes()
+            return await self._submit(messages)
+        while True:
+            if not (self._database.is_open and self._maintenance.is_known):
+                return await self._journal(buffer, messages, "database_unavailable")
+            if self._maintenance.is_on(Switch.PUSH):
+                return await self._journal(buffer, messages, "maintenance")
+            if not buffer.holds(messages):
+                break
+            if not await buffer.wait_behind(messages, self._wait_behind_s):
+                return await self._journal(buffer, messages, "maintaining_order")
         try:
-            outcomes = await self._store(call)
+            return await self._submit(messages)
+        except TryAgain:
+            raise
+        except DatabaseUnavailable:
+            return await self._journal(buffer, messages, "database_unavailable")
+
+    async def _submit(self, messages: list[Message]) -> list[Outcome]:
+        decision = self._load.decide_push()
+        if decision.choice is Choice.REJECT:
+            raise Overloaded("the server is overloaded and the operation queue is full", decision.retry_after_s)
+        lane = self.queue_lane if decision.choice is Choice.QUEUE else self.lane
+        outcomes = await lane.submit(messages, messages[0].queue, len(messages))
+        if outcomes[0].status == "rejected" and all(outcome.status == "rejected" for outcome in outcomes):
+            raise Overloaded("the operation queue is full", self._load.retry_after_s())
+        return outcomes
+
+    async def _journal(self, buffer: PushBuffer, messages: list[Message], reason: str) -> list[Outcome]:
+        self._encryption.require_key_for({message.queue for message in messages})
+        held, ahead = await buffer.put(messages)
+        deferral = Deferral(held.operation_id, ahead, None, reason)
+        return [Outcome("buffered", message.id, "", deferral) for message in messages]
+
+    async def store(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+        """Store the messages of several requests with one call, each partition's in their order.
+
+        What belongs to a partition with unfinished operations is queued behind them.
+        """
+        return await self._call(requests, "auto")
+
+    async def _queue(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+        return await self._call(requests, "queue")
+
+    async def _call(self, requests: list[list[Message]], mode: Mode) -> list[list[Outcome]]:
+        call = PushCall.merge([message for request in requests for message in request])
+        owners = [number for number, request in enumerate(requests) for _ in request]
+        try:
+            outcomes = await self._store(call, owners, mode)
         except EncryptionRequired as refusal:
             self._encryption.require_key()
             await self._places.demand_encryption(refusal.detail)
-            outcomes = await self._store(call)
+            outcomes = await self._store(call, owners, mode)
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._pushed(queue, partitions)
         self._count(requests, call, outcomes)
@@ -183,18 +269,48 @@ class Pusher:
         for queue in asked | stored:
             self._activity.pushed(queue, asked[queue], stored[queue])
 
-    async def _store(self, call: PushCall) -> list[Outcome]:
+    async def _store(self, call: PushCall, owners: list[int], mode: Mode) -> list[Outcome]:
         known = await self._places.find(call.queues, call.partitions)
+        requests = [owners[position] for position in call.order]
         try:
-            row = await self._database.fetchrow(statement("push"), *call.arguments(self._encryption, known))
+            row = await self._database.fetchrow(
+                statement("push_or_queue"),
+                *call.arguments(self._encryption, known),
+                mode,
+                requests,
+                self._load.queue_limit,
+            )
         except InternalError:
             self._places.doubt(call.queues, call.partitions)
             raise
         if row is None:
             raise AssertionError("queen.push returned no row")
         self._places.learn(call.queues, call.partitions, known, row["partition_ids"])
-        places = [index - 1 for index in row["duplicate_index"] or ()]
-        duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
-        refused = frozenset(index - 1 for index in row["refused"] or ())
-        call.was_new = not (duplicates or refused or call.repeats)
-        return call.outcomes(row["partition_ids"], duplicates, refused)
+        outcomes = call.outcomes_of(row)
+        call.was_new = all(row[name] is None for name in ("duplicate_index", "refused")) and not call.repeats
+        if row["queued_id"] is None and row["overflow"] is None:
+            return outcomes
+        call.was_new = False
+        return self._deferred(call, outcomes, requests, row, mode)
+
+    def _deferred(
+        self, call: PushCall, outcomes: list[Outcome], requests: list[int], row: asyncpg.Record, mode: Mode
+    ) -> list[Outcome]:
+        """The outcomes with those that were queued, or found the operation queue full."""
+        reason = "maintaining_order" if mode == "auto" else "system_busy"
+        made: dict[tuple[int, int], Deferral] = {}
+        queued = zip(row["queued_target"] or (), row["queued_request"] or (), row["queued_id"] or (), strict=True)
+        for position, (target, request, operation_id) in enumerate(queued, start=row["queued_before"] or 0):
+            wait_s = self._load.estimated_wait_s(position + 1)
+            made[target, request] = Deferral(str(operation_id), position, wait_s, reason)
+        self._load.tell_queued((row["queued_before"] or 0) + len(made))
+        full = frozenset(row["overflow"] or ())
+        for position, outcome in enumerate(outcomes):
+            place = call.place[position] if call.place[position] >= 0 else call.repeats[position]
+            target = call.target[place]
+            deferral = made.get((target, requests[place]))
+            if deferral is not None:
+                outcomes[position] = Outcome("queued", outcome.message_id, outcome.partition_id, deferral)
+            elif target in full:
+                outcomes[position] = Outcome("rejected", outcome.message_id, outcome.partition_id)
+        return outcomes

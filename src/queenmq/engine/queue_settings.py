@@ -43,7 +43,7 @@ class QueueSettings:
         return value if isinstance(value, int) and value > 0 else _DEFAULT_LEASE_S
 
     def _option(self, queue: str, name: str) -> int | bool | str | None:
-        options = self._node.state.tiers.configs.peek(queue)
+        options = self._node.state.tiers.configs.peek(queue) if self._node.is_open else None
         return None if options is None else options.get(name)
 
     async def _load(self, queues: Iterable[str]) -> None:

@@ -51,6 +51,7 @@ class _Waiting(Generic[Request, Result]):
     request: Request
     weight: int
     answer: asyncio.Future[Result]
+    since: float
 
 
 class Lane(Generic[Request, Result]):
@@ -77,6 +78,8 @@ class Lane(Generic[Request, Result]):
         self.requests = 0
         self.items = 0
         self.seconds = 0.0
+        self._waited_s = 0.0
+        self._taken_at = 0.0
         self._run = run
         self._policy = policy
         self._concurrency = concurrency
@@ -92,6 +95,10 @@ class Lane(Generic[Request, Result]):
     @property
     def pending(self) -> int:
         return len(self._waiting)
+
+    def wait_s(self, now: float) -> float:
+        """How long the last requests waited for their call, or for how long none was taken while some wait."""
+        return max(self._waited_s, now - self._taken_at) if self._waiting else 0.0
 
     @property
     def in_flight(self) -> int:
@@ -109,7 +116,10 @@ class Lane(Generic[Request, Result]):
         """
         if len(self._waiting) >= self._policy.max_pending:
             raise Overloaded(f"too many {self.name} requests are waiting for the database")
-        waiting: _Waiting[Request, Result] = _Waiting(request, weight, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiting: _Waiting[Request, Result] = _Waiting(request, weight, loop.create_future(), loop.time())
+        if not self._waiting:
+            self._taken_at = waiting.since
         self._waiting.put(key, waiting)
         self._schedule()
         try:
@@ -173,6 +183,9 @@ class Lane(Generic[Request, Result]):
             admitted = self._admission()
             admit = lambda waiting: admitted(waiting.request)  # noqa: E731
         taken = self._waiting.take(self._policy.max_requests, self._policy.max_weight, lambda w: w.weight, admit)
+        if taken:
+            self._taken_at = asyncio.get_running_loop().time()
+            self._waited_s = self._taken_at - min(waiting.since for waiting in taken)
         return [waiting for waiting in taken if not waiting.answer.cancelled()]
 
     def _finished(self, requests: int, task: asyncio.Task[None]) -> None:

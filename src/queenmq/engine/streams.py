@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from queenmq.core.message import Message
 from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
-from queenmq.engine.push import Message, Outcome, PushCall
+from queenmq.engine.push import Outcome, PushCall
 from queenmq.engine.sidecar import Policy
 from queenmq.engine.wake_ups import Wake, by_queue
 from queenmq.errors import Overloaded
+from queenmq.overload.push_buffer import PushBuffer
 from queenmq.storage.database import Database, EncryptionRequired, TryAgain
 from queenmq.storage.statements import statement
 
@@ -79,6 +81,8 @@ class Streams:
         policy: Policy,
         activity: Activity,
         changed: Wake,
+        buffer: PushBuffer | None = None,
+        wait_behind_s: float = 0.0,
     ) -> None:
         self._database = database
         self._encryption = encryption
@@ -86,6 +90,8 @@ class Streams:
         self._maintenance = maintenance
         self._activity = activity
         self._changed = changed
+        self._buffer = buffer
+        self._wait_behind_s = wait_behind_s
         self._slots = asyncio.Semaphore(policy.max_concurrent)
         self._max_pending = policy.max_pending
         self._pending = 0
@@ -113,6 +119,8 @@ class Streams:
             raise Overloaded("too many stream cycles are waiting for the database")
         self._pending += 1
         try:
+            if self._buffer is not None:
+                await self._buffer.require_turn(cycle.messages, self._wait_behind_s)
             async with self._slots:
                 return await self._commit(cycle)
         finally:

@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
+from queenmq.core.message import Message
 from queenmq.engine.ack import columns
 from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
-from queenmq.engine.push import Message, PushCall
+from queenmq.engine.push import PushCall
 from queenmq.engine.sidecar import Policy
 from queenmq.engine.wake_ups import Freed, Wake, by_queue
 from queenmq.errors import Overloaded
+from queenmq.overload.push_buffer import PushBuffer
 from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
 from queenmq.storage.statements import statement
 
@@ -51,6 +53,8 @@ class Transactor:
         activity: Activity,
         pushed: Wake,
         freed: Freed,
+        buffer: PushBuffer | None = None,
+        wait_behind_s: float = 0.0,
     ) -> None:
         self._database = database
         self._encryption = encryption
@@ -59,6 +63,8 @@ class Transactor:
         self._activity = activity
         self._pushed = pushed
         self._freed = freed
+        self._buffer = buffer
+        self._wait_behind_s = wait_behind_s
         self._slots = asyncio.Semaphore(policy.max_concurrent)
         self._max_pending = policy.max_pending
         self._pending = 0
@@ -71,6 +77,8 @@ class Transactor:
             raise Overloaded("too many transactions are waiting for the database")
         self._pending += 1
         try:
+            if self._buffer is not None:
+                await self._buffer.require_turn(transaction.messages, self._wait_behind_s)
             async with self._slots:
                 return await self._commit(transaction)
         finally:

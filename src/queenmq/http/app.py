@@ -19,6 +19,7 @@ from queenmq.http.routes import (
     messages,
     metrics,
     observe,
+    operations,
     pop,
     push,
     queues,
@@ -46,6 +47,7 @@ _TOPICS = (
     metrics,
     cluster,
     maintenance,
+    operations,
     health,
     docs,
 )

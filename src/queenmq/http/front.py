@@ -63,6 +63,10 @@ class HttpFront:
         return len(self.connections) + len(self.lingering)
 
     @property
+    def is_listening(self) -> bool:
+        return self._server is not None and bool(self._server.sockets)
+
+    @property
     def address(self) -> tuple[str, int]:
         """Host and port that are listened on. Raises RuntimeError before `start` and after `stop`."""
         if self._server is None or not self._server.sockets:

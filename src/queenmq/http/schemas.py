@@ -211,10 +211,13 @@ class QueueDeleted(Struct, kw_only=True):
 
 
 class PushResult(Struct, kw_only=True):
-    """What became of one item. Ids come in both spellings that published clients read."""
+    """What became of one item. Ids come in both spellings that published clients read.
+
+    With an `operationId` the item is kept durably and stored later; `buffered` is one that is in the journal.
+    """
 
     index: int
-    status: Literal["queued", "duplicate", "failed"]
+    status: Literal["queued", "duplicate", "failed", "buffered"]
     queue: str = field(name="queueName")
     transaction_id: str
     transaction_id_camel: str = field(name="transactionId")
@@ -224,6 +227,12 @@ class PushResult(Struct, kw_only=True):
     partition_id_camel: Uuid | UnsetType = field(name="partitionId", default=UNSET)
     trace_id: Uuid | UnsetType | None = UNSET
     error: str | UnsetType = UNSET
+    queue_plain: str | UnsetType = field(name="queue", default=UNSET)
+    partition: str | UnsetType = UNSET
+    operation_id: Uuid | UnsetType = field(name="operationId", default=UNSET)
+    queue_position: int | UnsetType = field(name="queuePosition", default=UNSET)
+    estimated_wait: float | UnsetType | None = field(name="estimatedWait", default=UNSET)
+    reason: str | UnsetType = UNSET
 
 
 class PoppedMessage(Struct, kw_only=True, rename="camel"):
@@ -498,6 +507,78 @@ class Balance(Struct, kw_only=True):
 
 class Notified(Struct):
     status: Literal["ok"]
+
+
+OperationStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
+
+
+class OperationState(Struct, kw_only=True, rename="camel"):
+    """An operation. The result of a push has one element per message; `queuePosition` is null unless it waits."""
+
+    id: Uuid
+    operation_type: str
+    status: OperationStatus
+    queue: str
+    partition: str | None
+    priority: int
+    items: int
+    created_at: Moment | None
+    processing_started_at: Moment | None
+    processed_at: Moment | None
+    retry_count: int
+    error_message: str | None
+    queue_position: int | None
+    estimated_wait: float | None
+    result: Raw | None
+
+
+class OperationPage(Struct):
+    operations: list[OperationState]
+    pagination: Page
+
+
+class OperationMoved(Struct, rename="camel"):
+    operation_id: Uuid
+    status: OperationStatus
+
+
+class OperationTotals(Struct, kw_only=True, rename="camel"):
+    operation_type: str
+    priority: int
+    status: OperationStatus
+    count: int
+    oldest: Moment
+    newest: Moment
+    avg_latency_seconds: float
+
+
+class LoadState(Struct, kw_only=True, rename="camel"):
+    pool_utilization: float
+    pool_waiting: int
+    push_wait_seconds: float
+    event_loop_delay_seconds: float
+    queue_depth: int
+    drain_rate: float
+    executed: int
+    queued: int
+    rejected: int
+
+
+class JournalState(Struct, kw_only=True, rename="camel"):
+    operations: int
+    messages: int
+    bytes: int
+    replayed_messages: int
+    syncs: int
+    damaged: int
+    torn_bytes: int
+    healthy: bool
+
+
+class OperationStats(Struct, kw_only=True, rename="camel"):
+    stats: list[OperationTotals]
+    system_health: LoadState
+    journal: JournalState | None
 
 
 class Worker(Struct):

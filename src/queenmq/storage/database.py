@@ -6,6 +6,7 @@ three errors below that the engine acts on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator
@@ -24,6 +25,8 @@ OLDEST_POSTGRES = 14
 _CONNECTION_LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # A session that was ended while it was idle leaves the driver in a state that it calls impossible.
+    asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -31,11 +34,24 @@ _CONNECTION_LOST = (
     OSError,
     TimeoutError,
 )
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
 _TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 
 
 class TryAgain(DatabaseUnavailable):
     """The statement was rolled back because others were in its way; the same one may succeed now."""
+
+
+class DatabaseAway(StartupError):
+    """Nobody answers at the address of the database, or it is starting or full: it may answer later."""
 
 
 class TransactionRefused(InternalError):
@@ -77,6 +93,13 @@ async def _leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
         await connection.reset()
 
 
+async def _answers(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
+    try:
+        return bool(await connection.fetchval("SELECT true"))
+    except (asyncpg.PostgresError, *_CONNECTION_LOST):
+        return False
+
+
 def translate(error: BaseException) -> BaseException:
     """Our error for one that asyncpg raised; ours stay. What is nobody's fault but ours is logged here."""
     if isinstance(error, QueenError):
@@ -111,11 +134,18 @@ class Database:
         self._settings = settings
         self._url = url
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._lifeline: asyncpg.Connection[asyncpg.Record] | None = None
         self.calls = 0
         self.errors = 0
+        self.answers = 0
+        self.waiting = 0
+        self.in_use = 0
 
     async def open(self) -> None:
-        """Connect. Raises StartupError with a sentence that names the cause, never the password."""
+        """Connect. Raises StartupError with a sentence that names the cause, never the password.
+
+        It is DatabaseAway if the same call may succeed later.
+        """
         try:
             self._pool = await asyncpg.create_pool(
                 self._url,
@@ -129,8 +159,53 @@ class Database:
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
             reason = str(error) or type(error).__name__
-            raise StartupError(f"cannot connect to PostgreSQL: {reason}") from None
+            kind = DatabaseAway if isinstance(error, _AWAY) else StartupError
+            raise kind(f"cannot connect to PostgreSQL: {reason}") from None
         await self._check_version()
+
+    @property
+    def is_open(self) -> bool:
+        """False before the first connection, and from an outage until the database is back."""
+        return self._pool is not None
+
+    async def is_alive(self, within_s: float) -> bool:
+        """Whether the database answers anything within that time. Asks on a connection of its own."""
+        before = self.answers
+        asking = asyncio.create_task(self._ask())
+        await asyncio.wait((asking,), timeout=within_s)
+        if asking.done():
+            return asking.result()
+        # Not cancelled: asyncpg would try to tell that to a server that does not answer.
+        self._cut_lifeline()
+        return self.answers > before
+
+    async def _ask(self) -> bool:
+        if self._lifeline is not None and await _answers(self._lifeline):
+            return True
+        self._cut_lifeline()
+        try:
+            fresh = await asyncpg.connect(
+                self._url, timeout=self._settings.db_connection_timeout_ms / 1000, ssl=_tls(self._settings)
+            )
+        except (asyncpg.PostgresError, *_CONNECTION_LOST):
+            return False
+        if self._pool is None:
+            fresh.terminate()
+            return False
+        self._lifeline = fresh
+        return await _answers(fresh)
+
+    def _cut_lifeline(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.terminate()
+            self._lifeline = None
+
+    def abandon(self) -> None:
+        """The database does not answer: cut every connection, so that whoever waits for it learns that now."""
+        self._cut_lifeline()
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            pool.terminate()
 
     def _session(self) -> dict[str, str]:
         settings = self._settings
@@ -154,20 +229,31 @@ class Database:
             raise StartupError(f"PostgreSQL {version.major} is too old: Queen needs version {OLDEST_POSTGRES} or newer")
 
     async def close(self) -> None:
-        if self._pool is None:
-            return
-        pool, self._pool = self._pool, None
-        pool.terminate()
+        self.abandon()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy[asyncpg.Record]]:
         """Borrow a connection. Database exceptions inside leave it as ours."""
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise DatabaseUnavailable()
         self.calls += 1
         try:
-            async with self._pool.acquire(timeout=self._settings.db_lock_timeout_ms / 1000) as connection:
+            self.waiting += 1
+            try:
+                connection = await pool.acquire(timeout=self._settings.db_lock_timeout_ms / 1000)
+            finally:
+                self.waiting -= 1
+            self.in_use += 1
+            try:
                 yield connection
+            except asyncpg.InternalClientError:
+                connection.terminate()
+                raise
+            finally:
+                self.in_use -= 1
+                await pool.release(connection)
+            self.answers += 1
         except Exception as error:
             ours = translate(error)
             self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain)

@@ -12,6 +12,7 @@ from queenmq.bench.scenarios.age import Age
 from queenmq.bench.scenarios.both import Both
 from queenmq.bench.scenarios.cluster import ClusterCalls, ClusterWakeup
 from queenmq.bench.scenarios.coordinator import Coordinated
+from queenmq.bench.scenarios.load_check import LoadCheck
 from queenmq.bench.scenarios.parked import Parked
 from queenmq.bench.scenarios.pop import Pop
 from queenmq.bench.scenarios.push import Push
@@ -40,6 +41,7 @@ def scenarios(options: Options) -> list[Scenario]:
         ClusterWakeup("cluster-wakeup"),
         ClusterCalls("cluster-calls"),
         Coordinated("coordinator"),
+        LoadCheck("load-check"),
         Parked("parked"),
         Parked("parked-partitions", own_partition=True),
         Age("age"),

@@ -22,7 +22,10 @@ from queenmq.http.schemas import (
 
 _TEXTS = {"enabled": "enabled (boolean) is required"}
 _decoder = msgspec.json.Decoder(SwitchBody)
-_PUSHES = {True: "Maintenance mode enabled: pushes are refused with 503", False: "Maintenance mode disabled"}
+_PUSHES = {
+    True: "Maintenance mode enabled: pushes are kept in the journal",
+    False: "Maintenance mode disabled: the journal is being replayed",
+}
 _POPS = {True: "Pop maintenance mode enabled: pops find nothing", False: "Pop maintenance mode disabled"}
 
 
@@ -31,24 +34,32 @@ def add_routes(router: Router, engine: Engine) -> None:
 
     @documented({200: MaintenanceState})
     async def maintenance_state(_: Request) -> Response:
-        """Both switches."""
+        """Both switches, and the journal of the server that answers."""
         healthy = await engine.administration.database_answers()
-        stats = BufferStats(pending_count=0, failed_count=0, db_healthy=healthy, failed_files=FailedFiles())
+        aside = _set_aside(engine)
+        stats = BufferStats(
+            pending_count=_buffered(engine), failed_count=aside.count, db_healthy=healthy, failed_files=aside
+        )
         state = MaintenanceState(
             maintenance_mode=maintenance.is_on(Switch.PUSH),
             pop_maintenance_mode=maintenance.is_on(Switch.POP),
-            buffered_messages=0,
-            buffer_healthy=True,
+            buffered_messages=_buffered(engine),
+            buffer_healthy=_is_healthy(engine),
             buffer_stats=stats,
         )
         return json_response(200, state)
 
     @documented({200: MaintenanceMoved}, body=SwitchBody)
     async def set_maintenance(request: Request) -> Response:
-        """Switch pushes off or on again, on every server and for good."""
+        """Send pushes to the journals, or to the database again, on every server and for good."""
         on = decode(request.body, _decoder, _TEXTS).enabled
         await maintenance.move(Switch.PUSH, on)
-        moved = MaintenanceMoved(maintenance_mode=on, buffered_messages=0, buffer_healthy=True, message=_PUSHES[on])
+        moved = MaintenanceMoved(
+            maintenance_mode=on,
+            buffered_messages=_buffered(engine),
+            buffer_healthy=_is_healthy(engine),
+            message=_PUSHES[on],
+        )
         return json_response(200, moved)
 
     @documented({200: PopMaintenance})
@@ -68,3 +79,23 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("POST", "/api/v1/system/maintenance", set_maintenance, Role.ADMIN)
     router.add("GET", "/api/v1/system/maintenance/pop", pop_maintenance_state, Role.ADMIN)
     router.add("POST", "/api/v1/system/maintenance/pop", set_pop_maintenance, Role.ADMIN)
+
+
+def _buffered(engine: Engine) -> int:
+    """Messages in the journal of this server."""
+    return 0 if engine.buffer is None else engine.buffer.messages
+
+
+def _is_healthy(engine: Engine) -> bool:
+    return engine.buffer is not None and engine.buffer.journal.healthy
+
+
+def _set_aside(engine: Engine) -> FailedFiles:
+    """Records that were damaged, or that the database refused."""
+    sizes = [] if engine.buffer is None else engine.buffer.journal.set_aside_sizes()
+    return FailedFiles(
+        count=len(sizes),
+        total_bytes=sum(sizes),
+        total_mb=round(sum(sizes) / 1024**2, 3),
+        failover_count=len(sizes),
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from queenmq.config import Settings
+from queenmq.core.message import Message
 from queenmq.core.names import check_name
 from queenmq.engine.engine import Engine
-from queenmq.engine.push import Message, Outcome
+from queenmq.engine.push import Outcome
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
@@ -29,18 +30,18 @@ _decoder = msgspec.json.Decoder(PushBody)
 
 def add_routes(router: Router, engine: Engine) -> None:
     @documented(
-        {201: list[PushResult]},
+        {201: list[PushResult], 202: list[PushResult]},
         body=PushBody,
         links={"pop_queue": {"parameters": {"queue": "$response.body#/0/queueName"}}},
     )
     async def push(request: Request) -> Response:
-        """Store messages; 201 with one result per item, in order."""
+        """Store messages; one result per item, in order. 202 if some are kept durably, but stored only later."""
         body = read_push(request)
         check_count(len(body.items), engine.settings, "items")
         messages = [to_message(item, f"items[{index}]", request) for index, item in enumerate(body.items)]
         outcomes = await engine.pusher.push(messages)
         results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
-        return json_response(201, results)
+        return json_response(201 if all(outcome.deferral is None for outcome in outcomes) else 202, results)
 
     router.add("POST", "/api/v1/push", push, Role.READ_WRITE)
 
@@ -75,13 +76,23 @@ def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"n
 def result(index: int, message: Message, outcome: Outcome) -> PushResult:
     shown = PushResult(
         index=index,
-        status=outcome.status,
+        status="failed" if outcome.status == "rejected" else outcome.status,
         queue=message.queue,
         transaction_id=message.transaction_id,
         transaction_id_camel=message.transaction_id,
     )
     if outcome.status == "failed":
         shown.error = f"queue {message.queue!r} is full: the message would exceed max capacity (maxSize)"
+        return shown
+    if outcome.status == "rejected":
+        shown.error = "the operation queue is full: nothing of this message was kept, push it again later"
+        return shown
+    if outcome.deferral is not None:
+        shown.queue_plain, shown.partition = message.queue, message.partition
+        shown.operation_id = outcome.deferral.operation_id
+        shown.queue_position = outcome.deferral.position
+        shown.estimated_wait = outcome.deferral.wait_s
+        shown.reason = outcome.deferral.reason
         return shown
     shown.message_id = shown.message_id_camel = outcome.message_id
     if outcome.status == "queued":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from queenmq.core.acknowledgement import TRANSACTION_STATUSES, Acknowledgement
+from queenmq.core.message import Message
 from queenmq.engine.engine import Engine
-from queenmq.engine.push import Message
 from queenmq.engine.transaction import Committed, Transaction
 from queenmq.errors import InvalidRequest
 from queenmq.http.auth import Role

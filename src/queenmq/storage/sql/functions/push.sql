@@ -5,13 +5,24 @@
 -- counts from 1 within the target. No (target, transaction id) occurs twice.
 -- Returns the partition of each target, the messages that were there already (index, stored id), and those that a
 -- full queue refused. A payload in clear for a queue that demands encryption raises QN002 with the queues' names.
+-- A target with unfinished operations is never written past them. What becomes of its messages is p_mode:
+--   auto    they are queued as further operations, one for each request (p_request, parallel to the messages);
+--   queue   the same, and so are those of all other targets;
+--   refuse  lock_not_available: the caller may try again. For callers that cannot wait for an operation;
+--   now     they are written: only for the operations themselves, in their order.
+-- Queued operations are returned as (target, request, id) and with how many were open before them; if that is p_limit or
+-- more, nothing is queued and the targets are returned in overflow.
 -- Locks, in this order: missing queues and partitions (queen.ensure_partitions), queues with a size limit by
--- id, rows of partition_lookup by partition, then what the trigger on messages takes.
+-- id, rows of partition_lookup by partition, then what the trigger on messages takes. Whether a target has operations is
+-- looked up under the lock of its head, and they are made under it, so nobody gets between the question and the answer.
 CREATE OR REPLACE FUNCTION queen.push(
     p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_transaction text[], p_trace uuid[],
     p_payload bytea[], p_encrypted boolean[], p_producer text[],
-    OUT partition_ids uuid[], OUT duplicate_index integer[], OUT duplicate_id uuid[], OUT refused integer[])
+    p_mode text DEFAULT 'refuse', p_request integer[] DEFAULT NULL, p_limit integer DEFAULT NULL,
+    OUT partition_ids uuid[], OUT duplicate_index integer[], OUT duplicate_id uuid[], OUT refused integer[],
+    OUT queued_target integer[], OUT queued_request integer[], OUT queued_id uuid[], OUT queued_before bigint,
+    OUT overflow integer[])
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now      timestamptz;
@@ -20,6 +31,7 @@ DECLARE
     v_base     bigint[];
     v_at       timestamptz[];
     v_skip     integer[];
+    v_behind   integer[];
 BEGIN
     FOR attempt IN 1..10 LOOP
         IF attempt = 1 AND p_known IS NOT NULL THEN
@@ -44,7 +56,7 @@ BEGIN
             PERFORM queen.ensure_partitions(p_queues, p_partitions);
             CONTINUE;
         END IF;
-        IF v_secret IS NOT NULL AND EXISTS (
+        IF v_secret IS NOT NULL AND p_mode <> 'now' AND EXISTS (
             SELECT 1 FROM unnest(p_target, p_encrypted) AS t (target, is_encrypted)
             WHERE NOT t.is_encrypted AND p_queues[t.target] = ANY (v_secret)
         ) THEN
@@ -69,14 +81,37 @@ BEGIN
         RAISE lock_not_available USING MESSAGE = 'the queue is being deleted again and again';
     END IF;
 
+    IF p_mode = 'queue' THEN
+        v_behind := ARRAY(SELECT generate_subscripts(partition_ids, 1));
+    ELSIF p_mode <> 'now' THEN
+        SELECT array_agg(DISTINCT array_position(partition_ids, o.partition_id)) INTO v_behind
+        FROM queen.operation_queue o
+        WHERE o.partition_id = ANY (partition_ids) AND o.status IN ('pending', 'processing');
+    END IF;
+    IF v_behind IS NOT NULL THEN
+        IF p_mode = 'refuse' THEN
+            RAISE lock_not_available USING MESSAGE = 'a partition has queued operations';
+        END IF;
+        SELECT q.targets, q.requests, q.ids, q.before, q.overflow
+        INTO queued_target, queued_request, queued_id, queued_before, overflow
+        FROM queen.queue_push(v_behind, p_queues, p_partitions, partition_ids, p_target, p_id, p_transaction, p_trace,
+                              p_payload, p_encrypted, p_producer, p_request, p_limit) q;
+        IF cardinality(v_behind) = cardinality(partition_ids) THEN
+            RETURN;
+        END IF;
+        SELECT array_agg(t.i::integer) INTO v_skip
+        FROM unnest(p_target) WITH ORDINALITY AS t (target, i) WHERE t.target = ANY (v_behind);
+    END IF;
+
     SELECT array_agg(t.i::integer), array_agg(m.id) INTO duplicate_index, duplicate_id
     FROM unnest(p_target, p_transaction) WITH ORDINALITY AS t (target, transaction_id, i)
-    JOIN queen.messages m ON m.partition_id = partition_ids[t.target] AND m.transaction_id = t.transaction_id;
+    JOIN queen.messages m ON m.partition_id = partition_ids[t.target] AND m.transaction_id = t.transaction_id
+    WHERE v_behind IS NULL OR t.target <> ALL (v_behind);
 
-    v_skip := duplicate_index;
+    v_skip := v_skip || duplicate_index;
     IF v_limited IS NOT NULL THEN
-        refused := queen.refuse_over_size(v_limited, partition_ids, p_target, duplicate_index);
-        v_skip := duplicate_index || refused;
+        refused := queen.refuse_over_size(v_limited, partition_ids, p_target, v_skip);
+        v_skip := v_skip || refused;
     END IF;
 
     v_now := clock_timestamp();

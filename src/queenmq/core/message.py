@@ -1,0 +1,16 @@
+"""A message on its way into a partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Message:
+    queue: str
+    partition: str
+    payload: bytes
+    id: str
+    transaction_id: str
+    trace_id: str | None = None
+    producer: str | None = None

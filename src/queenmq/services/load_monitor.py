@@ -1,0 +1,44 @@
+"""Measures what a decision cannot measure for itself: the delay of the event loop, and the operation queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+from queenmq.config import Settings
+from queenmq.engine.load import LoadWatch
+from queenmq.errors import DatabaseUnavailable
+from queenmq.services.service import Service
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
+
+_LOOK_MS = 100
+_LOOKS_A_QUESTION = 5
+_DRAIN_WINDOW_S = 10
+
+
+class LoadMonitor(Service):
+    name = "load monitor"
+
+    def __init__(self, database: Database, load: LoadWatch, settings: Settings) -> None:
+        super().__init__(_LOOK_MS if settings.load_check else 0)
+        self._database = database
+        self._load = load
+        self._looks = 0
+        self._due: float | None = None
+
+    async def work(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._due is not None:
+            self._load.tell_loop_delay(max(0.0, now - self._due))
+        self._looks += 1
+        if self._looks % _LOOKS_A_QUESTION == 0 and self._database.is_open:
+            await self._ask()
+        self._due = asyncio.get_running_loop().time() + _LOOK_MS / 1000
+
+    async def _ask(self) -> None:
+        try:
+            row = await self._database.fetchrow(statement("operation_load"))
+        except DatabaseUnavailable:
+            return
+        if row is not None:
+            self._load.tell(queue_depth=row["depth"], drain_rate=row["finished"] / _DRAIN_WINDOW_S)

@@ -1,0 +1,1 @@
+SELECT * FROM queen.claim_operations($1, $2, $3, $4, $5) ORDER BY number

@@ -1,0 +1,1 @@
+"""The journal, the load manager and the estimates, without a database."""
