@@ -199,6 +199,8 @@ async def blocked(sql: asyncpg.Connection, sessions: int = 1) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def enough() -> bool:
+        # Within a transaction, sessions that were opened since the first look would not be seen.
+        await sql.execute("SELECT pg_stat_clear_snapshot()")
         return await sql.fetchval(waiting) >= sessions
 
     await until(enough)
