@@ -83,6 +83,7 @@ class Engine:
             _policy(settings, "transaction"),
             self.activity,
             changed=self.readable,
+            freed=self.freed,
         )
         self.administration = Administration(
             database,

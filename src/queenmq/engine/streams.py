@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import asyncpg
@@ -13,13 +12,10 @@ from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.push import Message, Outcome, PushCall
 from queenmq.engine.sidecar import Policy
-from queenmq.engine.wake_ups import Wake, by_queue
-from queenmq.errors import Overloaded
-from queenmq.storage.database import Database, EncryptionRequired, TryAgain
+from queenmq.engine.unmerged import Unmerged
+from queenmq.engine.wake_ups import Freed, Wake, by_queue
+from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
-
-_TRIES = 6
-_FIRST_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +75,15 @@ class Streams:
         policy: Policy,
         activity: Activity,
         changed: Wake,
+        freed: Freed,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
-        self._maintenance = maintenance
         self._activity = activity
         self._changed = changed
-        self._slots = asyncio.Semaphore(policy.max_concurrent)
-        self._max_pending = policy.max_pending
-        self._pending = 0
+        self._freed = freed
+        self._unmerged = Unmerged("stream cycles", encryption, places, maintenance, policy)
 
     async def register(self, name: str, source: str, sink: str | None, config_hash: str, reset: bool) -> Query:
         """Make a query or find it again; with `mismatch`, it has another configuration and was left alone."""
@@ -107,35 +102,8 @@ class Streams:
 
     async def cycle(self, cycle: Cycle) -> Cycled:
         """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
-        if cycle.messages:
-            self._maintenance.require_pushes()
-        if self._pending >= self._max_pending:
-            raise Overloaded("too many stream cycles are waiting for the database")
-        self._pending += 1
-        try:
-            async with self._slots:
-                return await self._commit(cycle)
-        finally:
-            self._pending -= 1
-
-    async def _commit(self, cycle: Cycle) -> Cycled:
         call = PushCall.merge(cycle.messages)
-        try:
-            return await self._try(call, cycle)
-        except EncryptionRequired as refusal:
-            self._encryption.require_key()
-            await self._places.demand_encryption(refusal.detail)
-            return await self._try(call, cycle)
-
-    async def _try(self, call: PushCall, cycle: Cycle) -> Cycled:
-        pause = _FIRST_PAUSE_S
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._run(call, cycle)
-            except TryAgain:
-                await asyncio.sleep(pause)
-                pause *= 2
-        return await self._run(call, cycle)
+        return await self._unmerged.run(cycle.messages, lambda: self._run(call, cycle))
 
     async def _run(self, call: PushCall, cycle: Cycle) -> Cycled:
         known = await self._places.find(call.queues, call.partitions) if call.queues else None
@@ -156,7 +124,7 @@ class Streams:
         if row is None:
             raise AssertionError("queen.stream_cycle returned no row")
         self._places.learn(call.queues, call.partitions, known, row["partition_ids"] or ())
-        self._tell(call, row)
+        self._tell(call, cycle.group, row)
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
         return Cycled(
@@ -167,13 +135,14 @@ class Streams:
             dead_lettered=bool(row["dead_lettered"]),
         )
 
-    def _tell(self, call: PushCall, row: asyncpg.Record) -> None:
+    def _tell(self, call: PushCall, group: str, row: asyncpg.Record) -> None:
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._changed(queue, partitions)
         for target in call.target:
             self._activity.pushed(call.queues[target - 1], 0, 1)
+        if row["released"]:
+            self._freed({(row["queue_name"], row["partition_name"], group)})
         if row["acked"]:
-            self._changed(row["queue_name"], (row["partition_name"],))
             counts = self._activity.of(row["queue_name"])
             counts.ack_success += row["acked"]
             counts.dead_lettered += bool(row["dead_lettered"])

@@ -5,7 +5,6 @@ Transactions are not merged: one that fails must not touch another.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +17,10 @@ from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.push import Message, PushCall
 from queenmq.engine.sidecar import Policy
+from queenmq.engine.unmerged import Unmerged
 from queenmq.engine.wake_ups import Freed, Wake, by_queue
-from queenmq.errors import Overloaded
-from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
+from queenmq.storage.database import Database, TransactionRefused
 from queenmq.storage.statements import statement
-
-_TRIES = 6
-_FIRST_PAUSE_S = 0.005
 
 
 @dataclass(slots=True)
@@ -55,26 +51,21 @@ class Transactor:
         self._database = database
         self._encryption = encryption
         self._places = places
-        self._maintenance = maintenance
         self._activity = activity
         self._pushed = pushed
         self._freed = freed
-        self._slots = asyncio.Semaphore(policy.max_concurrent)
-        self._max_pending = policy.max_pending
-        self._pending = 0
+        self._unmerged = Unmerged("transactions", encryption, places, maintenance, policy)
 
     async def commit(self, transaction: Transaction) -> Committed:
         """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
-        if transaction.messages:
-            self._maintenance.require_pushes()
-        if self._pending >= self._max_pending:
-            raise Overloaded("too many transactions are waiting for the database")
-        self._pending += 1
-        try:
-            async with self._slots:
-                return await self._commit(transaction)
-        finally:
-            self._pending -= 1
+        call = PushCall.merge(transaction.messages)
+        if call.repeats:
+            repeated = transaction.messages[min(call.repeats)].transaction_id
+            raise TransactionRefused(
+                "duplicate key value violates unique constraint: "
+                f"transactionId {repeated!r} is pushed twice to one partition"
+            )
+        return await self._unmerged.run(transaction.messages, lambda: self._run(call, transaction))
 
     async def committed_before(self, transaction: Transaction) -> Committed | None:
         """What an earlier try of the same transaction, with the same ids, has done; None if there is no trace of one.
@@ -96,31 +87,6 @@ class Transactor:
             partition_ids=[str(row["partition_id"]) for row in rows],
             dead_lettered=[ack.status not in COMPLETED for ack in transaction.acknowledgements],
         )
-
-    async def _commit(self, transaction: Transaction) -> Committed:
-        call = PushCall.merge(transaction.messages)
-        if call.repeats:
-            repeated = transaction.messages[min(call.repeats)].transaction_id
-            raise TransactionRefused(
-                "duplicate key value violates unique constraint: "
-                f"transactionId {repeated!r} is pushed twice to one partition"
-            )
-        try:
-            return await self._try(call, transaction)
-        except EncryptionRequired as refusal:
-            self._encryption.require_key()
-            await self._places.demand_encryption(refusal.detail)
-            return await self._try(call, transaction)
-
-    async def _try(self, call: PushCall, transaction: Transaction) -> Committed:
-        pause = _FIRST_PAUSE_S
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._run(call, transaction)
-            except TryAgain:
-                await asyncio.sleep(pause)
-                pause *= 2
-        return await self._run(call, transaction)
 
     async def _run(self, call: PushCall, transaction: Transaction) -> Committed:
         known = await self._places.find(call.queues, call.partitions) if call.queues else None
