@@ -80,8 +80,8 @@ async def test_one_batch_at_a_time(client: Queen, proxy: Proxy, queen: Queen) ->
     await client.queue("q").buffer(message_count=2, time_millis=1).push([1, 2])
     await proxy.arrived.wait()
     await client.queue("q").buffer(message_count=2, time_millis=1).push([3, 4])
-    await asyncio.sleep(0.05)
-    assert len(proxy.seen) == 1
+    await client.queue("other").push("a round trip, in which the second batch would have been sent")
+    assert len(proxy.seen) == 2
     await proxy.stop()
     await proxy.start()
     await client.flush_all_buffers()
@@ -136,7 +136,7 @@ async def test_a_push_waits_while_the_buffer_is_full(client: Queen, proxy: Proxy
     await proxy.arrived.wait()
     await client.queue("q").buffer(limits).push([3, 4])
     waiting = asyncio.ensure_future(client.queue("q").buffer(limits).push([5]))
-    await asyncio.sleep(0.05)
+    await queen.queue("other").push("a round trip, in which it would have been taken")
     assert not waiting.done()
     await proxy.stop()
     await proxy.start()

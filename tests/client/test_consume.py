@@ -225,17 +225,21 @@ async def test_stopping_finishes_what_is_in_hand(queen: Queen, server: Server) -
 
 async def test_closing_the_client_stops_its_consumers(url: str, queen: Queen) -> None:
     await queen.queue("q").push([1, 2])
-    begun = asyncio.Event()
+    begun, go_on = asyncio.Event(), asyncio.Event()
     seen: list[Any] = []
 
     async def handle(message: Message) -> None:
         begun.set()
-        await asyncio.sleep(0.05)
+        await go_on.wait()
         seen.append(message.data)
 
-    async with Queen(url) as other:
-        running = asyncio.ensure_future(other.queue("q").consume(handle))
-        await begun.wait()
+    other = Queen(url)
+    running = asyncio.ensure_future(other.queue("q").consume(handle))
+    await begun.wait()
+    closing = asyncio.ensure_future(other.close())
+    await asyncio.sleep(0)  # it has begun, and waits for the handler
+    go_on.set()
+    await closing
     await running
     assert seen == [1]
     assert [message.data for message in await queen.queue("q").batch(5).pop()] == [2]

@@ -263,7 +263,7 @@ async def test_a_long_poll_outlasts_the_ordinary_timeout(proxy: Proxy, queen: Qu
     async with Queen(proxy.url, timeout_millis=100) as client:
         poll = asyncio.ensure_future(client.queue("q").timeout_millis(20_000).pop())
         await proxy.arrived.wait()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # the time that must pass is the client's own, which nobody can move
         await queen.queue("q").push("later")
         assert [message.data for message in await poll] == ["later"]
 

@@ -110,7 +110,7 @@ Json = dict[str, Any]
 
 def bearer(claims: Json | None = None, key: Any = SECRET, algorithm: str = "HS256", **header: Any) -> dict[str, str]:
     """The header of a caller who may do everything, unless `claims` say otherwise."""
-    all_claims = {"sub": "alice", "role": "admin", "exp": time.time() + 600} | (claims or {})
+    all_claims = {"sub": "alice", "role": "admin", "exp": time.time() + 86_400} | (claims or {})
     given = {name: value for name, value in all_claims.items() if value is not None}
     return {"Authorization": "Bearer " + jwt.encode(given, key, algorithm, headers=header)}
 

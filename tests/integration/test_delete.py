@@ -26,10 +26,10 @@ LET_THEM_GO = "DROP FUNCTION public.hold CASCADE"
 
 
 async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
-    """How many rows each table has that is about queues; not those about migrations, servers, histories and streams."""
+    """How many rows each table has that is about queues; not those about migrations, servers, histories and jobs."""
     tables = await sql.fetch(
         "SELECT relname FROM pg_class WHERE relnamespace = 'queen'::regnamespace AND relkind = 'r' "
-        "AND relname NOT LIKE 'schema_%' "
+        "AND relname NOT LIKE 'schema_%' AND relname NOT LIKE 'pipeline_%' AND relname NOT LIKE 'archive_%' "
         "AND relname NOT IN ('servers', 'maintenance', 'activity', 'server_samples', 'stream_queries', "
         "'operation_queue')"
     )

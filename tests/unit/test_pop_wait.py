@@ -267,7 +267,11 @@ async def test_a_thousand_polls_of_partitions_share_their_safety_net() -> None:
         poll.cancel()
     await asyncio.gather(*polls, return_exceptions=True)
     sweeps = len(bench.store.sweeps)
-    await asyncio.sleep(0.05)
+    other = make(base_s=0.01)
+    poll = other.poll(partition="p")
+    while len(other.store.sweeps) < 3:
+        await asyncio.sleep(0.001)
+    poll.cancel()
     assert len(bench.store.sweeps) == sweeps, "nobody waits any more"
 
 

@@ -25,6 +25,7 @@ from queenmq.engine.sidecar import Policy, Sidecar
 from queenmq.engine.statistics import Statistics
 from queenmq.engine.streams import Streams
 from queenmq.engine.transaction import Transactor
+from queenmq.engine.unmerged import Unmerged
 from queenmq.engine.vitals import Vitals
 from queenmq.engine.wake_ups import by_queue
 from queenmq.overload.journal import JournalBounds
@@ -47,7 +48,6 @@ class Engine:
         self.maintenance = Maintenance(database, node)
         self.load = LoadWatch(database, settings)
         self.buffer = _buffer(settings)
-        behind_s = settings.journal_wait_ms / 1000
         places = Places(database, node, self.queue_settings, cached=cached)
         self.leases = Leases(database, _policy(settings, "renew_lease"), freed=self.readable)
         self.pusher = Pusher(
@@ -61,7 +61,7 @@ class Engine:
             pushed=self.readable,
             load=self.load,
             buffer=self.buffer,
-            wait_behind_s=behind_s,
+            wait_behind_s=settings.journal_wait_ms / 1000,
         )
         self.popper = Popper(
             settings,
@@ -79,24 +79,19 @@ class Engine:
             database,
             self.encryption,
             places,
-            self.maintenance,
-            _policy(settings, "transaction"),
+            self._unmerged("transactions", places),
             self.activity,
             pushed=self.readable,
             freed=self.freed,
-            buffer=self.buffer,
-            wait_behind_s=behind_s,
         )
         self.streams = Streams(
             database,
             self.encryption,
             places,
-            self.maintenance,
-            _policy(settings, "transaction"),
+            self._unmerged("stream cycles", places),
             self.activity,
             changed=self.readable,
-            buffer=self.buffer,
-            wait_behind_s=behind_s,
+            freed=self.freed,
         )
         self.administration = Administration(
             database,
@@ -114,6 +109,10 @@ class Engine:
         node.on_wake = self.popper.waiting.wake
         node.on_maintenance = self.popper.pause_changed
         node.requests = self.requests
+
+    def _unmerged(self, name: str, places: Places) -> Unmerged:
+        policy, wait_behind_s = _policy(self.settings, "transaction"), self.settings.journal_wait_ms / 1000
+        return Unmerged(name, self.encryption, places, self.maintenance, policy, self.buffer, wait_behind_s)
 
     def readable(self, queue: str, partitions: Collection[str] | None = None) -> None:
         """Tell long polls, here and on other servers, that something became readable, and where if that is known."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import asyncpg
@@ -10,18 +9,12 @@ import asyncpg
 from queenmq.core.message import Message
 from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
-from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.push import Outcome, PushCall
-from queenmq.engine.sidecar import Policy
-from queenmq.engine.wake_ups import Wake, by_queue
-from queenmq.errors import Overloaded
-from queenmq.overload.push_buffer import PushBuffer
-from queenmq.storage.database import Database, EncryptionRequired, TryAgain
+from queenmq.engine.unmerged import Unmerged
+from queenmq.engine.wake_ups import Freed, Wake, by_queue
+from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
-
-_TRIES = 6
-_FIRST_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +70,18 @@ class Streams:
         database: Database,
         encryption: PayloadEncryption,
         places: Places,
-        maintenance: Maintenance,
-        policy: Policy,
+        unmerged: Unmerged,
         activity: Activity,
         changed: Wake,
-        buffer: PushBuffer | None = None,
-        wait_behind_s: float = 0.0,
+        freed: Freed,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
-        self._maintenance = maintenance
         self._activity = activity
         self._changed = changed
-        self._buffer = buffer
-        self._wait_behind_s = wait_behind_s
-        self._slots = asyncio.Semaphore(policy.max_concurrent)
-        self._max_pending = policy.max_pending
-        self._pending = 0
+        self._freed = freed
+        self._unmerged = unmerged
 
     async def register(self, name: str, source: str, sink: str | None, config_hash: str, reset: bool) -> Query:
         """Make a query or find it again; with `mismatch`, it has another configuration and was left alone."""
@@ -113,37 +100,8 @@ class Streams:
 
     async def cycle(self, cycle: Cycle) -> Cycled:
         """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
-        if cycle.messages:
-            self._maintenance.require_pushes()
-        if self._pending >= self._max_pending:
-            raise Overloaded("too many stream cycles are waiting for the database")
-        self._pending += 1
-        try:
-            if self._buffer is not None:
-                await self._buffer.require_turn(cycle.messages, self._wait_behind_s)
-            async with self._slots:
-                return await self._commit(cycle)
-        finally:
-            self._pending -= 1
-
-    async def _commit(self, cycle: Cycle) -> Cycled:
         call = PushCall.merge(cycle.messages)
-        try:
-            return await self._try(call, cycle)
-        except EncryptionRequired as refusal:
-            self._encryption.require_key()
-            await self._places.demand_encryption(refusal.detail)
-            return await self._try(call, cycle)
-
-    async def _try(self, call: PushCall, cycle: Cycle) -> Cycled:
-        pause = _FIRST_PAUSE_S
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._run(call, cycle)
-            except TryAgain:
-                await asyncio.sleep(pause)
-                pause *= 2
-        return await self._run(call, cycle)
+        return await self._unmerged.run(cycle.messages, lambda: self._run(call, cycle))
 
     async def _run(self, call: PushCall, cycle: Cycle) -> Cycled:
         known = await self._places.find(call.queues, call.partitions) if call.queues else None
@@ -164,7 +122,7 @@ class Streams:
         if row is None:
             raise AssertionError("queen.stream_cycle returned no row")
         self._places.learn(call.queues, call.partitions, known, row["partition_ids"] or ())
-        self._tell(call, row)
+        self._tell(call, cycle.group, row)
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
         return Cycled(
@@ -175,13 +133,14 @@ class Streams:
             dead_lettered=bool(row["dead_lettered"]),
         )
 
-    def _tell(self, call: PushCall, row: asyncpg.Record) -> None:
+    def _tell(self, call: PushCall, group: str, row: asyncpg.Record) -> None:
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._changed(queue, partitions)
         for target in call.target:
             self._activity.pushed(call.queues[target - 1], 0, 1)
+        if row["released"]:
+            self._freed({(row["queue_name"], row["partition_name"], group)})
         if row["acked"]:
-            self._changed(row["queue_name"], (row["partition_name"],))
             counts = self._activity.of(row["queue_name"])
             counts.ack_success += row["acked"]
             counts.dead_lettered += bool(row["dead_lettered"])

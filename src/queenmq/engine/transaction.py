@@ -5,7 +5,6 @@ Transactions are not merged: one that fails must not touch another.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +14,12 @@ from queenmq.core.message import Message
 from queenmq.engine.ack import columns
 from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
-from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.places import Places
 from queenmq.engine.push import PushCall
-from queenmq.engine.sidecar import Policy
+from queenmq.engine.unmerged import Unmerged
 from queenmq.engine.wake_ups import Freed, Wake, by_queue
-from queenmq.errors import Overloaded
-from queenmq.overload.push_buffer import PushBuffer
-from queenmq.storage.database import Database, EncryptionRequired, TransactionRefused, TryAgain
+from queenmq.storage.database import Database, TransactionRefused
 from queenmq.storage.statements import statement
-
-_TRIES = 6
-_FIRST_PAUSE_S = 0.005
 
 
 @dataclass(slots=True)
@@ -48,41 +41,29 @@ class Transactor:
         database: Database,
         encryption: PayloadEncryption,
         places: Places,
-        maintenance: Maintenance,
-        policy: Policy,
+        unmerged: Unmerged,
         activity: Activity,
         pushed: Wake,
         freed: Freed,
-        buffer: PushBuffer | None = None,
-        wait_behind_s: float = 0.0,
     ) -> None:
         self._database = database
         self._encryption = encryption
         self._places = places
-        self._maintenance = maintenance
         self._activity = activity
         self._pushed = pushed
         self._freed = freed
-        self._buffer = buffer
-        self._wait_behind_s = wait_behind_s
-        self._slots = asyncio.Semaphore(policy.max_concurrent)
-        self._max_pending = policy.max_pending
-        self._pending = 0
+        self._unmerged = unmerged
 
     async def commit(self, transaction: Transaction) -> Committed:
         """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
-        if transaction.messages:
-            self._maintenance.require_pushes()
-        if self._pending >= self._max_pending:
-            raise Overloaded("too many transactions are waiting for the database")
-        self._pending += 1
-        try:
-            if self._buffer is not None:
-                await self._buffer.require_turn(transaction.messages, self._wait_behind_s)
-            async with self._slots:
-                return await self._commit(transaction)
-        finally:
-            self._pending -= 1
+        call = PushCall.merge(transaction.messages)
+        if call.repeats:
+            repeated = transaction.messages[min(call.repeats)].transaction_id
+            raise TransactionRefused(
+                "duplicate key value violates unique constraint: "
+                f"transactionId {repeated!r} is pushed twice to one partition"
+            )
+        return await self._unmerged.run(transaction.messages, lambda: self._run(call, transaction))
 
     async def committed_before(self, transaction: Transaction) -> Committed | None:
         """What an earlier try of the same transaction, with the same ids, has done; None if there is no trace of one.
@@ -104,31 +85,6 @@ class Transactor:
             partition_ids=[str(row["partition_id"]) for row in rows],
             dead_lettered=[ack.status not in COMPLETED for ack in transaction.acknowledgements],
         )
-
-    async def _commit(self, transaction: Transaction) -> Committed:
-        call = PushCall.merge(transaction.messages)
-        if call.repeats:
-            repeated = transaction.messages[min(call.repeats)].transaction_id
-            raise TransactionRefused(
-                "duplicate key value violates unique constraint: "
-                f"transactionId {repeated!r} is pushed twice to one partition"
-            )
-        try:
-            return await self._try(call, transaction)
-        except EncryptionRequired as refusal:
-            self._encryption.require_key()
-            await self._places.demand_encryption(refusal.detail)
-            return await self._try(call, transaction)
-
-    async def _try(self, call: PushCall, transaction: Transaction) -> Committed:
-        pause = _FIRST_PAUSE_S
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._run(call, transaction)
-            except TryAgain:
-                await asyncio.sleep(pause)
-                pause *= 2
-        return await self._run(call, transaction)
 
     async def _run(self, call: PushCall, transaction: Transaction) -> Committed:
         known = await self._places.find(call.queues, call.partitions) if call.queues else None

@@ -246,6 +246,7 @@ def _compare(
             "coalesce(s.rows, 0) as stored",
             "coalesce(a.rows, 0) as archived",
         )
+        .orderBy("partition")
         .limit(MOST_SHOWN)
         .collect()
     ):

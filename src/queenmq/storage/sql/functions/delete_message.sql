@@ -1,12 +1,11 @@
 -- Delete one message with its traces and dead letters. A lease over it goes on without it, and ends if nothing is left of it.
--- Returns whether there was anything. Locks: the partition's head; then the rows of groups that hold such a lease, by group.
+-- Returns whether there was anything. Locks: the partition's head; then what queen.shrink_leases takes.
 CREATE OR REPLACE FUNCTION queen.delete_message(p_partition uuid, p_transaction text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_head   queen.partition_lookup;
     v_offset bigint;
     v_first  bigint;
     v_gone   int8multirange;
-    v_groups text[];
     v_dead   boolean;
 BEGIN
     SELECT * INTO v_head FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE;
@@ -27,21 +26,6 @@ BEGIN
     WHERE partition_id = p_partition;
 
     v_gone := int8multirange(int8range(v_offset, v_offset, '[]'));
-    PERFORM 1 FROM queen.partition_consumers WHERE partition_id = p_partition AND lease_offsets && v_gone
-    ORDER BY consumer_group FOR NO KEY UPDATE;
-    IF FOUND THEN
-        WITH shrunk AS (
-            UPDATE queen.partition_consumers
-            SET lease_offsets = nullif(lease_offsets - v_gone, '{}'),
-                lease_id = CASE WHEN lease_offsets <@ v_gone THEN NULL ELSE lease_id END,
-                lease_expires_at = CASE WHEN lease_offsets <@ v_gone THEN NULL ELSE lease_expires_at END
-            WHERE partition_id = p_partition AND lease_offsets && v_gone
-            RETURNING consumer_group, lease_id
-        )
-        SELECT array_agg(consumer_group) INTO v_groups FROM shrunk WHERE lease_id IS NULL;
-        IF v_groups IS NOT NULL THEN
-            PERFORM queen.settle(array_fill(p_partition, ARRAY[cardinality(v_groups)]), v_groups, true);
-        END IF;
-    END IF;
+    PERFORM queen.shrink_leases(p_partition, v_gone);
     RETURN true;
 END $$;

@@ -1,11 +1,10 @@
 -- Delete the messages of a partition up to an offset, with their traces. Returns how many; 0 if a push holds the head just
 -- now. A lease over them goes on without them, and ends if nothing is left of it.
--- Locks: the partition's head, without waiting; then the rows of groups that hold such a lease.
+-- Locks: the partition's head, without waiting; then what queen.shrink_leases takes.
 CREATE OR REPLACE FUNCTION queen.trim(p_partition uuid, p_upto bigint)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_gone    int8multirange := int8multirange(int8range(NULL, p_upto, '(]'));
-    v_groups  text[];
     v_deleted integer;
 BEGIN
     PERFORM 1 FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE SKIP LOCKED;
@@ -24,21 +23,6 @@ BEGIN
     SET first_offset = p_upto + 1, holes = greatest(0, holes - (p_upto - first_offset + 1 - v_deleted))
     WHERE partition_id = p_partition AND first_offset <= p_upto;
 
-    PERFORM 1 FROM queen.partition_consumers WHERE partition_id = p_partition AND lease_offsets && v_gone
-    ORDER BY consumer_group FOR NO KEY UPDATE;
-    IF FOUND THEN
-        WITH shrunk AS (
-            UPDATE queen.partition_consumers
-            SET lease_offsets = nullif(lease_offsets - v_gone, '{}'),
-                lease_id = CASE WHEN lease_offsets <@ v_gone THEN NULL ELSE lease_id END,
-                lease_expires_at = CASE WHEN lease_offsets <@ v_gone THEN NULL ELSE lease_expires_at END
-            WHERE partition_id = p_partition AND lease_offsets && v_gone
-            RETURNING consumer_group, lease_id
-        )
-        SELECT array_agg(consumer_group) INTO v_groups FROM shrunk WHERE lease_id IS NULL;
-        IF v_groups IS NOT NULL THEN
-            PERFORM queen.settle(array_fill(p_partition, ARRAY[cardinality(v_groups)]), v_groups, true);
-        END IF;
-    END IF;
+    PERFORM queen.shrink_leases(p_partition, v_gone);
     RETURN v_deleted;
 END $$;
