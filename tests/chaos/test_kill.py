@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ports import free_port
 
 PRODUCERS = 6
 ROUNDS = int(os.environ.get("QUEEN_CHAOS_ROUNDS", "2"))
@@ -66,13 +66,6 @@ class Queen:
         if self.process is not None and self.process.returncode is None:
             self.process.terminate()
             assert await asyncio.wait_for(self.process.wait(), PATIENCE_S) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def children(parent: int) -> list[int]:
