@@ -7,13 +7,13 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from queenmq import config
 
@@ -31,9 +31,7 @@ async def served(tmp_path: Path) -> AsyncIterator[str]:
     """`make serve`, as the README says it; the URL it listens on."""
     command = next(block for block in blocks("sh") if "serve" in block).strip()
     assert command == "make serve"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PG_HOST")}
     environment |= {"PORT": str(port), "QUEEN_DATA_DIR": str(tmp_path / "data")}

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+from ports import free_port
 
 from queenmq.storage.datafolder import running_url
 
@@ -79,13 +79,6 @@ class Queen:
         if self.process is not None and self.process.returncode is None:
             self.process.terminate()
             assert await asyncio.wait_for(self.process.wait(), PATIENCE_S) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def children(parent: int) -> list[int]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from integration.queen import until
+from ports import free_udp_port
 
 from cluster.members import Member, cluster
-from cluster.processes import SECRET, Remote, ServeProcess, free_udp_port
+from cluster.processes import SECRET, Remote, ServeProcess
 from cluster.relay import Relay
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,13 +29,6 @@ def environment(**variables: str) -> dict[str, str]:
         if not name.startswith(ours) and name not in ("HOST", "PORT", "NUM_WORKERS")
     }
     return inherited | {"PORT": "0", "PYTHONUNBUFFERED": "1"} | variables
-
-
-def free_udp_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class ServeProcess:

@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 from integration.queen import until
+from ports import free_udp_port
 
-from cluster.processes import SECRET, Remote, ServeProcess, free_udp_port
+from cluster.processes import SECRET, Remote, ServeProcess
 from queenmq.cluster.frame import HEADER, MAX_FRAME, encode_sender, seal
 from queenmq.cluster.keys import KeyRing, parse_secret
 from queenmq.cluster.messages import Heartbeat, MessageType, encode

@@ -6,8 +6,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from ports import free_udp_port
 
-from cluster.processes import SECRET, ServeProcess, free_udp_port
+from cluster.processes import SECRET, ServeProcess
 from queenmq.cluster import transport
 from queenmq.config import Settings
 

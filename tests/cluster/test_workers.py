@@ -13,8 +13,9 @@ import httpx
 import psutil
 import pytest
 from integration.queen import data, until
+from ports import free_udp_port
 
-from cluster.processes import SECRET, Remote, ServeProcess, free_udp_port
+from cluster.processes import SECRET, Remote, ServeProcess
 
 AT_ONCE_S = 2.0
 POOL_SIZE = 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
+from ports import free_udp_port
 
 from queenmq.bench.server import QUEEN
 from queenmq.cluster.affinity import Route
@@ -71,21 +71,10 @@ class Member:
             other.server._forwarder._pools[self.name].close()
 
 
-def free_udp_ports(count: int) -> list[int]:
-    bound = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    try:
-        for each in bound:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in bound]
-    finally:
-        for each in bound:
-            each.close()
-
-
 @asynccontextmanager
 async def cluster(database_url: str, names: str = "abc", **settings: Any) -> AsyncIterator[list[Member]]:
     """Servers that have met. Each of the names is one letter."""
-    ports = free_udp_ports(len(names))
+    ports = [free_udp_port() for _ in names]
     given = {"coordinator_enabled": True, "sync_secret": SECRET, "db_pool_size": 5, "shutdown_grace_s": 2}
     given |= {"sync_heartbeat_ms": 100, "sync_dead_threshold_ms": 5000}
     # They share one process, so that what each measures says nothing: consumers stay where they are unless sent.
@@ -107,7 +96,7 @@ async def cluster(database_url: str, names: str = "abc", **settings: Any) -> Asy
 @asynccontextmanager
 async def processes(database_url: str, names: str = "abc", **variables: str) -> AsyncIterator[list[str]]:
     """The same as processes of their own; the URLs of the servers."""
-    ports = free_udp_ports(len(names))
+    ports = [free_udp_port() for _ in names]
     async with AsyncExitStack() as stack:
         urls = []
         for name, port in zip(names, ports, strict=True):

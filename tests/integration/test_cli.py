@@ -21,10 +21,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from ports import free_port
 
 import queenmq
 from queenmq.cli.main import main
-from queenmq.storage import embedded, postmaster
+from queenmq.storage import postmaster
 from queenmq.storage.datafolder import DataFolder
 
 PATIENCE_S = 90.0
@@ -110,10 +111,6 @@ def environment(data: Path, **more: str) -> dict[str, str]:
     ours = {"QUEEN_DATA_DIR": str(data), "PORT": str(free_port()), "PYTHONUNBUFFERED": "1"}
     inherited = {name: value for name, value in os.environ.items() if name not in ("HOST", "PG_HOST", "DATABASE_URL")}
     return {**inherited, **ours, **more}
-
-
-def free_port() -> int:
-    return embedded._free_port()
 
 
 @contextlib.contextmanager

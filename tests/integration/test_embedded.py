@@ -225,6 +225,17 @@ async def test_second_start_on_the_same_folder_is_refused(tmp_path: Path) -> Non
         assert await value(holder.url, "SELECT 1") == 1
 
 
+async def test_it_keeps_off_the_port_of_the_server(tmp_path: Path) -> None:
+    database = EmbeddedPostgres(tmp_path)
+    await database.start()
+    await database.stop()
+    port = DataFolder(tmp_path).credentials().port
+    again = EmbeddedPostgres(tmp_path, keep_off=port)
+    await again.start()
+    await again.stop()
+    assert DataFolder(tmp_path).credentials().port != port
+
+
 async def test_folder_is_free_again_after_stop(tmp_path: Path) -> None:
     database = EmbeddedPostgres(tmp_path)
     await database.start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
+from ports import free_port
 
 from pipeline.db import Db
 from queenmq.pipeline import java
@@ -136,12 +136,6 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         for process in started:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.skipif(not LONG, reason="starts a small cluster: QUEEN_LONG=1")

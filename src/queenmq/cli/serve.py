@@ -135,7 +135,7 @@ async def _database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
         url = dsn(settings)
         yield url, f"Database: {_without_password(url)}"
         return
-    bundled = EmbeddedPostgres(settings.data_dir or default_data_dir())
+    bundled = EmbeddedPostgres(settings.data_dir or default_data_dir(), keep_off=settings.port)
     url = await bundled.start()
     try:
         yield url, f"Data: {bundled.data_dir} (bundled PostgreSQL)"

@@ -86,7 +86,10 @@ class PortTaken(StartupError):
 
 
 class EmbeddedPostgres:
-    def __init__(self, data_dir: Path) -> None:
+    """The bundled database of one data folder. It never takes the port `keep_off`, on which the server will listen."""
+
+    def __init__(self, data_dir: Path, keep_off: int = 0) -> None:
+        self._keep_off = keep_off
         self._folder = DataFolder(data_dir)
         self._launcher = Launcher()
         self._process: subprocess.Popen[bytes] | None = None
@@ -140,7 +143,7 @@ class EmbeddedPostgres:
         log.info("creating a database in %s", self._folder.root)
         scratch = self._folder.make_scratch()
         launcher.give(scratch, user)
-        credentials = Credentials(_free_port(), USER, secrets.token_urlsafe(24), DATABASE)
+        credentials = Credentials(_free_port(self._keep_off), USER, secrets.token_urlsafe(24), DATABASE)
         await self._initdb(scratch, credentials.password, user)
         self._folder.save_credentials(credentials)
         (scratch / "data").rename(self._folder.pgdata)
@@ -170,8 +173,8 @@ class EmbeddedPostgres:
     async def _run_on_free_port(self, credentials: Credentials) -> Credentials:
         """Start on the port of last time if it is still free, else on another that is then kept."""
         for _ in range(PORT_TRIES):
-            if not _is_free(credentials.port):
-                credentials = replace(credentials, port=_free_port())
+            if credentials.port == self._keep_off or not _is_free(credentials.port):
+                credentials = replace(credentials, port=_free_port(self._keep_off))
             try:
                 await self._run(credentials)
             except PortTaken:
@@ -307,9 +310,9 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
+def _free_port(keep_off: int) -> int:
     for port in random.sample(PORTS, 100):
-        if _is_free(port):
+        if port != keep_off and _is_free(port):
             return port
     with socket.socket() as probe:
         probe.bind((HOST, 0))
