@@ -97,8 +97,12 @@ class Lane(Generic[Request, Result]):
         return len(self._waiting)
 
     def wait_s(self, now: float) -> float:
-        """How long the last requests waited for their call, or for how long none was taken while some wait."""
-        return max(self._waited_s, now - self._taken_at) if self._waiting else 0.0
+        """How long the last requests waited for their call, for how long none was taken while some wait, or how long
+        the next one will wait for the calls before its own: whichever is longest."""
+        if not self._waiting:
+            return 0.0
+        calls_before = len(self._waiting) // self._policy.max_requests
+        return max(self._waited_s, now - self._taken_at, calls_before * self._usual_s / self._limit())
 
     @property
     def in_flight(self) -> int:
