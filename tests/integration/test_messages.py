@@ -104,6 +104,14 @@ async def test_a_message_is_in_one_of_four_states(queen: Queen) -> None:
     await queen.ack(leased)
 
 
+async def test_a_state_is_found_behind_many_messages_in_another_one(queen: Queen) -> None:
+    await queen.push("orders", *[f"t{n:02}" for n in range(20)])
+    await queen.ack_batch(await queen.pop("orders", batch=2), "completed", "completed")
+    assert await transactions(queen, status="completed", limit=1) == ["t01"]
+    assert await transactions(queen, status="completed", limit=1, offset=1) == ["t00"]
+    assert await transactions(queen, status="completed", limit=5) == ["t01", "t00"]
+
+
 async def test_the_groups_that_have_read_a_message_are_counted(queen: Queen) -> None:
     await queen.push("orders", "t", "u")
     await queen.drain("orders", consumerGroup="fast")

@@ -70,13 +70,17 @@ def add_routes(router: Router, engine: Engine) -> None:
         span = query_range(request, 1)
         limit = query_count(request, "limit", min(_LIMIT, engine.settings.max_items), engine.settings.max_items)
         offset = query_count(request, "offset", 0, _MOST_LOOKED_AT)
-        looked_at = _MOST_LOOKED_AT if status else min(limit + offset, _MOST_LOOKED_AT)
         await engine.statistics.freshen()
         until = None if given is None else end_of_minute(span.until)
-        rows = await reports.rows(
-            "messages_listed", queue, partition, namespace, task, span.since, until, max(1, looked_at)
-        )
-        matching = [row for row in rows if status in (None, row["status"])][offset : offset + limit]
+        where = queue, partition, namespace, task, span.since, until
+        matching: list[asyncpg.Record] = []
+        # Most are in few states: with a filter, twice as many are mostly enough, and all only if they are not.
+        for looked_at in (2 * (limit + offset), _MOST_LOOKED_AT) if status else (limit + offset,):
+            most = max(1, min(looked_at, _MOST_LOOKED_AT))
+            rows = await reports.rows("messages_listed", *where, most)
+            matching = [row for row in rows if status in (None, row["status"])][offset : offset + limit]
+            if len(matching) == limit or len(rows) < most:
+                break
         mode = await reports.one("listing_mode", queue)
         listed = MessagesListed(
             messages=[_listed(row) for row in matching],
