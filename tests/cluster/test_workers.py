@@ -231,8 +231,9 @@ async def test_a_port_that_other_workers_have(serve: ServeProcess, database_url:
     assert f"cannot listen on 127.0.0.1:{port}" in late.log
 
 
-async def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    process = ServeProcess(tmp_path, "lost", "--workers", "2", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing")
+async def test_a_worker_that_cannot_start_says_why(database_url: str, tmp_path: Path) -> None:
+    elsewhere = database_url.rpartition("/")[0] + "/nothing"
+    process = ServeProcess(tmp_path, "lost", "--workers", "2", DATABASE_URL=elsewhere)
     process.launch()
     try:
         assert await asyncio.to_thread(process.wait) == 1
