@@ -188,6 +188,9 @@ class LongOperations:
             log.warning("operation %s is interrupted, it will go on: %s", operation_id, error)
         except HttpError as error:
             await self._fail(operation_id, claim, str(error.__cause__ or error))
+        except Exception:
+            self._interrupted = True
+            log.exception("operation %s is interrupted, it will go on", operation_id)
 
     async def _step(self, operation_id: str, claim: str) -> asyncpg.Record | None:
         step = self._settings.operation_step
