@@ -721,7 +721,7 @@ async def test_the_pipeline_does_not_overtake_a_queued_push(
         "INSERT INTO queen.pipeline_staged (attempt, place, queue, partition, message_id, is_encrypted, payload) "
         "VALUES (1, 1, 'q', 'p', gen_random_uuid()::text, false, '\"second\"')"
     )
-    promote = "SELECT written FROM queen.promote('sink', 1, ARRAY[1], 1)"
+    promote = "SELECT written FROM queen.promote('behind', 1, ARRAY[1], 1)"
     with pytest.raises(asyncpg.LockNotAvailableError, match="queued operations"):
         await sql.fetchval(promote)
     assert await server.engine.operations.run(10, 10) == 1
@@ -738,7 +738,7 @@ async def test_a_queue_is_not_deleted_between_the_names_and_the_rows_of_the_pipe
         "VALUES (1, 1, 'q', 'p00', gen_random_uuid()::text, false, '1')"
     )
     async with sql.transaction():
-        assert await sql.fetchval("SELECT written FROM queen.promote('sink', 1, ARRAY[1], 1)") == 1
+        assert await sql.fetchval("SELECT written FROM queen.promote('between', 1, ARRAY[1], 1)") == 1
         delete = asyncio.create_task(begin(queen, "delete_queue"))
         other = await asyncpg.connect(database_url)
         try:

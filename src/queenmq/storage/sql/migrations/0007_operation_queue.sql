@@ -42,7 +42,7 @@ CREATE TABLE queen.operation_queue (
 CREATE INDEX operation_queue_open ON queen.operation_queue (partition_id, number)
     WHERE status IN ('pending', 'processing');
 CREATE INDEX operation_queue_next ON queen.operation_queue (priority, number)
-    WHERE status IN ('pending', 'processing');
+    WHERE kind = 'push' AND status IN ('pending', 'processing');
 CREATE INDEX operation_queue_finished ON queen.operation_queue (finished_at)
     WHERE status IN ('completed', 'failed', 'cancelled');
 CREATE INDEX operation_queue_partition ON queen.operation_queue (partition_id);
