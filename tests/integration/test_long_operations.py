@@ -24,6 +24,7 @@ from integration.queen import (
     stored,
     until,
 )
+from queenmq.client import Queen as Client
 from queenmq.config import Settings
 from queenmq.engine.long_operations import LongOperations
 from queenmq.overload.load_manager import Choice, Decision
@@ -621,6 +622,17 @@ class TestByItself:
         await until(completed, 60)
         assert {answer.status_code for answer in answers} <= {200, 202}
         assert data(await queen.drain("q", partitions=60)) == [f"m{n + 1}" for n in range(pushed)]
+
+    async def test_a_client_that_polls_gets_the_answer_at_the_end(self, server: Server, queen: Queen) -> None:
+        await fill(queen, partitions=60)
+        await bury(queen)
+        host, port = server.address
+        async with Client(f"http://{host}:{port}", queued_operation_behavior="poll") as client:
+            redriven = await client.admin.redrive("q", consumer_group="g")
+            assert redriven == {"success": True, "queue": "q", "partition": None, "consumerGroup": "g", "redriven": 120}
+            assert (await client.admin.clear_queue("q"))["deleted"] == 120
+            assert (await client.admin.clear_queue("q"))["deleted"] == 0
+            assert (await client.queue("q").delete())["existed"] is True
 
     async def test_a_server_that_stops_leaves_the_rest_to_another(
         self, queen: Queen, settings: Settings, database_url: str, sql: asyncpg.Connection

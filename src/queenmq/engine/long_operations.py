@@ -74,7 +74,7 @@ class LongOperations:
 
     async def begin(self, kind: str, queue: str, parameters: Mapping[str, Any]) -> Standing | None:
         """Do it, or as much as the time for an answer allows; None if there is no such queue."""
-        claim = self._next_claim()
+        deadline, claim = self._deadline(), self._next_claim()
         row = await self._database.fetchrow(
             statement("begin_operation"),
             kind,
@@ -92,11 +92,11 @@ class LongOperations:
         self._tell(kind, queue, None)
         if row["id"] is None:
             return Standing(row["done"])
-        return await self._answer(str(row["id"]), claim if row["running"] else None)
+        return await self._answer(str(row["id"]), claim if row["running"] else None, deadline)
 
     async def delete_queue(self, queue: str) -> tuple[bool, Standing]:
         """Delete a queue; False if there was none. After it the name is free, and nothing of the queue is reachable."""
-        claim = self._next_claim()
+        deadline, claim = self._deadline(), self._next_claim()
         answer = {"answer": {"deleted": True, "queue": queue, "existed": True}}
         row = await self._database.fetchrow(
             statement("delete_queue"),
@@ -111,7 +111,7 @@ class LongOperations:
         self._node.config_deleted(queue, row["version"])
         if row["id"] is None:
             return row["existed"], Standing(row["total"] or 0)
-        return True, await self._answer(str(row["id"]), claim)
+        return True, await self._answer(str(row["id"]), claim, deadline)
 
     async def retain(self, limit: int, idle_days: int) -> None:
         """A run of retention to its end, unless one runs or waits already. Looks for remains of deleted queues, too."""
@@ -127,14 +127,16 @@ class LongOperations:
         """None if this server has enough to do: then the operation waits for a worker."""
         return uuid7_text() if self.running < self._settings.operation_concurrent else None
 
-    async def _answer(self, operation_id: str, claim: str | None) -> Standing:
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._settings.operation_wait_ms / 1000
+
+    async def _answer(self, operation_id: str, claim: str | None, deadline: float) -> Standing:
         """How the operation stands when it is finished or the time for an answer is over. It goes on by itself."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.operation_wait_ms / 1000
         if claim is None:
             self._load.tell_queued(1)
         else:
-            await asyncio.wait((self._start(operation_id, claim),), timeout=deadline - loop.time())
+            await asyncio.wait((self._start(operation_id, claim),), timeout=max(0.0, deadline - loop.time()))
         while True:
             row = await self._database.fetchrow(statement("operation"), operation_id)
             if row is None or row["status"] in ("failed", "cancelled"):

@@ -54,7 +54,11 @@ BEGIN
         WITH back AS MATERIALIZED (
             SELECT d.consumer_group, min(m."offset") AS first, range_agg(int8range(m."offset", m."offset", '[]')) AS offsets
             FROM queen.dead_letter_queue d
-            JOIN queen.messages m ON m.partition_id = d.partition_id AND m.transaction_id = d.transaction_id
+            -- LIMIT keeps the planner at one probe a letter, whatever it believes about the tables.
+            CROSS JOIN LATERAL (
+                SELECT m."offset" FROM queen.messages m
+                WHERE m.partition_id = d.partition_id AND m.transaction_id = d.transaction_id LIMIT 1
+            ) m
             WHERE d.id = ANY (v_ids)
             GROUP BY d.consumer_group
         ), standing AS MATERIALIZED (
@@ -84,9 +88,11 @@ BEGIN
                array_agg(queen.uuid7()) AS ids, array_agg(1) AS targets, count(*)::integer AS count
         INTO v_new FROM (
             SELECT DISTINCT ON (d.transaction_id) d.* FROM queen.dead_letter_queue d
-            WHERE d.id = ANY (v_ids) AND NOT EXISTS (
-                SELECT 1 FROM queen.messages m
-                WHERE m.partition_id = d.partition_id AND m.transaction_id = d.transaction_id)
+            LEFT JOIN LATERAL (
+                SELECT true AS there FROM queen.messages m
+                WHERE m.partition_id = d.partition_id AND m.transaction_id = d.transaction_id LIMIT 1
+            ) m ON true
+            WHERE d.id = ANY (v_ids) AND m.there IS NULL
             ORDER BY d.transaction_id, d.failed_at DESC
         ) n;
         IF v_new.count > 0 THEN
