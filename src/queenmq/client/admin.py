@@ -76,6 +76,13 @@ class Admin(Generic[R]):
     def move_message_to_dlq(self, partition_id: str, transaction_id: str) -> R:
         return self._post(*_V1, "messages", partition_id, transaction_id, "dlq", body={})
 
+    def redrive(self, queue: str, partition: str | None = None, consumer_group: str | None = None) -> R:
+        """Have the dead letters of a queue, of one partition or of one group, delivered again in order."""
+        body = {"queue": queue, "partition": partition, "consumerGroup": consumer_group}
+        return self._post(
+            *_V1, "dlq", "redrive", body={name: value for name, value in body.items() if value is not None}
+        )
+
     # Traces
 
     def get_traces_for_message(self, partition_id: str, transaction_id: str) -> R:
@@ -141,7 +148,7 @@ class Admin(Generic[R]):
         return self._get(*_V1, "operations", "stats")
 
     def list_operations(self, **filters: Any) -> R:
-        """Queued operations; `status`, `limit`, `offset`."""
+        """Queued operations; `status`, `type`, `queue`, `limit`, `offset`."""
         return self._get(*_V1, "operations", **filters)
 
     def get_operation(self, operation_id: str) -> R:

@@ -1,4 +1,4 @@
-"""Dead letters and traces: GET /api/v1/dlq, POST /api/v1/traces and GET below it"""
+"""Dead letters and traces: GET /api/v1/dlq, POST /api/v1/dlq/redrive, POST /api/v1/traces and GET below it"""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from queenmq.core.names import check_name, iso_millis
 from queenmq.engine.administration import DeadLetterFilter, Trace
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
+from queenmq.http.administered import administered
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_name, query_time
 from queenmq.http.figures import NamedTrace, NamedTraces, TraceName, TraceNames, TraceShown, TracesShown
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, LABEL, MOMENT, UUID, Parameter, documented
 from queenmq.http.router import Router
-from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, TraceAdded, TraceBody
+from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, RedriveBody, Redriven, TraceAdded, TraceBody
 from queenmq.ids import is_uuid
 
 _TRACE_TEXTS = {
@@ -41,6 +42,8 @@ _COUNTED_A_NAME = 100
 _NAMES = 50
 _OFFSET = Parameter("offset", COUNT, "How many to leave out.", 0)
 _LIMIT = "Most entries; cut to the server's limit."
+_REDRIVE_TEXTS = {"queue": "queue is required"}
+_redrive_decoder = msgspec.json.Decoder(RedriveBody)
 _trace_decoder = msgspec.json.Decoder(TraceBody)
 
 
@@ -62,6 +65,26 @@ def add_routes(router: Router, engine: Engine) -> None:
         rows, total = await administration.dead_letters(which)
         messages = [_dead_letter(row, administration.payload_of(row)) for row in rows]
         return json_response(200, DeadLetters(messages, Page(which.limit, which.offset), total))
+
+    @documented({200: Redriven, 202: Redriven, 404: Error}, body=RedriveBody)
+    async def redrive(request: Request) -> Response:
+        """Have dead letters delivered again, those of a partition in the order of its messages."""
+        body = decode(request.body, _redrive_decoder, _REDRIVE_TEXTS)
+        check_name(body.queue, "queue")
+        for name, field in ((body.partition, "partition"), (body.consumer_group, "consumerGroup")):
+            if name is not None:
+                check_name(name, field)
+        standing = await administration.redrive(body.queue, body.partition, body.consumer_group)
+        if standing is None:
+            raise NotFound("Queue not found")
+        redriven = Redriven(
+            success=True,
+            queue=body.queue,
+            partition=body.partition,
+            consumer_group=body.consumer_group,
+            redriven=standing.done,
+        )
+        return administered(standing, redriven)
 
     @documented({201: TraceAdded, 404: Error}, body=TraceBody)
     async def add_trace(request: Request) -> Response:
@@ -124,6 +147,7 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("GET", "/api/v1/traces/by-name/{name}", traces_by_name, Role.READ_ONLY)
     router.add("GET", "/api/v1/traces/{partitionId}/{transactionId}", traces_of_message, Role.READ_ONLY)
     router.add("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY)
+    router.add("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE)
     router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
 
 
