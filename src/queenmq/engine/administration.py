@@ -145,6 +145,41 @@ class Administration:
             total = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
         return rows, total
 
+    async def redrive(self, which: DeadLetterFilter) -> tuple[int, bool]:
+        """Have dead letters delivered again, the oldest first, at most `limit`.
+
+        Returns how many were taken and whether there may be more. One statement a message, so that nobody waits behind
+        all of them.
+        """
+        rows = await self._database.fetch(
+            statement("dead_letters_oldest"), which.queue, which.group, which.partition, which.until, which.limit
+        )
+        taken = 0
+        for row in rows:
+            taken += await self._database.fetchval(
+                statement("retry_message"), row["partition_id"], row["transaction_id"], uuid7_text(), which.group
+            )
+        self._dead_letters_changed(which)
+        return taken, sum(row["letters"] for row in rows) >= which.limit
+
+    async def purge(self, which: DeadLetterFilter) -> tuple[int, bool]:
+        """Forget dead letters, the oldest first, at most `limit`; messages that are stored stay.
+
+        Returns how many were forgotten and whether there may be more.
+        """
+        row = await self._database.fetchrow(
+            statement("purge_dead_letters"), which.queue, which.group, which.partition, which.until, which.limit
+        )
+        if row is None:
+            raise AssertionError("purge_dead_letters returned no row")
+        self._dead_letters_changed(which)
+        return row["purged"], row["chosen"] >= which.limit
+
+    def _dead_letters_changed(self, which: DeadLetterFilter) -> None:
+        if which.queue is not None:
+            self._activity.touched.add(which.queue)
+            self._changed(which.queue)
+
     async def delete_message(self, partition_id: str, transaction_id: str) -> bool:
         """Delete a message with its dead letters and traces; False if there is none."""
         deleted: bool = await self._database.fetchval(statement("delete_message"), partition_id, transaction_id)
@@ -154,7 +189,7 @@ class Administration:
     async def retry_message(self, partition_id: str, transaction_id: str) -> bool:
         """Take a message out of the dead letters and have it delivered again; False if it is no dead letter."""
         taken: int = await self._database.fetchval(
-            statement("retry_message"), partition_id, transaction_id, uuid7_text()
+            statement("retry_message"), partition_id, transaction_id, uuid7_text(), None
         )
         await self._message_changed(partition_id)
         return taken > 0

@@ -1,8 +1,9 @@
 -- Take a message out of the dead letters and have it delivered again, to exactly those groups that had given it up: everything behind it
 -- stays finished. Ends a lease that such a group holds in the partition, as a seek does. A message that is not stored any more is pushed
--- anew, at the end of its partition. Returns the number of dead letters taken. p_id is the id that a new message gets.
+-- anew, at the end of its partition, for every group. Returns the number of dead letters taken. p_id is the id that a new message gets.
+-- With p_group only that group's dead letter is taken.
 -- Locks: the partition's head; then rows of partition_consumers by group.
-CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid)
+CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid, p_group text DEFAULT NULL)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_letter queen.dead_letter_queue;
@@ -14,12 +15,14 @@ BEGIN
         RETURN 0;
     END IF;
     SELECT * INTO v_letter FROM queen.dead_letter_queue
-    WHERE partition_id = p_partition AND transaction_id = p_transaction ORDER BY failed_at DESC LIMIT 1;
+    WHERE partition_id = p_partition AND transaction_id = p_transaction AND (p_group IS NULL OR consumer_group = p_group)
+    ORDER BY failed_at DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
     WITH taken AS (
-        DELETE FROM queen.dead_letter_queue WHERE partition_id = p_partition AND transaction_id = p_transaction
+        DELETE FROM queen.dead_letter_queue
+        WHERE partition_id = p_partition AND transaction_id = p_transaction AND (p_group IS NULL OR consumer_group = p_group)
         RETURNING consumer_group
     )
     SELECT array_agg(consumer_group) INTO v_groups FROM taken;

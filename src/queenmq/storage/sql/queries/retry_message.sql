@@ -1,1 +1,1 @@
-SELECT queen.retry_message($1, $2, $3)
+SELECT queen.retry_message($1, $2, $3, $4)

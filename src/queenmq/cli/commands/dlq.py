@@ -1,0 +1,123 @@
+"""`queen dlq`: messages that failed too often, and what can be done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from queenmq.cli.arguments import COUNT, as_json, consent
+from queenmq.cli.group import group, under
+from queenmq.cli.operation import followed
+from queenmq.cli.remote import _queue_names, connected, queue, require_queue, server
+from queenmq.cli.show import Column, compact, confirm, listing, moment, note, plural, print_json, working
+
+if TYPE_CHECKING:
+    from queenmq.client import BlockingQueen
+
+_group = click.option("--group", metavar="NAME", help="Only of this consumer group.")
+_partition = click.option("--partition", metavar="NAME", help="Only of this partition.")
+
+
+@group("dlq", "queen dlq list orders", "queen dlq redrive orders --group billing", default="list")
+def command() -> None:
+    """List, redrive and purge dead letters. Without a further word they are listed."""
+
+
+@under(command, "list", "queen dlq list orders --group billing", "queen dlq --json | jq '.messages[].errorMessage'")
+@click.argument("queue", required=False, shell_complete=_queue_names)
+@_group
+@_partition
+@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")
+@as_json
+@server
+def list_(queue: str | None, group: str | None, partition: str | None, limit: int, as_json: bool, server: str) -> None:
+    """List dead letters of QUEUE, or of all queues, the newest failure first."""
+    with connected(server) as queen:
+        if queue is not None:
+            require_queue(queen, queue)
+        found = queen.admin.list_dead_letters(queue=queue, consumerGroup=group, partition=partition, limit=limit)
+    rows = found["messages"]
+    listing(
+        rows,
+        "no dead letters",
+        Column("failedAt", "failed", written=moment),
+        *(() if queue else (Column("queue"),)),
+        Column("partition"),
+        Column("consumerGroup", "group"),
+        Column("transactionId", "transaction id"),
+        Column("errorMessage", "error"),
+        Column("data", "payload", written=compact),
+        as_json=as_json,
+        whole=found,
+    )
+    if not as_json and found["total"] > len(rows):
+        note(f"{found['total']:,} in all; these are the newest {len(rows)}")
+
+
+def _counted(queen: BlockingQueen, queue: str, group: str | None, partition: str | None) -> int:
+    require_queue(queen, queue)
+    total: int = queen.admin.list_dead_letters(queue=queue, consumerGroup=group, partition=partition, limit=1)["total"]
+    return total
+
+
+def _whose(queue: str, group: str | None, partition: str | None) -> str:
+    lane = f", partition {partition}," if partition else ""
+    return f"{queue}{lane} for group {group}" if group else f"{queue}{lane}"
+
+
+def _step_by_step(queen: BlockingQueen, step: Callable[..., Any], which: dict[str, Any], done: str, total: int) -> int:
+    """Repeat a bounded step until nothing is left that had failed when it began. Returns how many it took."""
+    taken = 0
+    with working(f"dead letters {done}", total) as advance:
+        while True:
+            answer = followed(queen, step(**which))
+            count = int(answer.get(done, 0))
+            taken += count
+            advance(count)
+            # What fails again meanwhile is not of this round.
+            which["to"] = answer.get("to")
+            if not answer.get("more") or not count:
+                return taken
+
+
+@under(command, "redrive", "queen dlq redrive orders --group billing")
+@queue
+@_group
+@_partition
+@consent
+@as_json
+@server
+def redrive(queue: str, group: str | None, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
+    """Deliver dead letters of QUEUE again, each only to the groups that gave it up, or only to --group.
+
+    A message that is not stored any more is pushed anew, for every group.
+    """
+    with connected(server) as queen:
+        total = _counted(queen, queue, group, partition)
+        taken = 0
+        if total:
+            confirm(f"Deliver {plural(total, 'dead letter')} of {_whose(queue, group, partition)} again?", yes)
+            which = {"queue": queue, "group": group, "partition": partition}
+            taken = _step_by_step(queen, queen.admin.redrive_dead_letters, which, "redriven", total)
+    print_json({"redriven": taken}) if as_json else print(f"{plural(taken, 'dead letter')} redriven")
+
+
+@under(command, "purge", "queen dlq purge orders --group billing --yes")
+@queue
+@_group
+@_partition
+@consent
+@as_json
+@server
+def purge(queue: str, group: str | None, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
+    """Forget dead letters of QUEUE for good; messages that are stored stay."""
+    with connected(server) as queen:
+        total = _counted(queen, queue, group, partition)
+        taken = 0
+        if total:
+            confirm(f"Forget {plural(total, 'dead letter')} of {_whose(queue, group, partition)} for good?", yes)
+            which = {"queue": queue, "group": group, "partition": partition}
+            taken = _step_by_step(queen, queen.admin.purge_dead_letters, which, "purged", total)
+    print_json({"purged": taken}) if as_json else print(f"{plural(taken, 'dead letter')} purged")
