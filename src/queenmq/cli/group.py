@@ -47,9 +47,13 @@ class Group(_WithExamples, click.Group):
     default: str | None = None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if self.default is not None and (not args or (args[0].startswith("-") and args[0] != "--help")):
+        if self.default is not None and not ctx.resilient_parsing and _names_none(args):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+
+def _names_none(args: list[str]) -> bool:
+    return not args or (args[0].startswith("-") and args[0] != "--help")
 
 
 class LazyGroup(Group):

@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _ensure_stdout()
     try:
         status = queen.main(arguments, "queen", COMPLETION_VARIABLE, standalone_mode=False)
+        sys.stdout.flush()
         return status if isinstance(status, int) else exits.OK
     except click.UsageError as error:
         _show_usage(error)
@@ -75,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_usage(error: click.UsageError) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        print(error.format_message(), file=sys.stderr)
+        return
     if error.ctx is not None:
         print(error.ctx.get_usage(), file=sys.stderr)
     print(f"queen: {error.format_message()}", file=sys.stderr)

@@ -93,7 +93,7 @@ def failure(error: QueenError, server: str) -> exits.Failed:
             return exits.Failed(error.message, exits.NOT_FOUND)
         case errors.NetworkError():
             return exits.Failed(
-                f"{error.message}; does a server run there? `queen serve` starts one, {URL_VARIABLE} names another",
+                f"{_reason(error, server)}; does a server run there? `queen serve` starts one, {URL_VARIABLE} names another",
                 exits.UNAVAILABLE,
             )
         case errors.InvalidResponse():
@@ -101,6 +101,15 @@ def failure(error: QueenError, server: str) -> exits.Failed:
         case errors.Unavailable():
             return exits.Failed(f"the server is not available: {error.message}", exits.UNAVAILABLE)
     return exits.Failed(error.message)
+
+
+def _reason(error: QueenError, server: str) -> str:
+    """Why there is no connection, in the words of the system rather than of a library."""
+    cause = getattr(error.__cause__, "os_error", None)
+    if not isinstance(cause, OSError) or cause.errno is None:
+        return error.message
+    # Numbers of name resolution are negative, and only their own text says what they mean.
+    return f"no connection to {server}: {os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}"
 
 
 def no_queue(queen: BlockingQueen, name: str) -> NoReturn:
@@ -124,14 +133,16 @@ def require_queue(queen: BlockingQueen, name: str) -> Mapping[str, Any]:
 
 def require_group(queen: BlockingQueen, name: str) -> None:
     """End the command unless a group of this name reads or has read something."""
-    names = sorted({group["name"] for group in queen.admin.list_consumer_groups()})
+    if queen.admin.get_consumer_group(name, limit=1):
+        return
+    names = sorted({group["name"] for group in queen.admin.list_consumer_groups(limit=_MOST_COMPARED)})
     if name not in names:
         near = get_close_matches(name, names, 1)
         meant = f"; did you mean {near[0]!r}?" if near else "; `queen groups` lists them"
         raise exits.Failed(f"there is no group {name!r}{meant}", exits.NOT_FOUND)
 
 
-def _queue_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def queue_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """For Tab: the queues that begin like this. No server, no names."""
     import json
     from urllib.parse import quote
@@ -149,9 +160,9 @@ def _queue_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 def queue(function: Function) -> Function:
     """The argument that names a queue; Tab completes it."""
-    return click.argument("queue", shell_complete=_queue_names)(function)
+    return click.argument("queue", shell_complete=queue_names)(function)
 
 
 def queue_option(function: Function) -> Function:
     """The same as an option that narrows a listing."""
-    return click.option("--queue", shell_complete=_queue_names, help="Only of this queue.")(function)
+    return click.option("--queue", shell_complete=queue_names, help="Only of this queue.")(function)

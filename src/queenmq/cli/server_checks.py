@@ -21,7 +21,7 @@ _OK: Final = 200
 _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
 # Reasons for dropping a packet that point to a wrong configuration.
-_SECRETS: Final = ("signature", "authentication", "hmac")
+_SECRETS: Final = ("bad_signature", "unknown_key")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def _ask(server: str, path: str) -> _Reply:
     after = clock.wall()
     try:
         body = msgspec.json.decode(answer.body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         body = None
     return _Reply(answer.status, body, (before + after) / 2, after - before)
 
@@ -186,12 +186,18 @@ def _cluster(state: _Reply) -> Iterator[Finding]:
 def _peers(body: dict[str, Any]) -> Iterator[Finding]:
     health, dropped = body["server_health"], body["transport"]["dropped"]
     alive, dead = health["servers_alive"], health["servers_dead"]
-    unsigned = sum(count for reason, count in dropped.items() if any(word in reason for word in _SECRETS))
+    unsigned = sum(dropped.get(reason, 0) for reason in _SECRETS)
     if unsigned:
         yield doubtful(
             "secrets",
             f"{plural(unsigned, 'packet')} came that were not signed with the secret of this server",
             "give all servers the same QUEEN_SYNC_SECRET",
+        )
+    if dropped.get("wrong_version"):
+        yield doubtful(
+            "versions of peers",
+            f"{plural(dropped['wrong_version'], 'packet')} came from servers of another version",
+            "bring all servers of the cluster to the same version",
         )
     if dead:
         silent = ", ".join(sorted(health["last_heartbeat"]))

@@ -105,8 +105,9 @@ class Admin(Generic[R]):
 
     # Consumer groups
 
-    def list_consumer_groups(self) -> R:
-        return self._get(*_V1, "consumer-groups")
+    def list_consumer_groups(self, **page: Any) -> R:
+        """The groups, one entry for each queue that they read; `limit`, `offset`."""
+        return self._get(*_V1, "consumer-groups", **page)
 
     def get_consumer_group(self, name: str, **page: Any) -> R:
         """Where a group stands, by queue and partition; `limit`."""

@@ -10,7 +10,7 @@ import click
 from queenmq.cli.arguments import COUNT, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.operation import followed
-from queenmq.cli.remote import _queue_names, connected, queue, require_queue, server
+from queenmq.cli.remote import connected, queue, queue_names, require_queue, server
 from queenmq.cli.show import Column, compact, confirm, listing, moment, note, plural, print_json, working
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def command() -> None:
 
 
 @under(command, "list", "queen dlq list orders --group billing", "queen dlq --json | jq '.messages[].errorMessage'")
-@click.argument("queue", required=False, shell_complete=_queue_names)
+@click.argument("queue", required=False, shell_complete=queue_names)
 @_group
 @_partition
 @click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")

@@ -10,6 +10,7 @@ from queenmq.cli.remote import connected, queue_option, require_group, require_q
 from queenmq.cli.show import Column, confirm, listing, moment, plural, print_json, seconds
 from queenmq.core.names import QUEUE_MODE
 
+_MOST = 10_000
 _LAG = (Column("offsetLag", "unread", number=True), Column("timeLagSeconds", "lag", number=True, written=seconds))
 
 
@@ -27,7 +28,7 @@ def list_(queue: str | None, as_json: bool, server: str) -> None:
     with connected(server) as queen:
         if queue is not None:
             require_queue(queen, queue)
-        rows = [row for row in queen.admin.list_consumer_groups() if queue in (None, row["queueName"])]
+        rows = [row for row in queen.admin.list_consumer_groups(limit=_MOST) if queue in (None, row["queueName"])]
     listing(
         rows,
         "no groups; the first pop makes one",

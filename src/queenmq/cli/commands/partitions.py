@@ -6,12 +6,12 @@ import click
 
 from queenmq.cli.arguments import COUNT, as_json
 from queenmq.cli.group import command as command_of
-from queenmq.cli.remote import _queue_names, connected, require_queue, server
+from queenmq.cli.remote import connected, queue_names, require_queue, server
 from queenmq.cli.show import Column, listing, moment
 
 
 @command_of("partitions", "queen partitions orders", "queen partitions --limit 1000 --json")
-@click.argument("queue", required=False, shell_complete=_queue_names)
+@click.argument("queue", required=False, shell_complete=queue_names)
 @click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="At most so many.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out so many.")
 @as_json

@@ -155,21 +155,27 @@ def _push_file(server: str, file: _File, as_json: bool) -> int:
 
     run = file.once or uuid7_text()
     statuses: Counter[str] = Counter()
-    with (
-        file.open() as opened,
-        connected(server, retry_attempts=_ATTEMPTS) as queen,
-        working("bytes pushed", file.size()) as advance,
-    ):
-        for batch in _batches(lines.read(opened), file.batch):
-            try:
-                statuses += _push_lines(queen, file, run, batch)
-            except (QueenError, exits.Failed) as error:
-                stopped = (
-                    f"stopped at line {batch[0].number} of {file.name}; {plural(statuses.total(), 'message')} done"
-                )
-                note(f"queen: {stopped}. The same again with --once {run} goes on, and stores nothing twice.")
-                raise error
-            advance(sum(len(line.text) + 1 for line in batch))
+
+    def stopped() -> str:
+        done = plural(statuses.total(), "message")
+        return f"stopped after {done} of {file.name}: the same again with --once {run} goes on and stores nothing twice"
+
+    try:
+        with (
+            file.open() as opened,
+            connected(server, retry_attempts=_ATTEMPTS) as queen,
+            working("bytes pushed", file.size()) as advance,
+        ):
+            for batch in _batches(lines.read(opened), file.batch):
+                _push_lines(queen, file, run, batch, statuses)
+                advance(sum(len(line.text) + 1 for line in batch))
+    except exits.Failed as error:
+        # How to go on matters once the server has, or may have, something of the file.
+        unsent = not statuses and not isinstance(error.__cause__, QueenError)
+        raise exits.Failed(error.message if unsent else f"{error.message}; {stopped()}", error.status) from None
+    except KeyboardInterrupt:
+        note(f"queen: {stopped()}")
+        raise
     if as_json:
         done = {"queue": file.queue, "lines": statuses.total(), "once": run}
         print_json(done | {name: statuses[name] for name in ("queued", "duplicate", "accepted", "buffered")})
@@ -191,24 +197,15 @@ def _batches(given: Iterator[lines.Line], most: int) -> Iterator[list[lines.Line
         yield batch
 
 
-def _push_lines(queen: BlockingQueen, file: _File, run: str, batch: list[lines.Line]) -> Counter[str]:
-    """Push a batch, in the order of its lines; a request for each stretch of one partition."""
-    statuses: Counter[str] = Counter()
-    stretch: list[Item] = []
-    lane = ""
+def _push_lines(queen: BlockingQueen, file: _File, run: str, batch: list[lines.Line], statuses: Counter[str]) -> None:
+    """Push a batch once all of it can be read: a request for each partition, in the order of its lines."""
+    by_partition: dict[str, list[Item]] = {}
     for line in batch:
         partition, item = _item(file, run, line)
-        if stretch and partition != lane:
-            statuses += _push_stretch(queen, file.queue, lane, stretch)
-            stretch = []
-        lane = partition
-        stretch.append(item)
-    return statuses + _push_stretch(queen, file.queue, lane, stretch)
-
-
-def _push_stretch(queen: BlockingQueen, queue: str, partition: str, items: list[Item]) -> Counter[str]:
-    results = queen.queue(queue).partition(partition).push(items)
-    return Counter(result.status for result in results)
+        by_partition.setdefault(partition, []).append(item)
+    for partition, items in by_partition.items():
+        results = queen.queue(file.queue).partition(partition).push(items)
+        statuses.update(result.status for result in results)
 
 
 def _item(file: _File, run: str, line: lines.Line) -> tuple[str, Item]:

@@ -165,7 +165,7 @@ class _View:
         body = self._fetch("/api/v1/messages?" + urlencode(query))
         try:
             return msgspec.json.decode(body, type=_Listing).messages[::-1]
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise exits.Failed(f"what answers is not Queen: {error}", exits.UNAVAILABLE) from None
 
     def _fetch(self, path: str) -> bytes:

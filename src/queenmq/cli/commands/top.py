@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
 
 _MINUTE_S: Final = 60
+_MOST_GROUPS: Final = 10_000
 _LOOK_BACK: Final = timedelta(minutes=3)
 _WORK: Final = {
     "push": "queen_worker_push_messages_total",
     "pop": "queen_worker_pop_messages_total",
     "ack": "queen_worker_ack_success_total",
 }
-_ESCAPE: Final = b"\x1b"
+# Lines that are neither queues nor groups.
+_OTHER_LINES: Final = 9
+_END: Final = (b"q", b"Q", b"\x1b", b"\x03")
 
 
 @command_of("top", "queen top", "queen top --every 5", "queen top --once --json | jq .groups")
@@ -72,14 +76,31 @@ def _picture(watch: _Watch, rows: int, every: float, as_json: bool) -> int:
 
 
 def _live(watch: _Watch, rows: int, every: float) -> int:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
-    with _keys() as key, Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
+    from queenmq.client import QueenError, RequestError
+
+    # The terminal must be left as it was, also when somebody ends us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.TERMINATED))
+    screen = Console(highlight=False)
+
+    def draw() -> RenderableType:
+        return _drawn(watch.look(), min(rows, max(1, (screen.size.height - _OTHER_LINES) // 2)), every)
+
+    drawn = draw()
+    with _keys() as key, Live(console=screen, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(watch.look(), rows, every), refresh=True)
-            if key(every) in (b"q", b"Q", _ESCAPE, b"\x03"):
+            live.update(drawn, refresh=True)
+            if key(every) in _END:
                 return exits.OK
+            try:
+                drawn = draw()
+            except RequestError:
+                raise
+            except (QueenError, OSError) as error:
+                drawn = Group(Text(f"no answer: {error}; trying again. q ends", style="red"))
 
 
 @contextmanager
@@ -156,7 +177,8 @@ class _Watch:
             dict(labels)["queue"]: n for (name, labels), n in series.items() if name == "queen_queue_parked_consumers"
         }
         groups = sorted(
-            admin.list_consumer_groups(), key=lambda row: (-row["maxTimeLag"], -(row["totalLag"] or 0), row["name"])
+            admin.list_consumer_groups(limit=_MOST_GROUPS),
+            key=lambda row: (-row["maxTimeLag"], -(row["totalLag"] or 0), row["name"]),
         )
         return _Found(
             at=now(),
@@ -247,7 +269,8 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
     head = Text.assemble(
         ("Queen ", "bold"),
         f"{found.version}   database {found.database}   {plural(found.servers or 1, 'server')}   "
-        f"{found.at.astimezone():%H:%M:%S}\n",
+        f"{found.at.astimezone():%H:%M:%S}",
+        ("\n" if every is None else f"   every {every:g} s; q ends\n", "dim"),
         ("now      ", "bold"),
         f"{rates}   waiters {found.waiters:,}\n",
         ("stored   ", "bold"),
@@ -272,8 +295,7 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
         Column("maxTimeLag", "lag", number=True, written=seconds),
         Column("members", "leases", number=True),
     )
-    foot = [] if every is None else [Text(f"every {every:g} s; q ends", style="dim")]
-    return Group(head, queues, Text(), groups, *foot)
+    return Group(head, queues, Text(), groups)
 
 
 def _milliseconds(value: float) -> str:
