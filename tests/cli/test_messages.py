@@ -13,7 +13,7 @@ import pytest
 from ports import free_port
 
 from cli.conftest import PATIENCE_S, Run, Running, spawned
-from queenmq.client import BlockingQueen
+from queenmq.client import BlockingQueen, Item
 
 
 def payloads(client: BlockingQueen, queue: str, partition: str | None = None) -> list[object]:
@@ -264,6 +264,43 @@ def test_tail_refuses(queen: Run, name: str) -> None:
     assert "there is no queue" in queen("tail", name).err
     assert queen("tail", name).status == 3
     assert queen("tail", name, "--last", "1001").status == 2
+
+
+def test_names_do_nothing_to_the_terminal(queen: Run, client: BlockingQueen, name: str) -> None:
+    evil = "\x1b[2J\x07\n\u202e"
+    client.queue(name).partition(evil).push(Item({"e": evil}, transaction_id=f"t{evil}"))
+    bury = client.queue(name).group(f"g{evil}").pop()
+    client.ack(bury, "dlq", error=f"bad{evil}")
+    for arguments in (
+        ["tail", name, "--limit", "1"],
+        ["pop", name],
+        ["messages", "--queue", name, "--payload"],
+        ["partitions", name],
+        ["groups", "--queue", name],
+        ["dlq", "list", name],
+        ["explain", name, "--group", f"g{evil}"],
+        ["explain", name, "--group", evil],
+        ["queues", "show", evil],
+    ):
+        told = queen(*arguments)
+        assert not set("\x1b\x07\u202e") & set(told.out + told.err), arguments
+    assert queen("messages", "--queue", name, "--payload", "--json").json[0]["payload"] == {"e": evil}
+
+
+def test_whoever_reads_may_stop_reading(running: Running, client: BlockingQueen, name: str, tmp_path: Path) -> None:
+    client.queue(name).push(list(range(1000)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    telling = spawned(
+        *("tail", name, "--last", "1000", "--json"),
+        url=running.url,
+        folder=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writer)
+    _, err = telling.communicate(timeout=PATIENCE_S)
+    assert (telling.returncode, err) == (1, b"")
 
 
 # Looking at messages

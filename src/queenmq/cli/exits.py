@@ -27,6 +27,13 @@ MEANINGS: Final = {
 }
 
 
+def plain(text: str) -> str:
+    """Text that does nothing to a terminal but appear in it: names and errors may come from anybody."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class Failed(Exception):
     """An expected problem: one sentence on stderr and this status."""
 

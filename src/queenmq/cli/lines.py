@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def for_people(created_at: str, partition: str, transaction_id: str, payload: str) -> str:
     time = datetime.fromisoformat(created_at).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{time}  {partition}  {transaction_id}  {payload}"
+    return exits.plain(f"{time}  {partition}  {transaction_id}  {payload}")
 
 
 def for_scripts(message: Mapping[str, Any], payload: str) -> str:

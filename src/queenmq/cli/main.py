@@ -81,13 +81,13 @@ def _show_usage(error: click.UsageError) -> None:
         return
     if error.ctx is not None:
         print(error.ctx.get_usage(), file=sys.stderr)
-    print(f"queen: {error.format_message()}", file=sys.stderr)
+    print(f"queen: {exits.plain(error.format_message())}", file=sys.stderr)
     if error.ctx is not None:
         print(f"`{error.ctx.command_path} --help` shows how it is used.", file=sys.stderr)
 
 
 def _tell(message: str, status: int) -> int:
-    print(f"queen: {message}", file=sys.stderr)
+    print(f"queen: {exits.plain(message)}", file=sys.stderr)
     return status
 
 

@@ -93,7 +93,7 @@ def failure(error: QueenError, server: str) -> exits.Failed:
             return exits.Failed(error.message, exits.NOT_FOUND)
         case errors.NetworkError():
             return exits.Failed(
-                f"{_reason(error, server)}; does a server run there? `queen serve` starts one, {URL_VARIABLE} names another",
+                f"{_reason(error, server)}; `queen serve` starts a server, {URL_VARIABLE} names another",
                 exits.UNAVAILABLE,
             )
         case errors.InvalidResponse():

@@ -41,8 +41,8 @@ class Column:
         if value is None or value == "":
             return _NOTHING
         if self.written is not None:
-            return self.written(value)
-        return count(value) if self.number else text(value)
+            return exits.plain(self.written(value))
+        return count(value) if self.number else exits.plain(text(value))
 
 
 def count(value: float) -> str:
@@ -122,7 +122,7 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs:
-        made.add_row(Text(name), Text(_NOTHING if value in (None, "") else text(value)))
+        made.add_row(Text(name), Text(_NOTHING if value in (None, "") else exits.plain(text(value))))
     console().print(made)
 
 
@@ -142,7 +142,7 @@ def print_json(value: Any) -> None:
 
 def note(sentence: str) -> None:
     """Something for people, on stderr, so that what is piped stays clean."""
-    print(sentence, file=sys.stderr, flush=True)
+    print(exits.plain(sentence), file=sys.stderr, flush=True)
 
 
 def confirm(question: str, yes: bool) -> None:

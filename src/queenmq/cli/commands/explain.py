@@ -41,9 +41,9 @@ def command(queue: str, partition: str | None, group: str | None, as_json: bool,
 
 
 def _tell(found: dict[str, Any], asked: str | None) -> None:
-    print(found["explanation"])
+    print(exits.plain(found["explanation"]))
     if found["advice"]:
-        print(found["advice"])
+        print(exits.plain(found["advice"]))
     if found["until"]:
         print(f"That ends by itself at {moment(found['until'])}.")
     if (
@@ -55,6 +55,6 @@ def _tell(found: dict[str, Any], asked: str | None) -> None:
     if len(found["partitions"]) > 1:
         print()
         for place in found["partitions"]:
-            print(f"- {place['partition']}: {place['explanation']}")
+            print(exits.plain(f"- {place['partition']}: {place['explanation']}"))
     waiting = plural(found["waiters"], "long poll")
     note(f"(group {found['consumerGroup']}; {waiting} of the queue on this server)")

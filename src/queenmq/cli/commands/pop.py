@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -78,8 +79,8 @@ def command(
 
 def _nothing(queen: BlockingQueen, queue: str, group: str | None) -> int:
     require_queue(queen, queue)
-    told = f" --group {group}" if group else ""
-    note(f"queen: nothing to deliver; `queen explain {queue}{told}` says why")
+    told = f" --group {quote(group)}" if group else ""
+    note(f"queen: nothing to deliver; `queen explain {quote(queue)}{told}` says why")
     return exits.NOTHING_CAME
 
 
@@ -92,8 +93,8 @@ def _acknowledge(queen: BlockingQueen, messages: list[Message]) -> int:
 
 def _hint(messages: list[Message]) -> None:
     first = messages[0]
-    group = f" --group {first.consumer_group}" if first.consumer_group else ""
+    group = f" --group {quote(first.consumer_group)}" if first.consumer_group else ""
     note(
         f"Leased. To acknowledge{' the first' if len(messages) > 1 else ''}: "
-        f"queen ack {first.partition_id} {first.transaction_id} --lease {first.lease_id}{group}"
+        f"queen ack {first.partition_id} {quote(first.transaction_id)} --lease {first.lease_id}{group}"
     )
