@@ -34,8 +34,10 @@ def _job_of(name: str, *examples: str) -> Callable[[Callable[..., None]], Comman
             return run(Given(job=name, **given))
 
         start.__doc__ = function.__doc__
-        start.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        return under(command, name, *examples)(_common(start))
+        # Click gathers options from the last to the first; those of the job come first.
+        own = getattr(function, "__click_params__", [])
+        _common(start).__click_params__ += own  # type: ignore[attr-defined]
+        return under(command, name, *examples)(start)
 
     return made
 
