@@ -479,6 +479,24 @@ class Settings:
     operation_run: int = setting(
         "QUEEN_OPERATION_RUN", 20, "Most operations of one partition that are run together.", _positive
     )
+    operation_step: int = setting(
+        "QUEEN_OPERATION_STEP",
+        5000,
+        "Most messages, partitions or dead letters that one step of a long operation is about.",
+        _positive,
+    )
+    operation_wait_ms: int = setting(
+        "QUEEN_OPERATION_WAIT_MS",
+        2000,
+        "How long the answer to a delete, clear, seek or redrive waits for its end; then it is a 202, in ms.",
+        _positive,
+    )
+    operation_concurrent: int = setting(
+        "QUEEN_OPERATION_CONCURRENT", 2, "Most long operations that a server runs at once.", _positive
+    )
+    operation_most: int = setting(
+        "QUEEN_OPERATION_MOST", 100, "Most unfinished long operations of one queue; further ones get 429.", _positive
+    )
     operation_keep_s: int = setting(
         "QUEEN_OPERATION_KEEP_S", 3600, "How long completed operations and their results are kept, in s.", _positive
     )

@@ -18,6 +18,7 @@ from queenmq.http.limits import Limits
 from queenmq.services.database_watch import DatabaseWatch
 from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
+from queenmq.services.long_operation_worker import LongOperationWorker
 from queenmq.services.operation_worker import OperationWorker
 from queenmq.services.retention import Eviction, Retention
 from queenmq.services.sampler import Sampler
@@ -60,6 +61,7 @@ class Server:
             self._shared_state,
             LoadMonitor(self.database, self.engine.load, settings),
             OperationWorker(self.database, self.engine.operations, self.engine.load, settings),
+            LongOperationWorker(self.database, self.engine.long_operations, settings),
             StatisticsRefresh(self.engine, settings),
             Sampler(self.database, self.engine, settings),
         ]

@@ -7,13 +7,19 @@ import os
 import pty
 import subprocess
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-from cli.conftest import PATIENCE_S, Run, Running, spawned, until
+from cli.conftest import PATIENCE_S, Run, Running, serving, spawned, until
 from queenmq.client import BlockingQueen
+from queenmq.config import Settings
+
+if TYPE_CHECKING:
+    from conftest import Postgres
 
 
 async def _execute(url: str, statement: str, *arguments: object) -> str:
@@ -317,3 +323,34 @@ def test_whoever_sits_at_a_terminal_is_asked(
     assert asking.returncode == status
     assert f"Delete {name} with 2 messages" in err.decode()
     assert queen("queues", "show", name).status == left
+
+
+# Work that goes on behind its answer
+
+
+@pytest.fixture(scope="module")
+def patient(postgres: Postgres) -> Iterator[Running]:
+    """A server that answers before it has finished anything larger."""
+    url = asyncio.run(postgres.create())
+    with serving(Settings(port=0, shutdown_grace_s=2, operation_step=10, operation_wait_ms=0), url) as server:
+        yield server
+    asyncio.run(postgres.drop(url))
+
+
+def test_long_work_is_followed_to_its_end(
+    queen: Run, patient: Running, environment: pytest.MonkeyPatch, name: str
+) -> None:
+    environment.setenv("QUEEN_URL", patient.url)
+    with BlockingQueen(patient.url) as client:
+        bury(client, name, "g", 100)
+        answer = client.admin.seek_consumer_group("g", name, to_end=True)
+    assert answer["success"]
+    assert queen("dlq", "redrive", name, "--yes").out == "100 dead letters redriven\n"
+    assert len(queen("pop", name, "--group", "g", "--batch", "200", "--json").lines) == 100
+    cleared = queen("queues", "clear", name, "--yes", "--json").json
+    assert cleared["deleted"] == 100
+    shown = queen("operations", "show", cleared["operationId"])
+    assert "100 of 100" in shown.out
+    assert cleared["operationId"] in queen("operations", "--type", "clear").out
+    assert queen("operations", "wait", cleared["operationId"], "--json").json["status"] == "completed"
+    assert queen("queues", "delete", name, "--yes").status == 0

@@ -21,6 +21,11 @@ from queenmq.engine.push import Message, Outcome, PushCall
 from queenmq.ids import uuid7
 from queenmq.storage.statements import statement
 
+EVERYTHING = 1_000_000
+SEEK = """
+    SELECT moved FROM queen.seek((SELECT id FROM queen.queues WHERE name = $2), $3, $1, $4, NULL, NULL, 1000000)
+"""
+RETAIN = "SELECT * FROM queen.retain($1, $2, $3)"
 _CLEAR = PayloadEncryption(None, lambda _: False)
 
 
@@ -136,18 +141,18 @@ class Session:
         await self.sql.fetchval(statement("release"), list(leases))
 
     async def seek(self, group: str, queue: str, partition: str | None = None, at: datetime | None = None) -> int:
-        return await self.sql.fetchval(statement("seek"), group, queue, partition, at)
+        return await self.sql.fetchval(SEEK, group, queue, partition, at)
 
     async def delete_group(self, group: str, queue: str | None, metadata: bool = True) -> int:
         return await self.sql.fetchval(statement("delete_group"), group, queue, metadata)
 
     async def delete_queue(self, queue: str) -> bool:
-        return await self.sql.fetchval(statement("delete_queue"), queue)
+        return await self.sql.fetchval(statement("delete_queue"), queue, "{}", "session", None, EVERYTHING)
 
     async def sweep(self, step: str, queue: str) -> int:
         """Run `retain` or `evict` over a queue. Returns the messages deleted."""
         queue_id = await self.sql.fetchval("SELECT id FROM queen.queues WHERE name = $1", queue)
-        row = await self.sql.fetchrow(statement(step), queue_id, None, 1000)
+        row = await self.sql.fetchrow(RETAIN if step == "retain" else statement(step), queue_id, None, 1000)
         return row["deleted"]
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
-import pytest
 
 from integration.queen import Queen, data
 
@@ -114,87 +112,44 @@ async def test_bad_filters_are_refused(queen: Queen) -> None:
         assert refusal["field"] == query.partition("=")[0]
 
 
-# Redriving and purging
+# Purging
 
 
-async def step(queen: Queen, verb: str, **params: Any) -> dict[str, Any]:
-    """One step of a redrive or purge; without the moment up to which it goes."""
-    method, path = {"redrive": ("POST", "/api/v1/dlq/redrive"), "purge": ("DELETE", "/api/v1/dlq")}[verb]
-    answer = await queen.http.request(method, path, params=params)
+async def step(queen: Queen, **params: Any) -> dict[str, Any]:
+    """One step of a purge."""
+    answer = await queen.http.delete("/api/v1/dlq", params=params)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     assert datetime.fromisoformat(body["to"])
     return body
 
 
-async def test_a_redrive_goes_to_the_group_that_is_named(queen: Queen) -> None:
-    for group in ("a", "b"):
-        await queen.configure("orders")
-        await queen.push("orders", *("xyz" if group == "a" else ""))
-        messages = await queen.pop("orders", consumerGroup=group, batch=3)
-        await queen.ack_batch(messages, "dlq")
-    done = await step(queen, "redrive", queue="orders", consumerGroup="a")
-    assert (done["redriven"], done["more"]) == (3, False)
-    assert data(await queen.pop("orders", consumerGroup="a", batch=9)) == ["x", "y", "z"]
-    assert await queen.pop("orders", consumerGroup="b", batch=9) == []
-    assert len(await queen.dead_letters("orders")) == 3
-    done = await step(queen, "redrive", queue="orders")
-    assert done["redriven"] == 3
-    assert data(await queen.pop("orders", consumerGroup="b", batch=9)) == ["x", "y", "z"]
-    assert await queen.dead_letters("orders") == []
-
-
-async def test_a_redrive_wakes_who_waits(queen: Queen) -> None:
-    await bury(queen, "orders", "a", group="g")
-    waiting = asyncio.create_task(queen.wait("orders", consumerGroup="g"))
-    await step(queen, "redrive", queue="orders")
-    assert data(await waiting) == ["a"]
-
-
-async def test_a_redrive_goes_step_by_step_and_leaves_out_what_fails_meanwhile(queen: Queen) -> None:
-    await queen.push("orders", *"abcde")
-    await queen.ack_batch(await queen.pop("orders", batch=5), "dlq")
-    first = await step(queen, "redrive", queue="orders", limit=2)
-    assert (first["redriven"], first["more"]) == (2, True)
-    again = await queen.pop("orders", batch=5)
-    assert len(again) == 2
-    await queen.ack_batch(again, "dlq")
-    redriven = first["redriven"]
-    while True:
-        following = await step(queen, "redrive", queue="orders", limit=2, to=first["to"])
-        redriven += following["redriven"]
-        if not following["more"]:
-            break
-    assert redriven == 5
-    assert sorted(data(await queen.dead_letters("orders"))) == sorted(data(again))
-
-
-async def test_a_message_that_is_gone_is_pushed_anew(queen: Queen, sql: asyncpg.Connection) -> None:
-    await bury(queen, "orders", "a", group="g")
-    await sql.execute("DELETE FROM queen.messages")
-    assert (await step(queen, "redrive", queue="orders", consumerGroup="g"))["redriven"] == 1
-    assert data(await queen.pop("orders", consumerGroup="g")) == ["a"]
-
-
 async def test_a_purge_forgets_the_letters_and_not_the_messages(queen: Queen) -> None:
     await bury(queen, "orders", *"abc", group="g")
     await bury(queen, "orders", "d", partition="p", group="g")
-    assert (await step(queen, "purge", queue="orders", consumerGroup="other"))["purged"] == 0
-    assert (await step(queen, "purge", queue="orders", partition="p"))["purged"] == 1
-    assert (await step(queen, "purge", queue="orders", to="2020-01-01T00:00:00Z"))["purged"] == 0
-    first = await step(queen, "purge", queue="orders", limit=2)
+    assert (await step(queen, queue="orders", consumerGroup="other"))["purged"] == 0
+    assert (await step(queen, queue="orders", partition="p"))["purged"] == 1
+    assert (await step(queen, queue="orders", to="2020-01-01T00:00:00Z"))["purged"] == 0
+    first = await step(queen, queue="orders", limit=2)
     assert (first["purged"], first["more"]) == (2, True)
     assert data(await queen.dead_letters("orders")) == ["c"]
-    last = await step(queen, "purge", queue="orders", limit=2)
+    last = await step(queen, queue="orders", limit=2)
     assert (last["purged"], last["more"]) == (1, False)
     assert await queen.dead_letters("orders") == []
     assert await queen.pop("orders", consumerGroup="g") == []
     assert len(await queen.drain("orders", consumerGroup="new")) == 4
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/api/v1/dlq/redrive"), ("DELETE", "/api/v1/dlq")])
-async def test_a_step_needs_a_queue_that_exists(queen: Queen, method: str, path: str) -> None:
-    answer = await queen.http.request(method, path)
+async def test_a_purge_leaves_alone_what_fails_meanwhile(queen: Queen) -> None:
+    await bury(queen, "orders", "a", "b")
+    first = await step(queen, queue="orders", limit=1)
+    await bury(queen, "orders", "c")
+    assert (await step(queen, queue="orders", to=first["to"]))["purged"] == 1
+    assert data(await queen.dead_letters("orders")) == ["c"]
+
+
+async def test_a_purge_needs_a_queue_that_exists(queen: Queen) -> None:
+    answer = await queen.http.delete("/api/v1/dlq")
     assert (answer.status_code, answer.json()["field"]) == (400, "queue")
-    answer = await queen.http.request(method, path, params={"queue": "unused"})
+    answer = await queen.http.delete("/api/v1/dlq", params={"queue": "unused"})
     assert (answer.status_code, answer.json()["error"]) == (404, "Queue not found")

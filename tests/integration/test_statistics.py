@@ -13,6 +13,7 @@ from integration.queen import Json, Queen, age_messages, another_server, expire_
 from queenmq.config import Settings
 from queenmq.server import Server
 
+CLEAR = "SELECT * FROM queen.clear((SELECT id FROM queen.queues WHERE name = 'orders'), NULL, $1, NULL, 10)"
 NOTHING = {"total": 0, "pending": 0, "processing": 0, "completed": 0, "failed": 0, "deadLetter": 0}
 
 
@@ -201,7 +202,7 @@ async def test_clear_goes_on_in_steps_until_all_is_gone(queen: Queen, sql: async
     await sql.execute('DELETE FROM queen.messages WHERE "offset" = 3')
     deleted, after, finished, steps = 0, None, False, 0
     while not finished:
-        row = await sql.fetchrow("SELECT * FROM queen.clear('orders', NULL, $1, 10)", after)
+        row = await sql.fetchrow(CLEAR, after)
         deleted, after, finished, steps = deleted + row["deleted"], row["next"], row["finished"], steps + 1
     assert (deleted, steps) == (30, 4)
     assert await stored(sql, "orders") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -11,8 +12,8 @@ from pyspark import TaskContext
 
 from pipeline.db import Db
 from queenmq.core.encryption import decrypt
-from queenmq.pipeline import read, write
-from queenmq.pipeline.errors import PipelineError, explained
+from queenmq.pipeline import read, sink, write
+from queenmq.pipeline.errors import PartitionsBusy, PipelineError, explained
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.sink import promote, stage
 
@@ -136,6 +137,29 @@ class TestFailures:
         db.sql("UPDATE queen.pipeline_staged SET attempt = %s WHERE attempt <> %s", before, counting.attempt)
         promote(db.url, "s", 1, [counting])
         assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+
+    def test_queued_pushes_are_waited_for(self, spark: Any, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+        db.fill("orders", 3, 1)
+        queued = "INSERT INTO queen.operation_queue (id, kind, queue_name, partition_id) "
+        db.sql(queued + "SELECT gen_random_uuid(), 'push', 'orders', id FROM queen.partitions WHERE name = 'p1'")
+        written: list[int] = []
+
+        def stored_meanwhile(_: float) -> None:
+            written.append(db.count("orders"))
+            if len(written) == 2:
+                db.sql("UPDATE queen.operation_queue SET status = 'completed'")
+
+        monkeypatch.setattr(sink, "time", SimpleNamespace(sleep=stored_meanwhile))
+        write_to = WriteOptions(db.url, "orders")
+        staged = stage(write_to, "s", 1, iter(numbers(spark, 30).toArrow().to_batches()))
+        assert promote(db.url, "s", 1, [staged]) == (30, 0)
+        assert written == [3, 3]
+        db.assert_healthy("orders")
+        db.sql("UPDATE queen.operation_queue SET status = 'pending'")
+        staged = stage(write_to, "s", 2, iter(numbers(spark, 30).toArrow().to_batches()))
+        monkeypatch.setattr(sink, "BUSY_TRIES", 1)
+        with pytest.raises(PartitionsBusy):
+            promote(db.url, "s", 2, [staged])
 
     def test_a_full_queue_takes_nothing(self, spark: Any, db: Db) -> None:
         db.fill("orders", 1, 5)

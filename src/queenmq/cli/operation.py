@@ -24,17 +24,18 @@ def followed(queen: BlockingQueen, answer: Any) -> dict[str, Any]:
 
 
 def wait(queen: BlockingQueen, operation_id: str) -> dict[str, Any]:
-    """The operation once it has ended."""
-    with working("steps done") as advance:
-        before = 0.0
-        while True:
-            operation: dict[str, Any] = queen.admin.get_operation(operation_id)
-            if operation["status"] in DONE:
-                return operation
-            done = _done(operation)
-            advance(done - before)
-            before = done
+    """The operation once it has ended, with a bar of how far it says that it is."""
+    operation: dict[str, Any] = queen.admin.get_operation(operation_id)
+    progress = operation.get("progress") or {}
+    with working(f"{progress.get('unit') or 'steps'} done", progress.get("total")) as advance:
+        done = 0
+        while operation["status"] not in DONE:
+            now = int((operation.get("progress") or {}).get("done") or 0)
+            advance(now - done)
+            done = now
             pause(_LOOK_S)
+            operation = queen.admin.get_operation(operation_id)
+    return operation
 
 
 def outcome(operation: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,11 +45,3 @@ def outcome(operation: Mapping[str, Any]) -> dict[str, Any]:
         raise exits.Failed(f"the operation did not succeed: {why}")
     result = operation.get("result")
     return dict(result) if isinstance(result, Mapping) else {}
-
-
-def _done(operation: Mapping[str, Any]) -> float:
-    """How far it says that it is."""
-    progress = operation.get("progress")
-    if isinstance(progress, Mapping):
-        progress = progress.get("done", progress.get("processed", 0))
-    return float(progress) if isinstance(progress, (int, float)) else 0.0

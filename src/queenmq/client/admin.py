@@ -82,10 +82,11 @@ class Admin(Generic[R]):
         """Dead letters, newest failure first; `queue`, `consumerGroup`, `partition`, `limit`, `offset`, …"""
         return self._get(*_V1, "dlq", **{name.rstrip("_"): value for name, value in filters.items()})
 
-    def redrive_dead_letters(self, queue: str, group: str | None = None, **filters: Any) -> R:
-        """Deliver dead letters again, the oldest first, a bounded number at a time; `partition`, `to`, `limit`."""
-        return self._ask(
-            "POST", path_of(*_V1, "dlq", "redrive"), {}, {"queue": queue, "consumerGroup": group, **filters}
+    def redrive(self, queue: str, partition: str | None = None, consumer_group: str | None = None) -> R:
+        """Have the dead letters of a queue, of one partition or of one group, delivered again in order."""
+        body = {"queue": queue, "partition": partition, "consumerGroup": consumer_group}
+        return self._post(
+            *_V1, "dlq", "redrive", body={name: value for name, value in body.items() if value is not None}
         )
 
     def purge_dead_letters(self, queue: str, group: str | None = None, **filters: Any) -> R:
@@ -170,7 +171,7 @@ class Admin(Generic[R]):
         return self._get(*_V1, "operations", "stats")
 
     def list_operations(self, **filters: Any) -> R:
-        """Queued operations; `status`, `limit`, `offset`."""
+        """Queued operations; `status`, `type`, `queue`, `limit`, `offset`."""
         return self._get(*_V1, "operations", **filters)
 
     def get_operation(self, operation_id: str) -> R:

@@ -1,4 +1,7 @@
-"""What is done to queues and groups rather than with messages: configure, delete, seek, dead letters, traces."""
+"""What is done to queues and groups rather than with messages: configure, delete, seek, dead letters, traces.
+
+What may take long (delete, clear, seek, redrive) is begun here and goes on in `long_operations`.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,17 @@ from datetime import datetime
 
 import asyncpg
 
-from queenmq.cluster.node import Node
+from queenmq.core.names import iso_millis
 from queenmq.core.options import QueueOptions
 from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
+from queenmq.engine.long_operations import LongOperations, Standing
 from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.wake_ups import Wake
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
-
-_CLEARED_AT_ONCE = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Administration:
         database: Database,
         encryption: PayloadEncryption,
         settings: QueueSettings,
-        node: Node,
+        long_operations: LongOperations,
         worker_id: str,
         activity: Activity,
         changed: Wake,
@@ -56,7 +58,7 @@ class Administration:
         self._database = database
         self._encryption = encryption
         self._settings = settings
-        self._node = node
+        self._long = long_operations
         self._worker_id = worker_id
         self._activity = activity
         self._changed = changed
@@ -92,29 +94,20 @@ class Administration:
         self._changed(queue)
         return str(row["queue_id"]), str(row["partition_id"])
 
-    async def delete_queue(self, queue: str) -> bool:
-        """Delete a queue with everything of it; False if there was none."""
-        row = await self._database.fetchrow(statement("delete_queue"), queue)
-        if row is None:
-            raise AssertionError("queen.delete_queue returned no row")
-        self._node.config_deleted(queue, row["version"])
-        existed: bool = row["existed"]
-        return existed
+    async def delete_queue(self, queue: str) -> tuple[bool, Standing]:
+        """Delete a queue with everything of it; False if there was none. What is left of it cannot be reached."""
+        return await self._long.delete_queue(queue)
 
-    async def clear(self, queue: str, partition: str | None) -> int:
-        """Delete every message of a queue or partition, in bounded steps. Returns how many were deleted."""
-        deleted: int = 0
-        after: object = None
-        while True:
-            row = await self._database.fetchrow(statement("clear"), queue, partition, after, _CLEARED_AT_ONCE)
-            if row is None:
-                raise AssertionError("queen.clear returned no row")
-            deleted += row["deleted"]
-            after = row["next"]
-            if row["finished"]:
-                self._activity.touched.add(queue)
-                self._changed(queue)
-                return deleted
+    async def clear(self, queue: str, partition: str | None) -> Standing | None:
+        """Delete every message of a queue or partition that is there now. None if there is no such queue."""
+        answer = {"cleared": True, "queue": queue, "partition": partition}
+        return await self._long.begin("clear", queue, {"partition": partition, "answer": answer, "count": "deleted"})
+
+    async def redrive(self, queue: str, partition: str | None, group: str | None) -> Standing | None:
+        """Have the dead letters that are there now delivered again, in order. None if there is no such queue."""
+        answer = {"success": True, "queue": queue, "partition": partition, "consumerGroup": group}
+        wanted = {"partition": partition, "group": group, "answer": answer, "count": "redriven"}
+        return await self._long.begin("redrive", queue, wanted)
 
     async def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> int:
         """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""
@@ -128,12 +121,14 @@ class Administration:
         changed: int = await self._database.fetchval(statement("resubscribe"), group, since)
         return changed
 
-    async def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> int:
-        """Move a group behind `at`, or to the end if it is None. Returns the partitions moved."""
-        moved: int = await self._database.fetchval(statement("seek"), group, queue, partition, at)
-        self._activity.touched.add(queue)
-        self._changed(queue)
-        return moved
+    async def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> Standing:
+        """Move a group behind `at`, or to the end if it is None, in a queue or a partition of it."""
+        answer: dict[str, object] = {"success": True, "consumerGroup": group, "queueName": queue}
+        answer |= {"seekToEnd": at is None, "targetTimestamp": None if at is None else iso_millis(at)}
+        if partition is not None:
+            answer["partitionName"] = partition
+        wanted = {"group": group, "partition": partition, "at": at, "answer": answer, "count": "partitionsUpdated"}
+        return await self._long.begin("seek", queue, wanted) or Standing(0)
 
     async def dead_letters(self, which: DeadLetterFilter) -> tuple[list[asyncpg.Record], int]:
         """A page of dead letters, newest failure first, and how many there are in all."""
@@ -145,23 +140,6 @@ class Administration:
             total = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
         return rows, total
 
-    async def redrive(self, which: DeadLetterFilter) -> tuple[int, bool]:
-        """Have dead letters delivered again, the oldest first, at most `limit`.
-
-        Returns how many were taken and whether there may be more. One statement a message, so that nobody waits behind
-        all of them.
-        """
-        rows = await self._database.fetch(
-            statement("dead_letters_oldest"), which.queue, which.group, which.partition, which.until, which.limit
-        )
-        taken = 0
-        for row in rows:
-            taken += await self._database.fetchval(
-                statement("retry_message"), row["partition_id"], row["transaction_id"], uuid7_text(), which.group
-            )
-        self._dead_letters_changed(which)
-        return taken, sum(row["letters"] for row in rows) >= which.limit
-
     async def purge(self, which: DeadLetterFilter) -> tuple[int, bool]:
         """Forget dead letters, the oldest first, at most `limit`; messages that are stored stay.
 
@@ -172,13 +150,9 @@ class Administration:
         )
         if row is None:
             raise AssertionError("purge_dead_letters returned no row")
-        self._dead_letters_changed(which)
-        return row["purged"], row["chosen"] >= which.limit
-
-    def _dead_letters_changed(self, which: DeadLetterFilter) -> None:
         if which.queue is not None:
             self._activity.touched.add(which.queue)
-            self._changed(which.queue)
+        return row["purged"], row["chosen"] >= which.limit
 
     async def delete_message(self, partition_id: str, transaction_id: str) -> bool:
         """Delete a message with its dead letters and traces; False if there is none."""
@@ -189,7 +163,7 @@ class Administration:
     async def retry_message(self, partition_id: str, transaction_id: str) -> bool:
         """Take a message out of the dead letters and have it delivered again; False if it is no dead letter."""
         taken: int = await self._database.fetchval(
-            statement("retry_message"), partition_id, transaction_id, uuid7_text(), None
+            statement("retry_message"), partition_id, transaction_id, uuid7_text()
         )
         await self._message_changed(partition_id)
         return taken > 0

@@ -14,6 +14,7 @@ from queenmq.engine.administration import Administration
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
 from queenmq.engine.load import LoadWatch
+from queenmq.engine.long_operations import LongOperations
 from queenmq.engine.maintenance import Maintenance
 from queenmq.engine.operations import Operations
 from queenmq.engine.places import Places
@@ -93,11 +94,12 @@ class Engine:
             changed=self.readable,
             freed=self.freed,
         )
+        self.long_operations = LongOperations(database, node, settings, self.load, self.activity, changed=self.readable)
         self.administration = Administration(
             database,
             self.encryption,
             self.queue_settings,
-            node,
+            self.long_operations,
             settings.worker_id,
             self.activity,
             changed=self.readable,
@@ -145,6 +147,7 @@ class Engine:
     async def close(self) -> None:
         """Finish what was submitted. The HTTP front has stopped before."""
         self.end_long_polls()
+        await self.long_operations.close()
         await self.statistics.close()
         await self.sidecar.close()
         await self.leases.close()

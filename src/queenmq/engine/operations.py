@@ -27,6 +27,7 @@ _MOST_BYTES = 8 * 1024 * 1024
 class OperationFilter:
     status: str | None
     queue: str | None
+    kind: str | None
     limit: int
     offset: int
 
@@ -102,18 +103,28 @@ class Operations:
 
     async def page(self, which: OperationFilter) -> list[asyncpg.Record]:
         """Newest first."""
-        return await self._database.fetch(statement("operations"), which.status, which.queue, which.limit, which.offset)
+        narrowed = (which.status, which.queue, which.kind)
+        return await self._database.fetch(statement("operations"), *narrowed, which.limit, which.offset)
 
     async def statistics(self) -> list[asyncpg.Record]:
         return await self._database.fetch(statement("operation_stats"))
 
     async def retry(self, operation_id: str) -> bool:
-        """Do a failed one again, behind what came after it. False if it has not failed."""
-        return await self._database.fetchval(statement("retry_operation"), operation_id) is not None
+        """Do a failed one again, behind what came after it. Administration, also if cancelled, goes on where it was.
 
-    async def cancel(self, operation_id: str) -> bool:
-        """Never do one that waits or has failed. False if it is neither."""
-        return await self._database.fetchval(statement("cancel_operation"), operation_id) is not None
+        False if there is nothing to be done again.
+        """
+        for kind in ("retry_operation", "retry_administration"):
+            if await self._database.fetchval(statement(kind), operation_id) is not None:
+                return True
+        return False
+
+    async def cancel(self, operation_id: str) -> asyncpg.Record | None:
+        """Never do one that waits or has failed, and stop administration behind its step. None if it is none of these.
+
+        `error` of administration says what has been done.
+        """
+        return await self._database.fetchrow(statement("cancel_operation"), operation_id)
 
 
 async def _push(

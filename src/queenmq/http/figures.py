@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from queenmq.core.explanation import Reason
-from queenmq.http.schemas import Moment, Page, Uuid
+from queenmq.http.schemas import Administered, Moment, Page, Uuid
 
 
 class Messages(Struct, kw_only=True, rename="camel"):
@@ -140,7 +140,7 @@ class Overview(Struct, kw_only=True, rename="camel"):
     stats_age: float
 
 
-class Cleared(Struct, kw_only=True):
+class Cleared(Administered, kw_only=True):
     cleared: bool
     queue: str
     partition: str | None
@@ -358,16 +358,8 @@ class MessageDone(Struct, kw_only=True, rename="camel"):
     message: str
 
 
-class Redriven(Struct, kw_only=True):
-    """One step. `more`: there may be others that failed until `to`; the next step names the same moment."""
-
-    redriven: int
-    to: Moment
-    more: bool
-
-
 class Purged(Struct, kw_only=True):
-    """One step, as for `Redriven`."""
+    """One step. `more`: there may be others that failed until `to`; the next step names the same moment."""
 
     purged: int
     to: Moment
@@ -419,7 +411,7 @@ class TraceNames(Struct, kw_only=True):
     pagination: Page
 
 
-class PartitionSought(Struct, kw_only=True, rename="camel"):
+class PartitionSought(Administered, kw_only=True, rename="camel"):
     """`cursorMovedTo` is the offset of the last message that counts as read; null if the group has no place there."""
 
     success: bool

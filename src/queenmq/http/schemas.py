@@ -125,6 +125,12 @@ class SubscriptionBody(Struct, kw_only=True, rename="camel"):
     subscription_timestamp: Moment
 
 
+class RedriveBody(Struct, kw_only=True, rename="camel"):
+    queue: Name
+    partition: Name | None = None
+    consumer_group: Name | None = None
+
+
 class SeekBody(Struct, kw_only=True, rename="camel"):
     to_end: bool | None = None
     timestamp: Moment | None = None
@@ -204,7 +210,25 @@ class Configured(Struct, kw_only=True, rename="camel"):
     options: QueueOptions
 
 
-class QueueDeleted(Struct, kw_only=True):
+class Progress(Struct, kw_only=True):
+    """How far an operation is, in `unit`; the total is null if nobody can say it before the end."""
+
+    done: int
+    total: int | None
+    unit: str
+
+
+class Administered(Struct, kw_only=True):
+    """With an `operationId` it goes on behind the answer, and everything counted is what was done so far."""
+
+    status: Literal["queued", "running"] | UnsetType = UNSET
+    operation_id: Uuid | UnsetType = field(name="operationId", default=UNSET)
+    progress: Progress | UnsetType = UNSET
+
+
+class QueueDeleted(Administered, kw_only=True):
+    """The queue is gone in any case. With an `operationId` rows of it are still being removed; nobody reaches them."""
+
     deleted: bool
     queue: str
     existed: bool
@@ -333,13 +357,23 @@ class SubscriptionMoved(Struct, kw_only=True, rename="camel"):
     rows_updated: int
 
 
-class Sought(Struct, kw_only=True, rename="camel"):
+class Sought(Administered, kw_only=True, rename="camel"):
     success: bool
     consumer_group: str
     queue_name: str
     seek_to_end: bool
     target_timestamp: Moment | None
     partitions_updated: int
+
+
+class Redriven(Administered, kw_only=True, rename="camel"):
+    """`redriven` is the number of dead letters that were taken."""
+
+    success: bool
+    queue: str
+    partition: str | None
+    consumer_group: str | None
+    redriven: int
 
 
 class QueryRegistered(Struct, kw_only=True):
@@ -513,12 +547,15 @@ OperationStatus = Literal["pending", "processing", "completed", "failed", "cance
 
 
 class OperationState(Struct, kw_only=True, rename="camel"):
-    """An operation. The result of a push has one element per message; `queuePosition` is null unless it waits."""
+    """An operation. The result of a push has one element per message; `queuePosition` is null unless it waits.
+
+    Administration has a progress, and as its result the answer that its request would have got.
+    """
 
     id: Uuid
     operation_type: str
     status: OperationStatus
-    queue: str
+    queue: str | None
     partition: str | None
     priority: int
     items: int
@@ -529,6 +566,7 @@ class OperationState(Struct, kw_only=True, rename="camel"):
     error_message: str | None
     queue_position: int | None
     estimated_wait: float | None
+    progress: Progress | None
     result: Raw | None
 
 
@@ -537,9 +575,12 @@ class OperationPage(Struct):
     pagination: Page
 
 
-class OperationMoved(Struct, rename="camel"):
+class OperationMoved(Struct, kw_only=True, rename="camel"):
+    """`message` says what cancelled administration has done."""
+
     operation_id: Uuid
     status: OperationStatus
+    message: str | None = None
 
 
 class OperationTotals(Struct, kw_only=True, rename="camel"):

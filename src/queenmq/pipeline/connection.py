@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.errors import PartitionsBusy, PipelineError
 from queenmq.storage.statements import statement
 
 APPLICATION: Final = "queen pipeline"
@@ -65,6 +65,10 @@ def database_error(error: Any) -> PipelineError:
             "the database has no schema queen of this version: start a server of this version on it first"
         )
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
+    if state == "55P03":
+        return PartitionsBusy(
+            "partitions to write to have pushes in the operation queue, and they were not done in time"
+        )
     if state == "QN002":
         return PipelineError(f"these queues demand encrypted payloads, give the option encryptionKey: {detail}")
     if state == "QN004":

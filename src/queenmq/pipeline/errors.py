@@ -30,8 +30,14 @@ class DataLost(PipelineError):
     code = "data_lost"
 
 
+class PartitionsBusy(PipelineError):
+    """Partitions have queued pushes that were accepted before: the same call may succeed when they are stored."""
+
+    code = "partitions_busy"
+
+
 # The last line of a Python traceback: the name of the exception and its sentence.
-_OURS: Final = re.compile(r"\b(PipelineError|BadOption|DataLost): (.+)")
+_OURS: Final = re.compile(r"\b(PipelineError|BadOption|DataLost|PartitionsBusy): (.+)")
 _SHOWN: Final = 500
 
 

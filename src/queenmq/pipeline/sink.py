@@ -12,6 +12,7 @@ that the same write after a crash of the driver is known to be the same.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,11 +22,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from queenmq.clock import SystemClock
 from queenmq.ids import uuid7_text
 from queenmq.pipeline.connection import arrow_connection, connection, rows
-from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.errors import BadOption, PartitionsBusy, PipelineError
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.staging import COLUMNS, Stager
 
 BATCH_EPOCH: Final = 0
+# How long queued pushes of a partition are waited for.
+BUSY_TRIES: Final = 120
+BUSY_PAUSE_S: Final = 0.5
 # An attempt's id is its time in milliseconds and some random bits: old ones are told by their number.
 RANDOM_BITS: Final = 22
 
@@ -77,15 +81,25 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
 
 
 def promote(url: str, sink: str, epoch: int, messages: list[Any]) -> tuple[int, int]:
-    """In the driver: the epoch's commit. Returns the rows written and those that were there already."""
+    """In the driver: the epoch's commit. Returns the rows written and those that were there already.
+
+    Pushes that were queued for one of the partitions before are waited for: nothing is written past them.
+    """
     staged = [message for message in messages if message is not None]
     count = sum(message.rows for message in staged)
-    with connection(url) as opened:
-        [(_, written, duplicates)] = rows(
-            opened, "pipeline_promote", sink, epoch, [message.attempt for message in staged], count
-        )
-        rows(opened, "pipeline_sweep", sink, epoch)
-    return written, duplicates
+    attempts = [message.attempt for message in staged]
+    tries = 0
+    while True:
+        try:
+            with connection(url) as opened:
+                [(_, written, duplicates)] = rows(opened, "pipeline_promote", sink, epoch, attempts, count)
+                rows(opened, "pipeline_sweep", sink, epoch)
+            return written, duplicates
+        except PartitionsBusy:
+            tries += 1
+            if tries == BUSY_TRIES:
+                raise
+            time.sleep(BUSY_PAUSE_S)
 
 
 def sweep(url: str, sink: str, epoch: int) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import asyncpg
 
 from queenmq.config import Settings
-from queenmq.errors import DatabaseUnavailable, InternalError, QueenError, StartupError
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError, StartupError
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +110,8 @@ def translate(error: BaseException) -> BaseException:
                 return TransactionRefused(str(error))
             case "QN002":
                 return EncryptionRequired(str(error), error.detail or "[]")
+            case "QN004" | "QN005":
+                return Overloaded(str(error))
     if isinstance(error, _TRY_AGAIN):
         return TryAgain("database connection busy: a lock could not be had (ECONNREFUSED)")
     if isinstance(error, asyncpg.QueryCanceledError):
@@ -256,7 +258,7 @@ class Database:
             self.answers += 1
         except Exception as error:
             ours = translate(error)
-            self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain)
+            self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain | Overloaded)
             if ours is error:
                 raise
             raise ours from error

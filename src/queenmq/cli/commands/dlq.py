@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,19 +66,19 @@ def _whose(queue: str, group: str | None, partition: str | None) -> str:
     return f"{queue}{lane} for group {group}" if group else f"{queue}{lane}"
 
 
-def _step_by_step(queen: BlockingQueen, step: Callable[..., Any], which: dict[str, Any], done: str, total: int) -> int:
+def _purge(queen: BlockingQueen, which: dict[str, Any], total: int) -> int:
     """Repeat a bounded step until nothing is left that had failed when it began. Returns how many it took."""
-    taken = 0
-    with working(f"dead letters {done}", total) as advance:
+    purged = 0
+    with working("dead letters purged", total) as advance:
         while True:
-            answer = followed(queen, step(**which))
-            count = int(answer.get(done, 0))
-            taken += count
+            answer = queen.admin.purge_dead_letters(**which)
+            count = int(answer["purged"])
+            purged += count
             advance(count)
-            # What fails again meanwhile is not of this round.
-            which["to"] = answer.get("to")
-            if not answer.get("more") or not count:
-                return taken
+            # What fails meanwhile is not of this round.
+            which["to"] = answer["to"]
+            if not answer["more"] or not count:
+                return purged
 
 
 @under(command, "redrive", "queen dlq redrive orders --group billing")
@@ -99,8 +98,7 @@ def redrive(queue: str, group: str | None, partition: str | None, yes: bool, as_
         taken = 0
         if total:
             confirm(f"Deliver {plural(total, 'dead letter')} of {_whose(queue, group, partition)} again?", yes)
-            which = {"queue": queue, "group": group, "partition": partition}
-            taken = _step_by_step(queen, queen.admin.redrive_dead_letters, which, "redriven", total)
+            taken = int(followed(queen, queen.admin.redrive(queue, partition, group)).get("redriven", 0))
     print_json({"redriven": taken}) if as_json else print(f"{plural(taken, 'dead letter')} redriven")
 
 
@@ -119,5 +117,5 @@ def purge(queue: str, group: str | None, partition: str | None, yes: bool, as_js
         if total:
             confirm(f"Forget {plural(total, 'dead letter')} of {_whose(queue, group, partition)} for good?", yes)
             which = {"queue": queue, "group": group, "partition": partition}
-            taken = _step_by_step(queen, queen.admin.purge_dead_letters, which, "purged", total)
+            taken = _purge(queen, which, total)
     print_json({"purged": taken}) if as_json else print(f"{plural(taken, 'dead letter')} purged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue_option, server
 from queenmq.cli.show import Column, facts, listing, moment, print_json, seconds, table
 
+KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
 STATES = ("pending", "processing", "completed", "failed", "cancelled")
 
 
@@ -23,13 +25,14 @@ def command() -> None:
 @under(command, "list", "queen operations --status failed --queue orders")
 @queue_option
 @click.option("--status", type=click.Choice(STATES), help="Only in this state.")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="Only of this kind.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")
 @as_json
 @server
-def list_(queue: str | None, status: str | None, limit: int, as_json: bool, server: str) -> None:
+def list_(queue: str | None, status: str | None, kind: str | None, limit: int, as_json: bool, server: str) -> None:
     """List operations, newest first."""
     with connected(server) as queen:
-        rows = queen.admin.list_operations(queue=queue, status=status, limit=limit)["operations"]
+        rows = queen.admin.list_operations(queue=queue, status=status, type=kind, limit=limit)["operations"]
     listing(
         rows,
         "no operations",
@@ -39,6 +42,7 @@ def list_(queue: str | None, status: str | None, limit: int, as_json: bool, serv
         Column("queue"),
         Column("partition"),
         Column("items", number=True),
+        Column("progress", written=_progress),
         Column("createdAt", "created", written=moment),
         Column("retryCount", "retries", number=True),
         Column("errorMessage", "error"),
@@ -46,9 +50,15 @@ def list_(queue: str | None, status: str | None, limit: int, as_json: bool, serv
     )
 
 
+def _progress(progress: dict[str, Any]) -> str:
+    total = "" if progress["total"] is None else f" of {progress['total']:,}"
+    return f"{progress['done']:,}{total} {progress['unit']}"
+
+
 def _shown(found: dict[str, Any]) -> None:
     times = {"createdAt", "processingStartedAt", "processedAt"}
-    facts((name, moment(value) if name in times and value else value) for name, value in found.items())
+    written: dict[str, Callable[[Any], str]] = {**dict.fromkeys(times, moment), "progress": _progress}
+    facts((name, written[name](value) if name in written and value else value) for name, value in found.items())
 
 
 @under(command, "show", "queen operations show 01890a5d-ac96-774b-bcce-b302099a8057")
@@ -90,10 +100,11 @@ def retry(operation_id: str, as_json: bool, server: str) -> None:
 @as_json
 @server
 def cancel(operation_id: str, as_json: bool, server: str) -> None:
-    """Never do an operation that waits or has failed."""
+    """Never do an operation that waits or has failed, and stop administration where it is."""
     with connected(server) as queen:
         answer = queen.admin.cancel_operation(operation_id)
-    print_json(answer) if as_json else print(f"operation {operation_id} is {answer['status']}")
+    told = f"; {answer['message']}" if answer.get("message") else ""
+    print_json(answer) if as_json else print(f"operation {operation_id} is {answer['status']}{told}")
 
 
 @under(command, "stats", "queen operations stats")

@@ -63,8 +63,10 @@ def command(queue: str, group: str, to: str, partition: str | None, yes: bool, a
             )
             moved = answer.get("partitionsUpdated", 0)
         else:
-            answer = queen.admin.seek_partition(group, queue, partition, timestamp=timestamp, to_end=to == "end")
-            moved = int(answer["updated"])
+            answer = followed(
+                queen, queen.admin.seek_partition(group, queue, partition, timestamp=timestamp, to_end=to == "end")
+            )
+            moved = int(answer.get("updated", answer.get("partitionsUpdated", 0)))
         if not moved:
             raise exits.Failed(f"group {group} has no place in {partition or queue} yet", exits.NOT_FOUND)
     print_json(answer) if as_json else print(f"{group} is moved in {plural(moved, 'partition')} of {queue}")

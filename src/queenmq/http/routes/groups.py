@@ -8,6 +8,7 @@ import msgspec
 from queenmq.core.names import check_name, iso_millis, parse_timestamp
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
+from queenmq.http.administered import administered
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_flag
 from queenmq.http.figures import GroupInQueue, GroupListed, GroupPartition, LaggingPartition, PartitionSought
@@ -93,7 +94,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         )
         return json_response(200, moved)
 
-    @documented({200: Sought}, body=SeekRequest)
+    @documented({200: Sought, 202: Sought}, body=SeekRequest)
     async def seek(request: Request) -> Response:
         """Move a group in a queue: to the end, or behind a moment."""
         group, queue = _name(request, 0, "group"), _name(request, 1, "queue")
@@ -102,17 +103,18 @@ def add_routes(router: Router, engine: Engine) -> None:
             raise InvalidRequest("Must specify either 'toEnd': true or 'timestamp'", "timestamp")
         given = None if body.timestamp is None else parse_timestamp(body.timestamp, "timestamp")
         at = None if body.to_end else given
+        standing = await administration.seek(group, queue, None, at)
         sought = Sought(
             success=True,
             consumer_group=group,
             queue_name=queue,
             seek_to_end=at is None,
             target_timestamp=None if at is None else iso_millis(at),
-            partitions_updated=await administration.seek(group, queue, None, at),
+            partitions_updated=standing.done,
         )
-        return json_response(200, sought)
+        return administered(standing, sought)
 
-    @documented({200: PartitionSought, 404: Error}, body=SeekBody, body_required=False)
+    @documented({200: PartitionSought, 202: PartitionSought, 404: Error}, body=SeekBody, body_required=False)
     async def seek_partition(request: Request) -> Response:
         """Move a group in one partition: behind a moment, or to the end if none is given."""
         group, queue, partition = (_name(request, n, field) for n, field in enumerate(("group", "queue", "partition")))
@@ -121,17 +123,17 @@ def add_routes(router: Router, engine: Engine) -> None:
         [partition_id] = await engine.reports.rows("partition_ids", [queue], [partition])
         if partition_id["id"] is None:
             raise NotFound("Partition not found")
-        moved = await administration.seek(group, queue, partition, None if body.to_end else at)
-        standing = await engine.reports.row("position", partition_id["id"], group)
+        standing = await administration.seek(group, queue, partition, None if body.to_end else at)
+        stands = await engine.reports.row("position", partition_id["id"], group)
         sought = PartitionSought(
             success=True,
             consumer_group=group,
             queue_name=queue,
             partition_name=partition,
-            updated=moved > 0,
-            cursor_moved_to=None if standing is None else standing["position"],
+            updated=standing.done > 0,
+            cursor_moved_to=None if stands is None else stands["position"],
         )
-        return json_response(200, sought)
+        return administered(standing, sought)
 
     router.add("POST", _GROUPS + "/queues/{queue}/partitions/{partition}/seek", seek_partition, Role.READ_WRITE)
     router.add("GET", _ALL_GROUPS, list_groups, Role.READ_ONLY)

@@ -56,6 +56,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         _process(told, engine)
         _sidecar(told, engine)
         _shared_state(told, engine)
+        _operations(told, engine)
         _worker(told, engine)
         _cluster(told, await engine.reports.one("activity_totals"))
         for row in await engine.reports.rows("activity_last_minute", _MOST_QUEUES):
@@ -160,6 +161,17 @@ def _shared_state(told: Exposition, engine: Engine) -> None:
         told.counter("queen_transport_bytes_total", "Bytes in packets.", transport[f"bytes_{way}"], dir=way)
     for reason, count in transport["dropped"].items():
         told.counter("queen_transport_dropped_total", "Packets that were not believed.", count, reason=reason)
+
+
+def _operations(told: Exposition, engine: Engine) -> None:
+    long, load = engine.long_operations, engine.load.load
+    told.gauge("queen_operation_queue_depth", "Operations that wait or run, on all servers.", load.queue_depth)
+    told.gauge("queen_operation_drain_rate", "Operations finished a second, on all servers.", load.drain_rate)
+    told.gauge("queen_long_operations_running", "Long operations that this server runs.", long.running)
+    told.counter("queen_long_operation_steps_total", "Steps of long operations that this server did.", long.steps)
+    for result, count in (("completed", long.completed), ("failed", long.failed)):
+        about = "Long operations that ended on this server."
+        told.counter("queen_long_operations_total", about, count, result=result)
 
 
 def _worker(told: Exposition, engine: Engine) -> None:

@@ -11,13 +11,13 @@ from queenmq.core.names import check_name, iso_micros, iso_millis
 from queenmq.engine.administration import DeadLetterFilter, Trace
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
+from queenmq.http.administered import administered
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_name, query_time
 from queenmq.http.figures import (
     NamedTrace,
     NamedTraces,
     Purged,
-    Redriven,
     TraceName,
     TraceNames,
     TraceShown,
@@ -26,7 +26,7 @@ from queenmq.http.figures import (
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, LABEL, MOMENT, NAME, UUID, Parameter, documented
 from queenmq.http.router import Router
-from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, TraceAdded, TraceBody
+from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, RedriveBody, Redriven, TraceAdded, TraceBody
 from queenmq.ids import is_uuid
 
 _TRACE_TEXTS = {
@@ -59,6 +59,8 @@ _COUNTED_A_NAME = 100
 _NAMES = 50
 _OFFSET = Parameter("offset", COUNT, "How many to leave out.", 0)
 _LIMIT = "Most entries; cut to the server's limit."
+_REDRIVE_TEXTS = {"queue": "queue is required"}
+_redrive_decoder = msgspec.json.Decoder(RedriveBody)
 _trace_decoder = msgspec.json.Decoder(TraceBody)
 
 
@@ -81,36 +83,46 @@ def add_routes(router: Router, engine: Engine) -> None:
         messages = [_dead_letter(row, administration.payload_of(row)) for row in rows]
         return json_response(200, DeadLetters(messages, Page(which.limit, which.offset), total))
 
-    async def chosen(request: Request) -> DeadLetterFilter:
-        """The dead letters that a step is about. Raises NotFound if there is no such queue."""
+    @documented({200: Redriven, 202: Redriven, 404: Error}, body=RedriveBody)
+    async def redrive(request: Request) -> Response:
+        """Have dead letters delivered again, those of a partition in the order of its messages."""
+        body = decode(request.body, _redrive_decoder, _REDRIVE_TEXTS)
+        check_name(body.queue, "queue")
+        for name, field in ((body.partition, "partition"), (body.consumer_group, "consumerGroup")):
+            if name is not None:
+                check_name(name, field)
+        standing = await administration.redrive(body.queue, body.partition, body.consumer_group)
+        if standing is None:
+            raise NotFound("Queue not found")
+        redriven = Redriven(
+            success=True,
+            queue=body.queue,
+            partition=body.partition,
+            consumer_group=body.consumer_group,
+            redriven=standing.done,
+        )
+        return administered(standing, redriven)
+
+    @documented({200: Purged, 404: Error}, query=_CHOSEN)
+    async def purge(request: Request) -> Response:
+        """Forget dead letters of a queue, or of a group in it; one step of it."""
         queue = query_name(request, "queue")
         if queue is None:
             raise InvalidRequest("queue is required", "queue")
         if await engine.reports.row("queue_described", queue) is None:
             raise NotFound("Queue not found")
-        return DeadLetterFilter(
+        until = query_time(request, "to") or (await engine.reports.one("now"))[0]
+        which = DeadLetterFilter(
             queue=queue,
             group=query_name(request, "consumerGroup"),
             partition=query_name(request, "partition"),
             since=None,
-            until=query_time(request, "to") or (await engine.reports.one("now"))[0],
+            until=until,
             limit=query_count(request, "limit", _STEP, _MOST_A_STEP),
             offset=0,
         )
-
-    @documented({200: Redriven, 404: Error}, query=_CHOSEN)
-    async def redrive(request: Request) -> Response:
-        """Deliver dead letters of a queue again, to the groups that gave them up or to one of them; one step of it."""
-        which = await chosen(request)
-        taken, more = await administration.redrive(which)
-        return json_response(200, Redriven(redriven=taken, to=_upto(which), more=more))
-
-    @documented({200: Purged, 404: Error}, query=_CHOSEN)
-    async def purge(request: Request) -> Response:
-        """Forget dead letters of a queue, or of a group in it; one step of it."""
-        which = await chosen(request)
         purged, more = await administration.purge(which)
-        return json_response(200, Purged(purged=purged, to=_upto(which), more=more))
+        return json_response(200, Purged(purged=purged, to=iso_micros(until), more=more))
 
     @documented({201: TraceAdded, 404: Error}, body=TraceBody)
     async def add_trace(request: Request) -> Response:
@@ -176,12 +188,6 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE)
     router.add("DELETE", "/api/v1/dlq", purge, Role.ADMIN)
     router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
-
-
-def _upto(which: DeadLetterFilter) -> str:
-    if which.until is None:
-        raise AssertionError("a step has a moment up to which it goes")
-    return iso_micros(which.until)
 
 
 def message_key(request: Request) -> tuple[str, str]:

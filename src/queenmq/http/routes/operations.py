@@ -24,9 +24,9 @@ from queenmq.http.schemas import (
     OperationPage,
     OperationState,
     OperationStats,
-    OperationStatus,
     OperationTotals,
     Page,
+    Progress,
 )
 from queenmq.ids import is_uuid
 from queenmq.overload.load_manager import Choice
@@ -35,9 +35,11 @@ from queenmq.overload.push_buffer import Held
 _ONE = "/api/v1/operations/{operationId}"
 _PATH = {"operationId": {"type": "string", "format": "uuid"}}
 _STATES = ("pending", "processing", "completed", "failed", "cancelled")
+_KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
 _MOST = 1000
 _QUERY = (
     Parameter("status", {"type": "string", "enum": list(_STATES)}, "Only operations in this state."),
+    Parameter("type", {"type": "string", "enum": list(_KINDS)}, "Only operations of this kind."),
     Parameter("queue", NAME, "Only operations on this queue."),
     Parameter("limit", COUNT, f"Most operations in the answer, up to {_MOST}.", 100),
     Parameter("offset", COUNT, "Operations to skip.", 0),
@@ -62,12 +64,10 @@ def add_routes(router: Router, engine: Engine) -> None:
     @documented({200: OperationPage}, query=_QUERY)
     async def list_operations(request: Request) -> Response:
         """Operations, newest first."""
-        status = request.query.get("status") or None
-        if status is not None and status not in _STATES:
-            raise InvalidRequest(f"status must be one of {', '.join(_STATES)}", "status")
+        status, kind = _chosen(request, "status", _STATES), _chosen(request, "type", _KINDS)
         limit = query_count(request, "limit", 100, _MOST)
         offset = query_count(request, "offset", 0, 2**31 - 1)
-        rows = await operations.page(OperationFilter(status, query_name(request, "queue"), limit, offset))
+        rows = await operations.page(OperationFilter(status, query_name(request, "queue"), kind, limit, offset))
         page = OperationPage(operations=[_shown(row, engine) for row in rows], pagination=Page(limit, offset))
         return json_response(200, page)
 
@@ -83,24 +83,27 @@ def add_routes(router: Router, engine: Engine) -> None:
             raise NotFound(_MISSING)
         return json_response(200, _shown(row, engine))
 
-    async def moved(request: Request, done: bool, status: OperationStatus, refusal: str) -> Response:
-        if done:
-            return json_response(200, OperationMoved(operation_id=_id(request), status=status))
+    async def refused(request: Request, refusal: str) -> Response:
         if await operations.find(_id(request)) is None:
             raise NotFound(_MISSING)
         raise Conflict(refusal)
 
     @documented({200: OperationMoved, 404: Error, 409: Error}, path=_PATH)
     async def retry_operation(request: Request) -> Response:
-        """Do a failed operation again, behind what came after it in its partition."""
-        done = await operations.retry(_id(request))
-        return await moved(request, done, "pending", "only a failed operation can be retried")
+        """Do a failed operation again, behind what came after it; administration goes on where it was stopped."""
+        if not await operations.retry(_id(request)):
+            return await refused(request, "only a failed operation can be retried, or cancelled administration")
+        engine.load.tell_queued(1)
+        return json_response(200, OperationMoved(operation_id=_id(request), status="pending"))
 
     @documented({200: OperationMoved, 404: Error, 409: Error}, path=_PATH)
     async def cancel_operation(request: Request) -> Response:
-        """Never do an operation that waits or has failed."""
-        done = await operations.cancel(_id(request))
-        return await moved(request, done, "cancelled", "only an operation that waits or has failed can be cancelled")
+        """Never do an operation that waits or has failed, and stop administration where it is."""
+        cancelled = await operations.cancel(_id(request))
+        if cancelled is None:
+            return await refused(request, "only an operation that waits or has failed can be cancelled")
+        message = None if cancelled["kind"] == "push" else cancelled["error"]
+        return json_response(200, OperationMoved(operation_id=_id(request), status="cancelled", message=message))
 
     router.add("GET", "/api/v1/operations/stats", operation_stats, Role.READ_ONLY)
     router.add("GET", "/api/v1/operations", list_operations, Role.READ_ONLY)
@@ -115,8 +118,16 @@ def _id(request: Request) -> str:
     return request.params[0].lower()
 
 
+def _chosen(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
+    value = request.query.get(name) or None
+    if value is not None and value not in allowed:
+        raise InvalidRequest(f"{name} must be one of {', '.join(allowed)}", name)
+    return value
+
+
 def _shown(row: asyncpg.Record, engine: Engine) -> OperationState:
     before = row["before"] if row["status"] in ("pending", "processing") else None
+    is_push = row["kind"] == "push"
     return OperationState(
         id=str(row["id"]),
         operation_type=row["kind"],
@@ -131,7 +142,8 @@ def _shown(row: asyncpg.Record, engine: Engine) -> OperationState:
         retry_count=max(0, row["attempts"] - 1),
         error_message=row["error"],
         queue_position=before,
-        estimated_wait=None if before is None else engine.load.estimated_wait_s(before + 1),
+        estimated_wait=None if before is None or not is_push else engine.load.estimated_wait_s(before + 1),
+        progress=None if is_push else Progress(done=row["done"], total=row["total"], unit=row["unit"]),
         result=None if row["result"] is None else Raw(row["result"].encode()),
     )
 
@@ -154,6 +166,7 @@ def _journalled(held: Held, engine: Engine) -> OperationState:
         error_message=None,
         queue_position=None,
         estimated_wait=None,
+        progress=None,
         result=None,
     )
 

@@ -8,6 +8,7 @@ from queenmq.core.names import MAX_NAME, check_name, check_text
 from queenmq.core.options import QueueOptions
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest
+from queenmq.http.administered import administered
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
@@ -44,13 +45,13 @@ def add_routes(router: Router, engine: Engine) -> None:
         )
         return json_response(200, configured)
 
-    @documented({200: QueueDeleted})
+    @documented({200: QueueDeleted, 202: QueueDeleted})
     async def delete_queue(request: Request) -> Response:
         """Delete a queue with everything of it; 200 also if there was none."""
         queue = request.params[0]
         check_name(queue, "queue")
-        existed = await engine.administration.delete_queue(queue)
-        return json_response(200, QueueDeleted(deleted=True, queue=queue, existed=existed))
+        existed, standing = await engine.administration.delete_queue(queue)
+        return administered(standing, QueueDeleted(deleted=True, queue=queue, existed=existed))
 
     router.add("POST", "/api/v1/configure", configure, Role.READ_WRITE)
     router.add("DELETE", "/api/v1/resources/queues/{queue}", delete_queue, Role.ADMIN)

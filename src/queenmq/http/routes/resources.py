@@ -10,6 +10,7 @@ import asyncpg
 from queenmq.core.names import check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import NotFound
+from queenmq.http.administered import administered
 from queenmq.http.auth import Role
 from queenmq.http.decoding import query_count, query_name
 from queenmq.http.figures import (
@@ -132,15 +133,20 @@ def add_routes(router: Router, engine: Engine) -> None:
         )
         return json_response(200, shown)
 
-    @documented({200: Cleared, 404: Error}, query=[Parameter("partition", LABEL, "Only of this partition.")])
+    @documented(
+        {200: Cleared, 202: Cleared, 404: Error}, query=[Parameter("partition", LABEL, "Only of this partition.")]
+    )
     async def clear_queue(request: Request) -> Response:
         """Delete every message of a queue, or of one partition; its settings, groups and dead letters stay."""
         queue, partition = request.params[0], query_name(request, "partition")
         check_name(queue, "queue")
-        if await reports.row("queue_described", queue) is None:
+        standing = await engine.administration.clear(queue, partition)
+        if standing is None:
             raise NotFound("Queue not found")
-        deleted = await engine.administration.clear(queue, partition)
-        return json_response(200, Cleared(cleared=True, queue=queue, partition=partition, deleted=deleted))
+        finished = standing.operation_id is None
+        return administered(
+            standing, Cleared(cleared=finished, queue=queue, partition=partition, deleted=standing.done)
+        )
 
     @documented({200: Refreshed})
     async def refresh_statistics(_: Request) -> Response:

@@ -69,7 +69,7 @@ BEGIN
         LEFT JOIN queen.partition_consumers c ON c.partition_id = t.part AND c.consumer_group = t.grp
     ), judged AS MATERIALIZED (
         SELECT *, CASE
-            WHEN "offset" IS NULL THEN 'Message not found'
+            WHEN "offset" IS NULL OR queue IS NULL THEN 'Message not found'
             WHEN fenced AND NOT live THEN 'Invalid or expired lease'
             WHEN NOT known OR finished THEN NULL
             WHEN fenced AND NOT leased THEN 'Invalid or expired lease'

@@ -9,6 +9,7 @@ BEGIN
     v_idle := ARRAY(
         SELECT l.partition_id FROM queen.partition_lookup l
         JOIN queen.partitions p ON p.id = l.partition_id
+        JOIN queen.queues q ON q.id = p.queue_id AND q.name IS NOT NULL
         WHERE l.first_offset > l.last_offset AND coalesce(l.last_message_at, p.created_at) < p_before
           AND p.created_at < p_before
         LIMIT p_limit FOR UPDATE OF l SKIP LOCKED);

@@ -4,9 +4,11 @@
 -- a second time among the rows, is left out.
 -- An epoch that was committed before changes nothing: fresh is false.
 -- Raises QN003 if staged rows are missing (PostgreSQL crashed meanwhile), QN002 as queen.push does, QN004 with the queues' names if
--- maxSize does not leave enough room.
--- Locks, in this order: the key of the epoch, missing queues and partitions (queen.ensure_partitions), queues with a size limit by
--- id, rows of partition_lookup by partition, then what the trigger on messages takes.
+-- maxSize does not leave enough room, lock_not_available if a partition has queued operations: a message that was accepted before is not
+-- overtaken, and the same call may succeed when they are done.
+-- Locks, in this order: the key of the epoch, missing queues and partitions (queen.ensure_partitions), the queues by name (no deletion gets
+-- between the names and the partitions), those with a size limit by id, rows of partition_lookup by partition, then what the trigger
+-- on messages takes.
 CREATE OR REPLACE FUNCTION queen.promote(
     p_sink text, p_epoch bigint, p_attempts bigint[], p_rows bigint,
     OUT fresh boolean, OUT written bigint, OUT duplicates bigint)
@@ -45,6 +47,7 @@ BEGIN
     FROM (SELECT DISTINCT queue, partition FROM queen.pipeline_staged WHERE attempt = ANY (p_attempts)) t;
 
     FOR attempt IN 1..10 LOOP
+        PERFORM 1 FROM queen.queues WHERE name = ANY (v_queues) ORDER BY name FOR KEY SHARE;
         SELECT array_agg(p.id), array_agg(DISTINCT q.id) FILTER (WHERE q.max_size > 0),
                array_agg(DISTINCT q.name) FILTER (WHERE q.encryption_enabled)
         INTO v_ids, v_limited, v_secret
@@ -71,6 +74,12 @@ BEGIN
         RAISE lock_not_available USING MESSAGE = 'the queue is being deleted again and again';
     END IF;
 
+    IF EXISTS (
+        SELECT 1 FROM queen.operation_queue o
+        WHERE o.partition_id = ANY (v_ids) AND o.status IN ('pending', 'processing')
+    ) THEN
+        RAISE lock_not_available USING MESSAGE = 'a partition has queued operations';
+    END IF;
     IF v_secret IS NOT NULL AND EXISTS (
         SELECT 1 FROM queen.pipeline_staged s
         WHERE s.attempt = ANY (p_attempts) AND NOT s.is_encrypted AND s.queue = ANY (v_secret)

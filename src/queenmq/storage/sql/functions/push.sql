@@ -26,6 +26,7 @@ CREATE OR REPLACE FUNCTION queen.push(
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now      timestamptz;
+    v_owners   uuid[];
     v_limited  uuid[];
     v_secret   text[];
     v_base     bigint[];
@@ -36,14 +37,15 @@ BEGIN
     FOR attempt IN 1..10 LOOP
         IF attempt = 1 AND p_known IS NOT NULL THEN
             partition_ids := p_known;
-            SELECT array_agg(q.id) FILTER (WHERE q.max_size > 0),
+            SELECT array_agg(q.id), array_agg(q.id) FILTER (WHERE q.max_size > 0),
                    array_agg(q.name) FILTER (WHERE q.encryption_enabled)
-            INTO v_limited, v_secret
+            INTO v_owners, v_limited, v_secret
             FROM queen.queues q WHERE q.name = ANY (p_queues);
         ELSE
-            SELECT array_agg(p.id ORDER BY t.i), array_agg(DISTINCT q.id) FILTER (WHERE q.max_size > 0),
+            SELECT array_agg(p.id ORDER BY t.i), array_agg(DISTINCT q.id),
+                   array_agg(DISTINCT q.id) FILTER (WHERE q.max_size > 0),
                    array_agg(DISTINCT q.name) FILTER (WHERE q.encryption_enabled)
-            INTO partition_ids, v_limited, v_secret
+            INTO partition_ids, v_owners, v_limited, v_secret
             FROM unnest(p_queues, p_partitions) WITH ORDINALITY AS t (queue, partition, i)
             LEFT JOIN queen.queues q ON q.name = t.queue
             -- LIMIT keeps the planner at one probe a target, whatever it believes about the tables.
@@ -70,10 +72,11 @@ BEGIN
         INTO v_base, v_at
         FROM (
             SELECT partition_id, last_offset, last_message_at FROM queen.partition_lookup
-            WHERE partition_id = ANY (partition_ids) ORDER BY partition_id FOR NO KEY UPDATE
+            WHERE partition_id = ANY (partition_ids) AND queue_id = ANY (v_owners) ORDER BY partition_id FOR NO KEY UPDATE
         ) l
         JOIN unnest(partition_ids) WITH ORDINALITY AS t (id, i) ON t.id = l.partition_id;
-        -- Fewer heads than targets: a queue was deleted while this call waited. It is made anew.
+        -- Fewer heads than targets: a queue was deleted since its partitions were known, or while this call waited. It is made
+        -- anew. Of a large one the old heads may still be there, but they belong to a queue that has no name any more.
         EXIT WHEN cardinality(v_base) = cardinality(partition_ids);
         partition_ids := NULL;
     END LOOP;

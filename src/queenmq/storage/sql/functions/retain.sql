@@ -1,19 +1,25 @@
 -- One bounded step of retention over a queue: from the partition after p_after on, delete what is too old
 -- (retentionSeconds, ttl) or old and read by every group (completedRetentionSeconds), until about p_limit messages are gone or
 -- p_limit partitions are seen. Of a queue with archiveBeforeDelete only what is archived goes.
--- Returns how many were deleted and where to go on; next is null at the end of the queue.
+-- Returns how many were deleted, how many partitions were finished, and whether that was all or after which partition to go on.
 -- Locks: heads that are free (SKIP LOCKED), one partition after the other; a busy one has its turn in the next sweep.
-CREATE OR REPLACE FUNCTION queen.retain(p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT next uuid)
+CREATE OR REPLACE FUNCTION queen.retain(
+    p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT seen integer, OUT next uuid, OUT finished boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_queue queen.queues;
     v_head  queen.partition_lookup;
-    v_seen  integer := 0;
     v_old   timestamptz;
     v_spent timestamptz;
     v_upto  bigint;
+    v_last  bigint;
+    v_gone  integer;
+    v_before uuid;
 BEGIN
     deleted := 0;
+    seen := 0;
+    next := p_after;
+    finished := true;
     SELECT * INTO v_queue FROM queen.queues WHERE id = p_queue;
     v_old := clock_timestamp() - make_interval(secs => least(
         CASE WHEN v_queue.retention_enabled THEN nullif(v_queue.retention_s, 0) END, nullif(v_queue.ttl_s, 0)));
@@ -27,11 +33,13 @@ BEGIN
         WHERE queue_id = p_queue AND partition_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
         ORDER BY partition_id LIMIT p_limit
     LOOP
-        v_seen := v_seen + 1;
+        finished := false;
         IF deleted >= p_limit THEN
             RETURN;
         END IF;
+        v_before := next;
         next := v_head.partition_id;
+        seen := seen + 1;
         CONTINUE WHEN v_head.first_offset > v_head.last_offset;
         v_upto := 0;
         IF v_old IS NOT NULL THEN
@@ -44,15 +52,20 @@ BEGIN
         IF v_queue.archive_before_delete THEN
             v_upto := least(v_upto, queen.archived_upto(p_queue, v_head.partition_id));
         END IF;
+        v_last := v_upto;
         v_upto := least(v_upto, v_head.first_offset + p_limit - 1);
         CONTINUE WHEN v_upto < v_head.first_offset;
         IF v_queue.ttl_s > 0 AND v_queue.dead_letter_queue THEN
             -- What a consumer holds just now becomes a dead letter only if it fails: left for a later sweep.
             v_upto := least(v_upto, queen.skip_free_groups(v_head.partition_id, v_upto, true, 'Message expired (ttl)'));
         END IF;
-        deleted := deleted + queen.trim(v_head.partition_id, v_upto);
+        v_gone := queen.trim(v_head.partition_id, v_upto);
+        deleted := deleted + v_gone;
+        IF v_upto < v_last AND v_gone > 0 THEN
+            next := v_before;       -- the rest of it in the next step
+            seen := seen - 1;
+            RETURN;
+        END IF;
     END LOOP;
-    IF v_seen < p_limit THEN
-        next := NULL;
-    END IF;
+    finished := seen < p_limit;
 END $$;

@@ -1,38 +1,43 @@
 -- Take a message out of the dead letters and have it delivered again, to exactly those groups that had given it up: everything behind it
 -- stays finished. Ends a lease that such a group holds in the partition, as a seek does. A message that is not stored any more is pushed
--- anew, at the end of its partition, for every group. Returns the number of dead letters taken. p_id is the id that a new message gets.
--- With p_group only that group's dead letter is taken.
--- Locks: the partition's head; then rows of partition_consumers by group.
-CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid, p_group text DEFAULT NULL)
+-- anew, at the end of its partition; raises QN004 if its queue is full. Returns the number of dead letters taken. p_id is the id
+-- that a new message gets.
+-- Locks: the queue if it has a size limit; the partition's head; then rows of partition_consumers by group.
+CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_letter queen.dead_letter_queue;
     v_offset bigint;
     v_groups text[];
+    v_push   record;
 BEGIN
+    PERFORM 1 FROM queen.queues q WHERE q.max_size > 0 AND q.id = (
+        SELECT p.queue_id FROM queen.partitions p WHERE p.id = p_partition) FOR NO KEY UPDATE;
     PERFORM 1 FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
     SELECT * INTO v_letter FROM queen.dead_letter_queue
-    WHERE partition_id = p_partition AND transaction_id = p_transaction AND (p_group IS NULL OR consumer_group = p_group)
-    ORDER BY failed_at DESC LIMIT 1;
+    WHERE partition_id = p_partition AND transaction_id = p_transaction ORDER BY failed_at DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
     WITH taken AS (
-        DELETE FROM queen.dead_letter_queue
-        WHERE partition_id = p_partition AND transaction_id = p_transaction AND (p_group IS NULL OR consumer_group = p_group)
+        DELETE FROM queen.dead_letter_queue WHERE partition_id = p_partition AND transaction_id = p_transaction
         RETURNING consumer_group
     )
     SELECT array_agg(consumer_group) INTO v_groups FROM taken;
     SELECT m."offset" INTO v_offset FROM queen.messages m
     WHERE m.partition_id = p_partition AND m.transaction_id = p_transaction;
     IF v_offset IS NULL THEN
-        PERFORM queen.push(ARRAY[q.name], ARRAY[p.name], NULL, ARRAY[1], ARRAY[1], ARRAY[p_id], ARRAY[p_transaction],
-                           ARRAY[v_letter.trace_id], ARRAY[v_letter.payload], ARRAY[v_letter.is_encrypted],
-                           ARRAY[v_letter.producer_sub])
-        FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE p.id = p_partition;
+        SELECT pushed.* INTO v_push FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id
+        CROSS JOIN LATERAL queen.push(
+            ARRAY[q.name], ARRAY[p.name], NULL, ARRAY[1], ARRAY[1], ARRAY[p_id], ARRAY[p_transaction],
+            ARRAY[v_letter.trace_id], ARRAY[v_letter.payload], ARRAY[v_letter.is_encrypted], ARRAY[v_letter.producer_sub]) pushed
+        WHERE p.id = p_partition AND q.name IS NOT NULL;
+        IF v_push.refused IS NOT NULL THEN
+            RAISE SQLSTATE 'QN004' USING MESSAGE = 'the queue is full: the message would exceed its max capacity (maxSize)';
+        END IF;
         RETURN cardinality(v_groups);
     END IF;
 

@@ -28,7 +28,8 @@ BEGIN
         RAISE SQLSTATE 'QN001' USING MESSAGE = 'Query not found';
     END IF;
     SELECT q.name, p.name INTO queue_name, partition_name
-    FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE p.id = p_partition;
+    FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id
+    WHERE p.id = p_partition AND q.name IS NOT NULL;
     IF NOT FOUND THEN
         RAISE SQLSTATE 'QN001' USING MESSAGE = 'Partition not found';
     END IF;

@@ -1,11 +1,12 @@
 -- Work that was accepted and is done later: pushes under load, and long administration.
--- Within a partition operations are done in the order of `number`, which is drawn under the lock of the partition's head.
+-- Within a partition operations are done in the order of `number`, which is drawn under the lock of the partition's head. Administration of
+-- a queue (every other kind) is done in that order, too; there it is drawn under queen.administer.
 
 CREATE TABLE queen.operation_queue (
     id                uuid PRIMARY KEY,
     number            bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     kind              text COLLATE "C" NOT NULL,
-    queue_name        text COLLATE "C" NOT NULL,
+    queue_name        text COLLATE "C",                -- null: of all queues
     partition_name    text COLLATE "C",
     partition_id      uuid REFERENCES queen.partitions (id) ON DELETE CASCADE,
     priority          integer NOT NULL DEFAULT 5,      -- 1 is done first
@@ -19,6 +20,12 @@ CREATE TABLE queen.operation_queue (
     encrypted         boolean[],
     producers         text[],
     size_bytes        bigint NOT NULL DEFAULT 0,       -- about what it takes in memory to run it
+    -- Administration: on which queue, what is asked for, and how far it is. What was there at created_at is meant.
+    queue_id          uuid,
+    parameters        jsonb,
+    cursor            jsonb,
+    done              bigint NOT NULL DEFAULT 0,
+    total             bigint,
     worker            text COLLATE "C",
     claim             uuid,                            -- who runs it now: a run without the live claim changes nothing
     claimed_at        timestamptz,
@@ -35,8 +42,18 @@ CREATE TABLE queen.operation_queue (
 CREATE INDEX operation_queue_open ON queen.operation_queue (partition_id, number)
     WHERE status IN ('pending', 'processing');
 CREATE INDEX operation_queue_next ON queen.operation_queue (priority, number)
-    WHERE status IN ('pending', 'processing');
+    WHERE kind = 'push' AND status IN ('pending', 'processing');
 CREATE INDEX operation_queue_finished ON queen.operation_queue (finished_at)
     WHERE status IN ('completed', 'failed', 'cancelled');
 CREATE INDEX operation_queue_partition ON queen.operation_queue (partition_id);
 CREATE INDEX operation_queue_queue ON queen.operation_queue (queue_name, number);
+CREATE INDEX operation_queue_administration ON queen.operation_queue (queue_id, number)
+    WHERE kind <> 'push' AND status IN ('pending', 'processing');
+CREATE UNIQUE INDEX operation_queue_retention ON queen.operation_queue (kind)
+    WHERE kind = 'retention' AND status IN ('pending', 'processing');
+
+-- A queue without a name is deleted: its rows are being removed, and nobody finds them by its name.
+ALTER TABLE queen.queues ALTER COLUMN name DROP NOT NULL;
+
+-- Dead letters go back in the order of their offsets.
+CREATE INDEX dead_letter_queue_place ON queen.dead_letter_queue (queue_id, partition_id, "offset");

@@ -4,7 +4,7 @@ WITH message AS (
     FROM queen.messages m
     JOIN queen.partitions p ON p.id = m.partition_id
     JOIN queen.queues q ON q.id = p.queue_id
-    WHERE m.partition_id = $1 AND m.transaction_id = $2
+    WHERE m.partition_id = $1 AND m.transaction_id = $2 AND q.name IS NOT NULL
     FOR KEY SHARE OF q
 ), trace AS (
     INSERT INTO queen.message_traces (queue_id, partition_id, transaction_id, consumer_group, event_type, data, worker_id)

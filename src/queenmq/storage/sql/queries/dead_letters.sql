@@ -14,6 +14,6 @@ FROM (
        AND ($4::timestamptz IS NULL OR d.failed_at >= $4) AND ($5::timestamptz IS NULL OR d.failed_at <= $5)
      ORDER BY d.failed_at DESC, d.id LIMIT $6::bigint + $7::bigint)
 ) d
-JOIN queen.queues q ON q.id = d.queue_id
+JOIN queen.queues q ON q.id = d.queue_id AND q.name IS NOT NULL
 ORDER BY d.failed_at DESC, d.id
 LIMIT $6 OFFSET $7

@@ -1,1 +1,1 @@
-SELECT queen.delete_queue($1) AS existed, nextval('queen.versions') AS version
+SELECT d.*, nextval('queen.versions') AS version FROM queen.delete_queue($1, $2, $3, $4, $5) d

@@ -6,7 +6,7 @@ FROM (
     SELECT * FROM queen.lagging_partitions
     WHERE oldest_unread_at <= now() - make_interval(secs => $1) ORDER BY oldest_unread_at LIMIT $2
 ) k
-JOIN queen.queues q ON q.id = k.queue_id
+JOIN queen.queues q ON q.id = k.queue_id AND q.name IS NOT NULL
 JOIN queen.partitions p ON p.id = k.partition_id
 JOIN queen.partition_lookup l ON l.partition_id = k.partition_id
 JOIN queen.partition_consumers c ON c.partition_id = k.partition_id AND c.consumer_group = k.consumer_group

@@ -13,7 +13,7 @@ FROM (
     ORDER BY choice LIMIT 1
 ) x
 JOIN queen.partitions p ON p.id = x.partition_id
-JOIN queen.queues q ON q.id = p.queue_id
+JOIN queen.queues q ON q.id = p.queue_id AND q.name IS NOT NULL
 LEFT JOIN LATERAL (
     SELECT d.error_message, d.retry_count FROM queen.dead_letter_queue d
     WHERE d.partition_id = $1 AND d.transaction_id = $2 ORDER BY d.failed_at DESC LIMIT 1

@@ -7,6 +7,6 @@ CROSS JOIN LATERAL (
     SELECT m.* FROM queen.messages m WHERE m.partition_id = r.partition_id AND m."offset" = r."offset" LIMIT 1
 ) m
 CROSS JOIN LATERAL (SELECT p.* FROM queen.partitions p WHERE p.id = r.partition_id LIMIT 1) p
-CROSS JOIN LATERAL (SELECT q.* FROM queen.queues q WHERE q.id = p.queue_id LIMIT 1) q
+CROSS JOIN LATERAL (SELECT q.* FROM queen.queues q WHERE q.id = p.queue_id AND q.name IS NOT NULL LIMIT 1) q
 CROSS JOIN LATERAL queen.message_state(m.partition_id, m."offset", m.transaction_id) s
 ORDER BY r.i

@@ -1,7 +1,7 @@
 -- The sums over the queues of a name ($1), namespace ($2) and task ($3), each if given; from the statistics.
 WITH chosen AS MATERIALIZED (
     SELECT q.id, q.namespace, q.task FROM queen.queues q
-    WHERE ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR q.namespace = $2) AND ($3::text IS NULL OR q.task = $3)
+    WHERE q.name IS NOT NULL AND ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR q.namespace = $2) AND ($3::text IS NULL OR q.task = $3)
 ), lag AS (
     SELECT extract(epoch FROM clock_timestamp() - g.oldest_unread_at)::double precision AS seconds, g.lag AS messages
     FROM chosen JOIN queen.group_statistics g ON g.queue_id = chosen.id WHERE g.lag > 0

@@ -9,5 +9,5 @@ WITH page AS MATERIALIZED (
 SELECT q.name AS queue, page.name, page.created_at, f.*
 FROM queen.partition_figures((SELECT array_agg(id) FROM page)) f
 JOIN page ON page.id = f.partition_id
-JOIN queen.queues q ON q.id = page.queue_id
+JOIN queen.queues q ON q.id = page.queue_id AND q.name IS NOT NULL
 ORDER BY q.name, page.name

@@ -3,6 +3,6 @@ SELECT q.id, q.name, q.namespace, q.task, q.created_at, coalesce(s.partitions, 0
        coalesce(s.total, 0) AS total, coalesce(s.pending, 0) AS pending, coalesce(s.processing, 0) AS processing,
        coalesce(s.consumed, 0) AS consumed
 FROM queen.queues q LEFT JOIN queen.queue_statistics s ON s.queue_id = q.id
-WHERE ($1::text IS NULL OR q.namespace = $1) AND ($2::text IS NULL OR q.task = $2)
+WHERE q.name IS NOT NULL AND ($1::text IS NULL OR q.namespace = $1) AND ($2::text IS NULL OR q.task = $2)
   AND ($3::text IS NULL OR strpos(lower(q.name), lower($3)) > 0)
 ORDER BY q.name LIMIT $4 OFFSET $5

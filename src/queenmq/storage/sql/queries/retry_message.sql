@@ -1,1 +1,1 @@
-SELECT queen.retry_message($1, $2, $3, $4)
+SELECT queen.retry_message($1, $2, $3)

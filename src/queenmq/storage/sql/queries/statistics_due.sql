@@ -3,7 +3,7 @@
 SELECT q.id, q.name
 FROM queen.queues q
 LEFT JOIN queen.queue_statistics s ON s.queue_id = q.id
-WHERE s.queue_id IS NULL
+WHERE q.name IS NOT NULL AND (s.queue_id IS NULL
    OR ((q.name = ANY ($1) OR s.reckoned_at < clock_timestamp() - make_interval(secs => $2))
-       AND s.reckoned_at < clock_timestamp() - make_interval(secs => $3 * s.cost_ms / 1000))
+       AND s.reckoned_at < clock_timestamp() - make_interval(secs => $3 * s.cost_ms / 1000)))
 ORDER BY s.reckoned_at NULLS FIRST

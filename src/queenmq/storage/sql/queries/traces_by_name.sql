@@ -8,7 +8,7 @@ FROM (
 ) n
 JOIN queen.message_traces t ON t.id = n.trace_id
 JOIN queen.partitions p ON p.id = t.partition_id
-JOIN queen.queues q ON q.id = t.queue_id
+JOIN queen.queues q ON q.id = t.queue_id AND q.name IS NOT NULL
 LEFT JOIN LATERAL (
     SELECT m.payload, m.is_encrypted FROM queen.messages m
     WHERE m.partition_id = t.partition_id AND m.transaction_id = t.transaction_id LIMIT 1

@@ -1,0 +1,13 @@
+-- What a cancelled operation has done, in a sentence.
+CREATE OR REPLACE FUNCTION queen.cancellation(o queen.operation_queue) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT 'Cancelled ' || CASE WHEN o.done = 0 AND o.cursor IS NULL THEN 'before anything was done.' ELSE
+        format('after %s%s %s; what was done stays, and the rest is untouched.', o.done,
+               CASE WHEN o.total >= o.done THEN ' of ' || o.total ELSE '' END, queen.unit(o.kind)) END
+        || CASE WHEN o.kind = 'delete_queue' THEN ' The queue itself has been gone since the deletion was accepted.' ELSE '' END
+$$;
+
+-- What the progress of an operation counts.
+CREATE OR REPLACE FUNCTION queen.unit(p_kind text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE p_kind WHEN 'delete_queue' THEN 'messages and partitions' WHEN 'redrive' THEN 'dead letters'
+                       WHEN 'seek' THEN 'partitions' WHEN 'retention' THEN 'partitions' ELSE 'messages' END
+$$;

@@ -1,1 +1,0 @@
-SELECT * FROM queen.clear($1, $2, $3, $4)

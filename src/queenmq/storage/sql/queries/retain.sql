@@ -1,1 +1,0 @@
-SELECT * FROM queen.retain($1, $2, $3)

@@ -1,0 +1,11 @@
+-- Administration that failed or was cancelled goes on where it was, as the newest of its queue.
+WITH alone AS MATERIALIZED (
+    SELECT o.id, queen.administer(o.queue_id) FROM queen.operation_queue o WHERE o.id = $1 AND o.kind <> 'push'
+)
+UPDATE queen.operation_queue o
+SET number = DEFAULT, status = 'pending', attempts = 0, finished_at = NULL
+FROM alone
+WHERE o.id = alone.id AND o.status IN ('failed', 'cancelled')
+  AND (o.kind <> 'retention' OR NOT EXISTS (
+      SELECT 1 FROM queen.operation_queue r WHERE r.kind = 'retention' AND r.status IN ('pending', 'processing')))
+RETURNING o.id

@@ -1,1 +1,0 @@
-SELECT queen.seek($1, $2, $3, $4)

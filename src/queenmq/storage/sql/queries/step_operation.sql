@@ -1,0 +1,1 @@
+SELECT * FROM queen.step_operation($1, $2, $3)
