@@ -81,6 +81,14 @@ async def test_the_commands_of_the_readme_work(served: str, environments) -> Non
     assert '"order": 1' in pushed_and_popped
     assert pushed_and_popped.index('"order": 1') < pushed_and_popped.index('"order": 2')
 
+    [session] = blocks("console")
+    commands = [line.removeprefix("$ ") for line in session.splitlines() if line.startswith("$ ")]
+    said = [line for line in session.splitlines() if not line.startswith("$ ")]
+    prepared = f"export QUEEN_URL={served} PATH={ROOT}/.venv/bin:$PATH"
+    printed = (await run("bash", "-euc", "\n".join([prepared, *commands]))).splitlines()
+    # The time and the id of the message are others each time.
+    assert [line.split("  ")[-1] for line in printed] == [line.split("  ")[-1] for line in said]
+
     own, published = blocks("python")
     printed = await run(sys.executable, "-W", "error", "-c", own.replace("http://127.0.0.1:6632", served))
     assert printed.splitlines() == ["{'order': 1}", "{'order': 2}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from typing import Any
 
 import asyncpg
 
@@ -109,3 +110,46 @@ async def test_bad_filters_are_refused(queen: Queen) -> None:
     for query in ("limit=-1", "offset=-1", "limit=x", "from=then", "to=now", "queue=%00"):
         refusal = await queen.refused(f"/api/v1/dlq?{query}", None, "GET")
         assert refusal["field"] == query.partition("=")[0]
+
+
+# Purging
+
+
+async def step(queen: Queen, **params: Any) -> dict[str, Any]:
+    """One step of a purge."""
+    answer = await queen.http.delete("/api/v1/dlq", params=params)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    assert datetime.fromisoformat(body["to"])
+    return body
+
+
+async def test_a_purge_forgets_the_letters_and_not_the_messages(queen: Queen) -> None:
+    await bury(queen, "orders", *"abc", group="g")
+    await bury(queen, "orders", "d", partition="p", group="g")
+    assert (await step(queen, queue="orders", consumerGroup="other"))["purged"] == 0
+    assert (await step(queen, queue="orders", partition="p"))["purged"] == 1
+    assert (await step(queen, queue="orders", to="2020-01-01T00:00:00Z"))["purged"] == 0
+    first = await step(queen, queue="orders", limit=2)
+    assert (first["purged"], first["more"]) == (2, True)
+    assert data(await queen.dead_letters("orders")) == ["c"]
+    last = await step(queen, queue="orders", limit=2)
+    assert (last["purged"], last["more"]) == (1, False)
+    assert await queen.dead_letters("orders") == []
+    assert await queen.pop("orders", consumerGroup="g") == []
+    assert len(await queen.drain("orders", consumerGroup="new")) == 4
+
+
+async def test_a_purge_leaves_alone_what_fails_meanwhile(queen: Queen) -> None:
+    await bury(queen, "orders", "a", "b")
+    first = await step(queen, queue="orders", limit=1)
+    await bury(queen, "orders", "c")
+    assert (await step(queen, queue="orders", to=first["to"]))["purged"] == 1
+    assert data(await queen.dead_letters("orders")) == ["c"]
+
+
+async def test_a_purge_needs_a_queue_that_exists(queen: Queen) -> None:
+    answer = await queen.http.delete("/api/v1/dlq")
+    assert (answer.status_code, answer.json()["field"]) == (400, "queue")
+    answer = await queen.http.delete("/api/v1/dlq", params={"queue": "unused"})
+    assert (answer.status_code, answer.json()["error"]) == (404, "Queue not found")

@@ -385,3 +385,16 @@ async def test_a_seek_moves_one_partition(queen: Queen) -> None:
     assert (answer.status_code, answer.json()["error"]) == (404, "Partition not found")
     answer = await queen.http.post(target.format("a").replace("/g/", "/stranger/"))
     assert (answer.json()["updated"], answer.json()["cursorMovedTo"]) == (False, None)
+
+
+# Payloads in the listing
+
+
+async def test_the_listing_tells_payloads_if_asked_to(queen: Queen) -> None:
+    await queen.push("orders", {"n": 1}, partition="a")
+    [without] = (await get(queen, "messages", queue="orders"))["messages"]
+    assert "payload" not in without
+    [listed] = (await get(queen, "messages", queue="orders", payload="true"))["messages"]
+    assert listed == without | {"payload": {"n": 1}}
+    answer = await queen.http.get("/api/v1/messages?payload=perhaps")
+    assert (answer.status_code, answer.json()["field"]) == (400, "payload")

@@ -119,12 +119,12 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "dead_letters_by_queue": (PAGE,),
 }
 LISTINGS = (
-    ("large name", NO, NO, NO, NO, NO, PAGE),
-    ("long name", NO, NO, NO, NO, NO, PAGE),
-    ("long name", "p1", NO, NO, NO, NO, PAGE),
-    ("long name", "p1", NO, NO, "from", "to", PAGE),
-    (NO, NO, NO, NO, NO, NO, PAGE),
-    (NO, NO, "ns3", NO, "from", NO, PAGE),
+    ("large name", NO, NO, NO, NO, NO, PAGE, True),
+    ("long name", NO, NO, NO, NO, NO, PAGE, True),
+    ("long name", "p1", NO, NO, NO, NO, PAGE, True),
+    ("long name", "p1", NO, NO, "from", "to", PAGE, True),
+    (NO, NO, NO, NO, NO, NO, PAGE, True),
+    (NO, NO, "ns3", NO, "from", NO, PAGE, True),
 )
 
 

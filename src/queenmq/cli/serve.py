@@ -6,7 +6,6 @@ server first, then database. Further signals change nothing, so the shutdown is 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import errno
 import hashlib
@@ -25,7 +24,6 @@ from urllib.parse import urlsplit
 import uvloop
 
 import queenmq
-from queenmq import config
 from queenmq.config import Settings
 from queenmq.errors import StartupError
 from queenmq.server import Server
@@ -39,14 +37,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXAMPLE_ITEMS = '{"items":[{"queue":"hello","payload":{"text":"world"}}]}'
 
 
-def run(given: argparse.Namespace) -> int:
-    settings = config.load(
-        host=given.host,
-        port=given.port,
-        data_dir=given.data_dir,
-        log_level=given.log_level,
-        workers=given.workers,
-    )
+def run(settings: Settings) -> int:
     log_to_stderr(settings)
     run_until_signal(_serve(settings))
     return 0

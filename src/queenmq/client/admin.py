@@ -39,9 +39,9 @@ class Admin(Generic[R]):
         """All queues; `namespace`, `task`, `limit`, `offset`, `search`."""
         return self._get(*_V1, "resources", "queues", **filters)
 
-    def get_queue(self, name: str) -> R:
-        """A queue with its partitions."""
-        return self._get(*_V1, "resources", "queues", name)
+    def get_queue(self, name: str, **page: Any) -> R:
+        """A queue with its partitions; `limit`, `offset`."""
+        return self._get(*_V1, "resources", "queues", name, **page)
 
     def clear_queue(self, name: str, partition: str | None = None) -> R:
         """Delete all messages of a queue, or of one of its partitions."""
@@ -76,12 +76,22 @@ class Admin(Generic[R]):
     def move_message_to_dlq(self, partition_id: str, transaction_id: str) -> R:
         return self._post(*_V1, "messages", partition_id, transaction_id, "dlq", body={})
 
+    # Dead letters
+
+    def list_dead_letters(self, **filters: Any) -> R:
+        """Dead letters, newest failure first; `queue`, `consumerGroup`, `partition`, `limit`, `offset`, …"""
+        return self._get(*_V1, "dlq", **{name.rstrip("_"): value for name, value in filters.items()})
+
     def redrive(self, queue: str, partition: str | None = None, consumer_group: str | None = None) -> R:
         """Have the dead letters of a queue, of one partition or of one group, delivered again in order."""
         body = {"queue": queue, "partition": partition, "consumerGroup": consumer_group}
         return self._post(
             *_V1, "dlq", "redrive", body={name: value for name, value in body.items() if value is not None}
         )
+
+    def purge_dead_letters(self, queue: str, group: str | None = None, **filters: Any) -> R:
+        """Forget dead letters, the oldest first, a bounded number at a time; `partition`, `to`, `limit`."""
+        return self._delete(*_V1, "dlq", queue=queue, consumerGroup=group, **filters)
 
     # Traces
 
@@ -96,11 +106,13 @@ class Admin(Generic[R]):
 
     # Consumer groups
 
-    def list_consumer_groups(self) -> R:
-        return self._get(*_V1, "consumer-groups")
+    def list_consumer_groups(self, **page: Any) -> R:
+        """The groups, one entry for each queue that they read; `limit`, `offset`."""
+        return self._get(*_V1, "consumer-groups", **page)
 
-    def get_consumer_group(self, name: str) -> R:
-        return self._get(*_V1, "consumer-groups", name)
+    def get_consumer_group(self, name: str, **page: Any) -> R:
+        """Where a group stands, by queue and partition; `limit`."""
+        return self._get(*_V1, "consumer-groups", name, **page)
 
     def get_lagging_consumers(self, min_lag_seconds: int = 60) -> R:
         return self._get(*_V1, "consumer-groups", "lagging", minLagSeconds=min_lag_seconds)
@@ -138,6 +150,17 @@ class Admin(Generic[R]):
     def seek_partition_to_end(self, group: str, queue: str, partition: str) -> R:
         path = ("consumer-groups", group, "queues", queue, "partitions", partition, "seek")
         return self._post(*_V1, *path, body={})
+
+    def seek_partition(
+        self, group: str, queue: str, partition: str, *, timestamp: str | None = None, to_end: bool = False
+    ) -> R:
+        """Move a group in one partition, behind the `timestamp` or `to_end`."""
+        path = ("consumer-groups", group, "queues", queue, "partitions", partition, "seek")
+        return self._post(*_V1, *path, body={"toEnd": True} if to_end else {"timestamp": timestamp})
+
+    def explain(self, queue: str, partition: str | None = None, group: str | None = None) -> R:
+        """Why a group gets nothing from a queue or partition, and what to do."""
+        return self._get(*_V1, "explain", queue, partition=partition, consumerGroup=group)
 
     def refresh_consumer_stats(self) -> R:
         return self._post(*_V1, "stats", "refresh", body={})
@@ -200,6 +223,19 @@ class Admin(Generic[R]):
 
     def get_worker_metrics(self, **filters: Any) -> R:
         return self._get(*_V1, "analytics", "worker-metrics", **filters)
+
+    def get_queue_operations(self, **filters: Any) -> R:
+        """What was done to each queue over time; `queue`, `from_`, `to`."""
+        named = {name.rstrip("_"): value for name, value in filters.items()}
+        return self._get(*_V1, "analytics", "queue-ops", **named)
+
+    def get_cluster_balance(self) -> R:
+        """How busy each server of the cluster is."""
+        return self._get(*_V1, "cluster", "balance")
+
+    def get_shared_state(self) -> R:
+        """What the servers know of each other, with every counter."""
+        return self._get(*_V1, "system", "shared-state")
 
     def get_postgres_stats(self) -> R:
         return self._get(*_V1, "analytics", "postgres-stats")

@@ -140,6 +140,20 @@ class Administration:
             total = await self._database.fetchval(statement("dead_letters_count"), *narrowed)
         return rows, total
 
+    async def purge(self, which: DeadLetterFilter) -> tuple[int, bool]:
+        """Forget dead letters, the oldest first, at most `limit`; messages that are stored stay.
+
+        Returns how many were forgotten and whether there may be more.
+        """
+        row = await self._database.fetchrow(
+            statement("purge_dead_letters"), which.queue, which.group, which.partition, which.until, which.limit
+        )
+        if row is None:
+            raise AssertionError("purge_dead_letters returned no row")
+        if which.queue is not None:
+            self._activity.touched.add(which.queue)
+        return row["purged"], row["chosen"] >= which.limit
+
     async def delete_message(self, partition_id: str, transaction_id: str) -> bool:
         """Delete a message with its dead letters and traces; False if there is none."""
         deleted: bool = await self._database.fetchval(statement("delete_message"), partition_id, transaction_id)

@@ -279,6 +279,7 @@ class MessageListed(Struct, kw_only=True, rename="camel"):
     queue_priority: int
     created_at: Moment
     lease_expires_at: Moment | None
+    payload: Raw | UnsetType = UNSET
 
 
 class ListingMode(Struct, kw_only=True, rename="camel"):
@@ -355,6 +356,14 @@ class MessageDone(Struct, kw_only=True, rename="camel"):
     partition_id: Uuid
     transaction_id: str
     message: str
+
+
+class Purged(Struct, kw_only=True):
+    """One step. `more`: there may be others that failed until `to`; the next step names the same moment."""
+
+    purged: int
+    to: Moment
+    more: bool
 
 
 class TraceShown(Struct, kw_only=True):

@@ -44,10 +44,12 @@ class Parameter:
     schema: Schema
     description: str
     default: object = None
+    required: bool = False
 
     def document(self) -> dict[str, object]:
         schema = self.schema if self.default is None else self.schema | {"default": self.default}
-        return {"name": self.name, "in": "query", "description": self.description, "schema": schema}
+        about = {"name": self.name, "in": "query", "description": self.description, "schema": schema}
+        return about | ({"required": True} if self.required else {})
 
 
 @dataclass(frozen=True, slots=True)

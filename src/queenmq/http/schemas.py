@@ -633,5 +633,6 @@ class Health(Struct, kw_only=True):
     server: str
     worker_id: str
     version: str
+    timestamp: Moment
     shared_state: SharedState
     queen: Worker

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Literal
 
 import asyncpg
 
@@ -77,6 +79,46 @@ async def require_newest(database: Database) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Known:
+    """A migration, and whether a database has it: `applied`, `pending`, or `unknown` to this code."""
+
+    version: int
+    name: str
+    state: Literal["applied", "pending", "unknown"]
+    applied_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a database stands to this code."""
+
+    migrations: tuple[Known, ...]
+    functions_up_to_date: bool
+
+    @property
+    def up_to_date(self) -> bool:
+        return self.functions_up_to_date and all(one.state == "applied" for one in self.migrations)
+
+
+async def standing(database: Database) -> Standing:
+    """Every migration that this code or the database knows, by version. Changes nothing."""
+    async with database.connection() as connection:
+        exists = await connection.fetchval("SELECT to_regclass('queen.schema_migrations') IS NOT NULL")
+        rows = await connection.fetch("SELECT * FROM queen.schema_migrations ORDER BY version") if exists else []
+        digest = await connection.fetchval("SELECT digest FROM queen.schema_functions") if exists else None
+    ours = {migration.version: migration.name for migration in migrations()}
+    there = {row["version"]: row for row in rows}
+    known = []
+    for version in sorted(ours.keys() | there.keys()):
+        if version not in there:
+            known.append(Known(version, ours[version], "pending", None))
+        else:
+            row = there[version]
+            known.append(Known(version, row["name"], "applied" if version in ours else "unknown", row["applied_at"]))
+    return Standing(tuple(known), digest == _digest())
+
+
 async def _upgrade(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], upto: int | None) -> int:
     newest = upto or migrations()[-1].version
     version = await _current_version(connection)
@@ -110,7 +152,7 @@ async def _current_version(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.
 
 
 async def _replace_functions(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
-    digest = hashlib.sha256(functions().encode()).hexdigest()
+    digest = _digest()
     if await connection.fetchval("SELECT digest FROM queen.schema_functions") == digest:
         return
     await _drop_functions(connection)
@@ -121,6 +163,10 @@ async def _replace_functions(connection: asyncpg.pool.PoolConnectionProxy[asyncp
         "ON CONFLICT (one) DO UPDATE SET digest = excluded.digest",
         digest,
     )
+
+
+def _digest() -> str:
+    return hashlib.sha256(functions().encode()).hexdigest()
 
 
 async def _drop_functions(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:

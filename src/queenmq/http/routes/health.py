@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import queenmq
+from queenmq.clock import SystemClock
+from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.http.auth import Role
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
 from queenmq.http.router import Router
 from queenmq.http.schemas import Health, SharedState, Worker
+
+_clock = SystemClock()
 
 
 def add_routes(router: Router, engine: Engine) -> None:
@@ -22,6 +28,7 @@ def add_routes(router: Router, engine: Engine) -> None:
             server="queen",
             worker_id=engine.settings.worker_id,
             version=queenmq.__version__,
+            timestamp=iso_millis(datetime.fromtimestamp(_clock.wall(), UTC)),
             shared_state=SharedState(enabled=engine.node.linked),
             queen=Worker(worker_id=0, status="active" if healthy else "degraded"),
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import get_args
 
 import asyncpg
-import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from queenmq.core.names import check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.auth import Role
-from queenmq.http.decoding import query_count, query_name, query_time
+from queenmq.http.decoding import query_count, query_flag, query_name, query_time
 from queenmq.http.figures import (
     BusStatus,
     ListingMode,
@@ -27,7 +27,7 @@ from queenmq.http.figures import (
     Status,
 )
 from queenmq.http.messages import Request, Response, json_response
-from queenmq.http.openapi import COUNT, LABEL, MOMENT, UUID, Parameter, documented
+from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, UUID, Parameter, documented
 from queenmq.http.router import Router
 from queenmq.http.routes.observe import message_key
 from queenmq.http.routes.resources import moment
@@ -50,6 +50,7 @@ _FILTERS = (
     Parameter("from", MOMENT, "Only pushed at or after this moment; an hour ago by default."),
     Parameter("to", MOMENT, "Only pushed before the end of the minute of this moment."),
     Parameter("limit", COUNT, "Most messages in the answer; cut to the server's limit.", _LIMIT),
+    Parameter("payload", FLAG, "Tell the payloads, too; null if one cannot be decrypted here.", False),
     Parameter("offset", COUNT, f"How many to leave out; at most {_MOST_LOOKED_AT} messages are looked at.", 0),
 )
 _FROM_THE_SERVER = {"partitionId": UUID}
@@ -57,6 +58,9 @@ _FROM_THE_SERVER = {"partitionId": UUID}
 
 def add_routes(router: Router, engine: Engine) -> None:
     administration, reports = engine.administration, engine.reports
+
+    def payload_of(row: asyncpg.Record) -> Raw:
+        return Raw(administration.payload_of(row) or b"null")
 
     @documented({200: MessagesListed}, query=_FILTERS)
     async def list_messages(request: Request) -> Response:
@@ -70,6 +74,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         span = query_range(request, 1)
         limit = query_count(request, "limit", min(_LIMIT, engine.settings.max_items), engine.settings.max_items)
         offset = query_count(request, "offset", 0, _MOST_LOOKED_AT)
+        wanted = query_flag(request, "payload")
         await engine.statistics.freshen()
         until = None if given is None else end_of_minute(span.until)
         where = queue, partition, namespace, task, span.since, until
@@ -77,13 +82,13 @@ def add_routes(router: Router, engine: Engine) -> None:
         # Most are in few states: with a filter, twice as many are mostly enough, and all only if they are not.
         for looked_at in (2 * (limit + offset), _MOST_LOOKED_AT) if status else (limit + offset,):
             most = max(1, min(looked_at, _MOST_LOOKED_AT))
-            rows = await reports.rows("messages_listed", *where, most)
+            rows = await reports.rows("messages_listed", *where, most, wanted)
             matching = [row for row in rows if status in (None, row["status"])][offset : offset + limit]
             if len(matching) == limit or len(rows) < most:
                 break
         mode = await reports.one("listing_mode", queue)
         listed = MessagesListed(
-            messages=[_listed(row) for row in matching],
+            messages=[_listed(row, payload_of(row) if wanted else UNSET) for row in matching],
             mode=ListingMode(
                 has_queue_mode=mode["queue_mode"],
                 bus_groups_count=mode["groups"],
@@ -101,7 +106,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         check_name(queue, "queue")
         most = min(engine.settings.max_items, _MOST_LOOKED_AT)
         limit = query_count(request, "limit", min(_SHORT_LIMIT, most), most)
-        rows = await reports.rows("messages_listed", queue, None, None, None, None, None, max(1, limit))
+        rows = await reports.rows("messages_listed", queue, None, None, None, None, None, max(1, limit), False)
         return json_response(200, [_short(row) for row in rows[:limit]])
 
     @documented({200: MessageDescribed, 404: Error}, path=_FROM_THE_SERVER)
@@ -171,7 +176,7 @@ def _short(row: asyncpg.Record) -> MessageShort:
     )
 
 
-def _listed(row: asyncpg.Record) -> MessageListed:
+def _listed(row: asyncpg.Record, payload: Raw | UnsetType) -> MessageListed:
     return MessageListed(
         id=str(row["id"]),
         transaction_id=row["transaction_id"],
@@ -189,6 +194,7 @@ def _listed(row: asyncpg.Record) -> MessageListed:
         queue_priority=row["priority"],
         created_at=iso_millis(row["created_at"]),
         lease_expires_at=moment(row["lease_expires_at"]),
+        payload=payload,
     )
 
 
@@ -203,7 +209,7 @@ def _described(row: asyncpg.Record, groups: list[asyncpg.Record], payload: bytes
         namespace=row["namespace"],
         task=row["task"],
         status=row["status"],
-        payload=msgspec.Raw(b"null" if payload is None else payload),
+        payload=Raw(b"null" if payload is None else payload),
         is_encrypted=row["is_encrypted"],
         undecryptable=payload is None,
         trace_id=None if row["trace_id"] is None else str(row["trace_id"]),

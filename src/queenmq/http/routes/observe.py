@@ -1,4 +1,4 @@
-"""Dead letters and traces: GET /api/v1/dlq, POST /api/v1/dlq/redrive, POST /api/v1/traces and GET below it"""
+"""Dead letters and traces: /api/v1/dlq and what is done with them, POST /api/v1/traces and GET below it"""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from queenmq.core.names import check_name, iso_millis
+from queenmq.core.names import check_name, iso_micros, iso_millis
 from queenmq.engine.administration import DeadLetterFilter, Trace
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered
 from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_name, query_time
-from queenmq.http.figures import NamedTrace, NamedTraces, TraceName, TraceNames, TraceShown, TracesShown
+from queenmq.http.figures import (
+    NamedTrace,
+    NamedTraces,
+    Purged,
+    TraceName,
+    TraceNames,
+    TraceShown,
+    TracesShown,
+)
 from queenmq.http.messages import Request, Response, json_response
-from queenmq.http.openapi import COUNT, LABEL, MOMENT, UUID, Parameter, documented
+from queenmq.http.openapi import COUNT, LABEL, MOMENT, NAME, UUID, Parameter, documented
 from queenmq.http.router import Router
 from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, RedriveBody, Redriven, TraceAdded, TraceBody
 from queenmq.ids import is_uuid
@@ -36,6 +44,15 @@ _FILTERS = (
     Parameter("to", MOMENT, "Only what failed at or before this moment."),
     Parameter("limit", COUNT, "Most dead letters in the answer; cut to the server's limit.", _DEFAULT_LIMIT),
     Parameter("offset", COUNT, "How many to leave out.", 0),
+)
+_STEP = 500
+_MOST_A_STEP = 1000
+_CHOSEN = (
+    Parameter("queue", NAME, "The queue.", required=True),
+    Parameter("consumerGroup", LABEL, "Only of this group."),
+    Parameter("partition", LABEL, "Only of partitions with this name."),
+    Parameter("to", MOMENT, "Only what failed at or before this moment; now by default."),
+    Parameter("limit", COUNT, f"Most dead letters in this step, up to {_MOST_A_STEP}.", _STEP),
 )
 _MOST_COUNTED = 1000
 _COUNTED_A_NAME = 100
@@ -85,6 +102,27 @@ def add_routes(router: Router, engine: Engine) -> None:
             redriven=standing.done,
         )
         return administered(standing, redriven)
+
+    @documented({200: Purged, 404: Error}, query=_CHOSEN)
+    async def purge(request: Request) -> Response:
+        """Forget dead letters of a queue, or of a group in it; one step of it."""
+        queue = query_name(request, "queue")
+        if queue is None:
+            raise InvalidRequest("queue is required", "queue")
+        if await engine.reports.row("queue_described", queue) is None:
+            raise NotFound("Queue not found")
+        until = query_time(request, "to") or (await engine.reports.one("now"))[0]
+        which = DeadLetterFilter(
+            queue=queue,
+            group=query_name(request, "consumerGroup"),
+            partition=query_name(request, "partition"),
+            since=None,
+            until=until,
+            limit=query_count(request, "limit", _STEP, _MOST_A_STEP),
+            offset=0,
+        )
+        purged, more = await administration.purge(which)
+        return json_response(200, Purged(purged=purged, to=iso_micros(until), more=more))
 
     @documented({201: TraceAdded, 404: Error}, body=TraceBody)
     async def add_trace(request: Request) -> Response:
@@ -148,6 +186,7 @@ def add_routes(router: Router, engine: Engine) -> None:
     router.add("GET", "/api/v1/traces/{partitionId}/{transactionId}", traces_of_message, Role.READ_ONLY)
     router.add("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY)
     router.add("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE)
+    router.add("DELETE", "/api/v1/dlq", purge, Role.ADMIN)
     router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
 
 

@@ -1,6 +1,7 @@
--- The newest messages that match, with how far they have come; see queen.recent_messages for $1 to $7.
+-- The newest messages that match, with how far they have come; see queen.recent_messages for $1 to $7. $8: with their payloads.
 SELECT m.id, m.transaction_id, m.partition_id, q.name AS queue, p.name AS partition, q.namespace, q.task, q.priority,
-       m.trace_id, m.producer_sub, m.created_at, s.*
+       m.trace_id, m.producer_sub, m.created_at, m.is_encrypted,
+       CASE WHEN $8 THEN m.payload END AS payload, s.*
 FROM queen.recent_messages($1, $2, $3, $4, $5, $6, $7) WITH ORDINALITY AS r (partition_id, "offset", i)
 CROSS JOIN LATERAL (
     SELECT m.* FROM queen.messages m WHERE m.partition_id = r.partition_id AND m."offset" = r."offset" LIMIT 1

@@ -1,0 +1,125 @@
+"""`queen admin`: checking and mending what the database keeps. Works while servers run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from queenmq.cli.arguments import as_json, data_dir
+from queenmq.cli.group import group, under
+
+if TYPE_CHECKING:
+    from queenmq.config import Settings
+    from queenmq.storage.database import Database
+
+_STEP: Final = 1000
+_MOST_SHOWN: Final = 100
+
+
+@group("admin", "queen admin check-lookup", "queen admin migrations")
+def command() -> None:
+    """Check and mend what the database keeps, while servers run. DATABASE_URL names the database, unless it is the
+    bundled one."""
+
+
+@under(command, "check-lookup", "queen admin check-lookup")
+@data_dir
+def check_lookup(data_dir: Path | None) -> int:
+    """Report stale rows of partition_lookup; exit status 1 if there are any."""
+    return _run(data_dir, _check_lookup)
+
+
+@under(command, "resync-lookup", "queen admin resync-lookup")
+@data_dir
+def resync_lookup(data_dir: Path | None) -> int:
+    """Rebuild partition_lookup from the messages."""
+    return _run(data_dir, _resync_lookup)
+
+
+@under(command, "migrations", "queen admin migrations --json")
+@as_json
+@data_dir
+def migrations(as_json: bool, data_dir: Path | None) -> int:
+    """Show which changes of the schema are applied and which are pending; exit status 1 if any is.
+
+    Pending ones are applied by the next server of this version that starts.
+    """
+    return _run(data_dir, lambda database: _migrations(database, as_json))
+
+
+def _run(data_dir: Path | None, action: Callable[[Database], Awaitable[int]]) -> int:
+    from queenmq import config
+    from queenmq.errors import HttpError, StartupError
+
+    try:
+        return asyncio.run(_with_database(config.load(data_dir=data_dir), action))
+    except HttpError as error:
+        raise StartupError(error.message) from error
+
+
+async def _with_database(settings: Settings, action: Callable[[Database], Awaitable[int]]) -> int:
+    from queenmq.cli.database import opened
+
+    async with opened(settings) as database:
+        return await action(database)
+
+
+async def _check_lookup(database: Database) -> int:
+    """Status 1 if anything is stale."""
+    from queenmq.storage.migrations import require_newest
+    from queenmq.storage.statements import statement
+
+    await require_newest(database)
+    rows = await database.fetch(statement("stale_lookup"), _MOST_SHOWN + 1)
+    for row in rows[:_MOST_SHOWN]:
+        print(f"{row['queue_name']}/{row['partition_name']}: {row['problem']}")
+    count = f"more than {_MOST_SHOWN}" if len(rows) > _MOST_SHOWN else str(len(rows))
+    print(f"stale rows: {count}")
+    return 1 if rows else 0
+
+
+async def _resync_lookup(database: Database) -> int:
+    from queenmq.cli.show import working
+    from queenmq.storage.migrations import require_newest
+    from queenmq.storage.statements import statement
+
+    await require_newest(database)
+    changed, after = 0, None
+    with working("partitions looked at") as advance:
+        while True:
+            row = await database.fetchrow(statement("resync_lookup"), after, _STEP)
+            if row is None:
+                break
+            advance(_STEP)
+            changed += row["changed"]
+            after = row["next"]
+            if after is None:
+                break
+    print(f"rows changed: {changed}")
+    return 0
+
+
+async def _migrations(database: Database, as_json: bool) -> int:
+    from queenmq.cli.show import Column, print_json, table
+    from queenmq.core.names import iso_millis
+    from queenmq.storage.migrations import standing
+
+    found = await standing(database)
+    rows = [
+        {
+            "version": one.version,
+            "name": one.name,
+            "state": one.state,
+            "appliedAt": None if one.applied_at is None else iso_millis(one.applied_at),
+        }
+        for one in found.migrations
+    ]
+    if as_json:
+        print_json({"migrations": rows, "functionsUpToDate": found.functions_up_to_date})
+    else:
+        table(rows, Column("version", number=True), Column("name"), Column("state"), Column("appliedAt", "applied at"))
+        if not found.functions_up_to_date:
+            print("The functions are of another version; the next server of this version replaces them.")
+    return 0 if found.up_to_date else 1

@@ -1,0 +1,121 @@
+"""`queen dlq`: messages that failed too often, and what can be done with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from queenmq.cli.arguments import COUNT, as_json, consent
+from queenmq.cli.group import group, under
+from queenmq.cli.operation import followed
+from queenmq.cli.remote import connected, queue, queue_names, require_queue, server
+from queenmq.cli.show import Column, compact, confirm, listing, moment, note, plural, print_json, working
+
+if TYPE_CHECKING:
+    from queenmq.client import BlockingQueen
+
+_group = click.option("--group", metavar="NAME", help="Only of this consumer group.")
+_partition = click.option("--partition", metavar="NAME", help="Only of this partition.")
+
+
+@group("dlq", "queen dlq list orders", "queen dlq redrive orders --group billing", default="list")
+def command() -> None:
+    """List, redrive and purge dead letters. Without a further word they are listed."""
+
+
+@under(command, "list", "queen dlq list orders --group billing", "queen dlq --json | jq '.messages[].errorMessage'")
+@click.argument("queue", required=False, shell_complete=queue_names)
+@_group
+@_partition
+@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")
+@as_json
+@server
+def list_(queue: str | None, group: str | None, partition: str | None, limit: int, as_json: bool, server: str) -> None:
+    """List dead letters of QUEUE, or of all queues, the newest failure first."""
+    with connected(server) as queen:
+        if queue is not None:
+            require_queue(queen, queue)
+        found = queen.admin.list_dead_letters(queue=queue, consumerGroup=group, partition=partition, limit=limit)
+    rows = found["messages"]
+    listing(
+        rows,
+        "no dead letters",
+        Column("failedAt", "failed", written=moment),
+        *(() if queue else (Column("queue"),)),
+        Column("partition"),
+        Column("consumerGroup", "group"),
+        Column("transactionId", "transaction id"),
+        Column("errorMessage", "error"),
+        Column("data", "payload", written=compact),
+        as_json=as_json,
+        whole=found,
+    )
+    if not as_json and found["total"] > len(rows):
+        note(f"{found['total']:,} in all; these are the newest {len(rows)}")
+
+
+def _counted(queen: BlockingQueen, queue: str, group: str | None, partition: str | None) -> int:
+    require_queue(queen, queue)
+    total: int = queen.admin.list_dead_letters(queue=queue, consumerGroup=group, partition=partition, limit=1)["total"]
+    return total
+
+
+def _whose(queue: str, group: str | None, partition: str | None) -> str:
+    lane = f", partition {partition}," if partition else ""
+    return f"{queue}{lane} for group {group}" if group else f"{queue}{lane}"
+
+
+def _purge(queen: BlockingQueen, which: dict[str, Any], total: int) -> int:
+    """Repeat a bounded step until nothing is left that had failed when it began. Returns how many it took."""
+    purged = 0
+    with working("dead letters purged", total) as advance:
+        while True:
+            answer = queen.admin.purge_dead_letters(**which)
+            count = int(answer["purged"])
+            purged += count
+            advance(count)
+            # What fails meanwhile is not of this round.
+            which["to"] = answer["to"]
+            if not answer["more"] or not count:
+                return purged
+
+
+@under(command, "redrive", "queen dlq redrive orders --group billing")
+@queue
+@_group
+@_partition
+@consent
+@as_json
+@server
+def redrive(queue: str, group: str | None, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
+    """Deliver dead letters of QUEUE again, each only to the groups that gave it up, or only to --group.
+
+    A message that is not stored any more is pushed anew, for every group.
+    """
+    with connected(server) as queen:
+        total = _counted(queen, queue, group, partition)
+        taken = 0
+        if total:
+            confirm(f"Deliver {plural(total, 'dead letter')} of {_whose(queue, group, partition)} again?", yes)
+            taken = int(followed(queen, queen.admin.redrive(queue, partition, group)).get("redriven", 0))
+    print_json({"redriven": taken}) if as_json else print(f"{plural(taken, 'dead letter')} redriven")
+
+
+@under(command, "purge", "queen dlq purge orders --group billing --yes")
+@queue
+@_group
+@_partition
+@consent
+@as_json
+@server
+def purge(queue: str, group: str | None, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
+    """Forget dead letters of QUEUE for good; messages that are stored stay."""
+    with connected(server) as queen:
+        total = _counted(queen, queue, group, partition)
+        taken = 0
+        if total:
+            confirm(f"Forget {plural(total, 'dead letter')} of {_whose(queue, group, partition)} for good?", yes)
+            which = {"queue": queue, "group": group, "partition": partition}
+            taken = _purge(queen, which, total)
+    print_json({"purged": taken}) if as_json else print(f"{plural(taken, 'dead letter')} purged")

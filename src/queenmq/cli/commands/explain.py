@@ -1,0 +1,60 @@
+"""`queen explain`: why nothing is delivered, in sentences."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from queenmq.cli import exits
+from queenmq.cli.arguments import as_json
+from queenmq.cli.group import command as command_of
+from queenmq.cli.remote import connected, no_queue, queue, server
+from queenmq.cli.show import moment, note, plural, print_json
+
+_UNKNOWN = ("queue_unknown", "partition_unknown")
+
+
+@command_of("explain", "queen explain orders --partition customer-7 --group billing")
+@queue
+@click.option("--partition", metavar="NAME", help="Only about this partition.")
+@click.option(
+    "--group", metavar="NAME", help="About this consumer group (default: the only one, or readers without one)."
+)
+@as_json
+@server
+def command(queue: str, partition: str | None, group: str | None, as_json: bool, server: str) -> int:
+    """Say why a group gets nothing from QUEUE, and what to do about it.
+
+    The exit status is 3 if there is no such queue or partition.
+    """
+    with connected(server) as queen:
+        found: dict[str, Any] = queen.admin.explain(queue, partition, group)
+        if as_json:
+            print_json(found)
+        elif found["reason"] == "queue_unknown":
+            no_queue(queen, queue)
+        else:
+            _tell(found, group)
+    return exits.NOT_FOUND if found["reason"] in _UNKNOWN else exits.OK
+
+
+def _tell(found: dict[str, Any], asked: str | None) -> None:
+    print(exits.plain(found["explanation"]))
+    if found["advice"]:
+        print(exits.plain(found["advice"]))
+    if found["until"]:
+        print(f"That ends by itself at {moment(found['until'])}.")
+    if (
+        asked is not None
+        and found["reason"] == "group_never_started"
+        and (near := get_close_matches(asked, found["groups"], 1))
+    ):
+        print(f"Did you mean group {near[0]!r}?")
+    if len(found["partitions"]) > 1:
+        print()
+        for place in found["partitions"]:
+            print(exits.plain(f"- {place['partition']}: {place['explanation']}"))
+    waiting = plural(found["waiters"], "long poll")
+    note(f"(group {found['consumerGroup']}; {waiting} of the queue on this server)")

@@ -1,0 +1,36 @@
+"""`queen partitions`: the lanes of queues and what is in them."""
+
+from __future__ import annotations
+
+import click
+
+from queenmq.cli.arguments import COUNT, as_json
+from queenmq.cli.group import command as command_of
+from queenmq.cli.remote import connected, queue_names, require_queue, server
+from queenmq.cli.show import Column, listing, moment
+
+
+@command_of("partitions", "queen partitions orders", "queen partitions --limit 1000 --json")
+@click.argument("queue", required=False, shell_complete=queue_names)
+@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="At most so many.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out so many.")
+@as_json
+@server
+def command(queue: str | None, limit: int, offset: int, as_json: bool, server: str) -> None:
+    """List partitions with what is in them now: those of QUEUE by name, or of all queues."""
+    with connected(server) as queen:
+        if queue is not None:
+            require_queue(queen, queue)
+        rows = queen.admin.get_partitions(queue=queue, limit=limit, offset=offset)["partitions"]
+    listing(
+        rows,
+        "no partitions; the first push makes one",
+        *(() if queue else (Column("queue"),)),
+        Column("name", "partition"),
+        Column("messages.total", "messages", number=True),
+        Column("messages.pending", "pending", number=True),
+        Column("messages.processing", "processing", number=True),
+        Column("createdAt", "created", written=moment),
+        Column("id"),
+        as_json=as_json,
+    )

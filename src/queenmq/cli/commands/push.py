@@ -1,0 +1,221 @@
+"""`queen push`: messages from the command line, from a file or from standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+from msgspec import UNSET, Raw
+
+from queenmq.cli import exits, lines
+from queenmq.cli.arguments import COUNT, as_json
+from queenmq.cli.group import command as command_of
+from queenmq.cli.remote import connected, queue, server
+from queenmq.cli.show import note, plural, print_json, working
+
+if TYPE_CHECKING:
+    from queenmq.client import BlockingQueen, Item, PushResult
+
+_BATCH: Final = 500
+_MOST_BYTES: Final = 4 * 1024 * 1024
+_ATTEMPTS: Final = 8
+
+
+@command_of(
+    "push",
+    """queen push orders '{"id": 1}' --partition customer-7""",
+    "queen push orders --file orders.ndjson --once import-17",
+    "queen tail orders --last 100 --limit 100 --json | queen push copy --file - --messages",
+)
+@queue
+@click.argument("payloads", nargs=-1, metavar="[JSON]...")
+@click.option("--partition", default="Default", show_default=True, help="The lane of the queue.")
+@click.option("--transaction-id", metavar="ID", help="Stored once per partition, however often it is pushed.")
+@click.option("--text", is_flag=True, help="The arguments are plain text, not JSON.")
+@click.option(
+    "--file", type=click.Path(path_type=Path, allow_dash=True), help="One message a line (NDJSON); - is standard input."
+)
+@click.option("--messages", is_flag=True, help="The lines are messages as pop and tail print them with --json.")
+@click.option("--once", metavar="NAME", help="Name this file: pushing it again under the name stores nothing twice.")
+@click.option("--batch", type=COUNT, default=_BATCH, show_default=True, metavar="N", help="Lines in a request.")
+@as_json
+@server
+def command(
+    queue: str,
+    payloads: tuple[str, ...],
+    partition: str,
+    transaction_id: str | None,
+    text: bool,
+    file: Path | None,
+    messages: bool,
+    once: str | None,
+    batch: int,
+    as_json: bool,
+    server: str,
+) -> int:
+    """Push messages to QUEUE, which is made by the first.
+
+    Each JSON is one message. Without any, and with --file, lines are read. A push whose answer is lost is repeated with
+    the same transactionIds, so nothing is stored twice. If a file cannot be finished, the sentence says how to go on.
+    """
+    if payloads:
+        if file is not None or messages or once:
+            raise click.UsageError("messages come from the arguments or from a file, not from both")
+        return _push_arguments(server, queue, partition, _parsed(payloads, text), transaction_id, as_json)
+    if transaction_id or text:
+        raise click.UsageError("--transaction-id and --text are for messages on the command line")
+    if file is None and sys.stdin.isatty():
+        raise click.UsageError("nothing to push: give JSON, or --file")
+    return _push_file(server, _File(queue, partition, file, messages, once, batch), as_json)
+
+
+def _parsed(payloads: Iterable[str], text: bool) -> list[Any]:
+    if text:
+        return list(payloads)
+    for payload in payloads:
+        try:
+            lines.check_json(payload, repr(payload))
+        except exits.Failed as error:
+            raise exits.Failed(f"{error.message}; --text pushes plain text", error.status) from None
+    return [Raw(payload.encode()) for payload in payloads]
+
+
+def _push_arguments(
+    server: str, queue: str, partition: str, payloads: list[Any], transaction_id: str | None, as_json: bool
+) -> int:
+    from queenmq.client import Item
+
+    if transaction_id is not None and len(payloads) > 1:
+        raise click.UsageError("--transaction-id names one message")
+    items = [Item(payload, transaction_id=transaction_id) for payload in payloads]
+    with connected(server, retry_attempts=_ATTEMPTS if transaction_id else 3) as queen:
+        results = queen.queue(queue).partition(partition).push(items)
+    if as_json:
+        print_json([_told(result) for result in results])
+    else:
+        print(_summary(Counter(result.status for result in results), queue))
+    return exits.OK
+
+
+def _told(result: PushResult) -> dict[str, Any]:
+    told = {
+        "transactionId": result.transaction_id,
+        "status": result.status,
+        "messageId": result.message_id,
+        "partitionId": result.partition_id,
+        "operationId": result.operation_id,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _summary(statuses: Counter[str], queue: str) -> str:
+    """What became of them, in a sentence."""
+    parts = [f"{plural(statuses['queued'], 'message')} pushed to {queue}"]
+    if statuses["duplicate"]:
+        parts.append(f"{plural(statuses['duplicate'], 'message')} had been pushed before")
+    if later := statuses["accepted"] + statuses["buffered"]:
+        parts.append(f"{plural(later, 'message')} safe on the server's disk and stored soon (`queen operations`)")
+    return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class _File:
+    queue: str
+    partition: str
+    path: Path | None
+    are_messages: bool
+    once: str | None
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.path is None or str(self.path) == "-" else str(self.path)
+
+    def open(self) -> IO[bytes]:
+        if self.path is None or str(self.path) == "-":
+            return sys.stdin.buffer
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise exits.Failed(f"{self.path} cannot be read: {error.strerror}", exits.USAGE) from None
+
+    def size(self) -> int | None:
+        """In bytes, if it is known before it is read."""
+        return self.path.stat().st_size if self.path is not None and self.path.is_file() else None
+
+
+def _push_file(server: str, file: _File, as_json: bool) -> int:
+    from queenmq.client import QueenError
+    from queenmq.ids import uuid7_text
+
+    run = file.once or uuid7_text()
+    statuses: Counter[str] = Counter()
+
+    def stopped() -> str:
+        done = plural(statuses.total(), "message")
+        return f"stopped after {done} of {file.name}: the same again with --once {run} goes on and stores nothing twice"
+
+    try:
+        with (
+            file.open() as opened,
+            connected(server, retry_attempts=_ATTEMPTS) as queen,
+            working("bytes pushed", file.size()) as advance,
+        ):
+            for batch in _batches(lines.read(opened), file.batch):
+                _push_lines(queen, file, run, batch, statuses)
+                advance(sum(len(line.text) + 1 for line in batch))
+    except exits.Failed as error:
+        # How to go on matters once the server has, or may have, something of the file.
+        unsent = not statuses and not isinstance(error.__cause__, QueenError)
+        raise exits.Failed(error.message if unsent else f"{error.message}; {stopped()}", error.status) from None
+    except KeyboardInterrupt:
+        note(f"queen: {stopped()}")
+        raise
+    if as_json:
+        done = {"queue": file.queue, "lines": statuses.total(), "once": run}
+        print_json(done | {name: statuses[name] for name in ("queued", "duplicate", "accepted", "buffered")})
+    else:
+        print(_summary(statuses, file.queue))
+    return exits.OK
+
+
+def _batches(given: Iterator[lines.Line], most: int) -> Iterator[list[lines.Line]]:
+    batch: list[lines.Line] = []
+    size = 0
+    for line in given:
+        if batch and (len(batch) == most or size + len(line.text) > _MOST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line.text)
+    if batch:
+        yield batch
+
+
+def _push_lines(queen: BlockingQueen, file: _File, run: str, batch: list[lines.Line], statuses: Counter[str]) -> None:
+    """Push a batch once all of it can be read: a request for each partition, in the order of its lines."""
+    by_partition: dict[str, list[Item]] = {}
+    for line in batch:
+        partition, item = _item(file, run, line)
+        by_partition.setdefault(partition, []).append(item)
+    for partition, items in by_partition.items():
+        results = queen.queue(file.queue).partition(partition).push(items)
+        statuses.update(result.status for result in results)
+
+
+def _item(file: _File, run: str, line: lines.Line) -> tuple[str, Item]:
+    from queenmq.client import Item
+
+    own = f"{run}-{line.number}"
+    if not file.are_messages:
+        lines.check_json(line.text, f"line {line.number} of {file.name}")
+        return file.partition, Item(Raw(line.text), transaction_id=own)
+    message = lines.message(line, file.name)
+    if message.data is UNSET:
+        raise exits.Failed(f"line {line.number} of {file.name} has no data", exits.USAGE)
+    return message.partition or file.partition, Item(message.data, transaction_id=message.transaction_id or own)

@@ -1,0 +1,146 @@
+"""`queen queues`: list, show, create, clear and delete them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from queenmq.cli.arguments import COUNT, PAIR, as_json, consent
+from queenmq.cli.group import group, under
+from queenmq.cli.operation import followed
+from queenmq.cli.remote import connected, no_queue, queue, require_queue, server
+from queenmq.cli.show import Column, confirm, console, facts, listing, moment, note, plural, print_json, table
+
+_FIGURES = (
+    Column("messages.total", "messages", number=True),
+    Column("messages.pending", "pending", number=True),
+    Column("messages.processing", "processing", number=True),
+)
+
+
+@group("queues", "queen queues", "queen queues show orders", default="list")
+def command() -> None:
+    """List, show, create, clear and delete queues. Without a further word they are listed."""
+
+
+@under(command, "list", "queen queues --search order", "queen queues --json | jq -r '.[].name'")
+@click.option("--namespace", help="Only of this namespace.")
+@click.option("--task", help="Only of this task.")
+@click.option("--search", metavar="TEXT", help="Only with this in the name.")
+@click.option("--limit", type=COUNT, default=1000, show_default=True, metavar="N", help="At most so many.")
+@as_json
+@server
+def list_(namespace: str | None, task: str | None, search: str | None, limit: int, as_json: bool, server: str) -> None:
+    """List the queues by name, with what is in them."""
+    with connected(server) as queen:
+        rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, limit=limit)["queues"]
+    columns = (Column("name", "queue"), Column("partitions", number=True), *_FIGURES)
+    more = (Column("namespace"), Column("task"), Column("createdAt", "created", written=moment))
+    listing(rows, "no queues; the first push makes one", *columns, *more, as_json=as_json)
+
+
+@under(command, "show", "queen queues show orders")
+@queue
+@click.option("--partitions", type=COUNT, default=20, show_default=True, metavar="N", help="Show so many of them.")
+@as_json
+@server
+def show(queue: str, partitions: int, as_json: bool, server: str) -> None:
+    """Show a queue with its settings, totals and partitions."""
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        found: dict[str, Any] = queen.admin.get_queue_detail(queue, limit=partitions)
+    if as_json:
+        print_json(found)
+        return
+    about, totals = found["queue"], found["totals"]
+    facts(
+        [
+            ("queue", about["name"]),
+            ("namespace", about["namespace"]),
+            ("task", about["task"]),
+            ("created", moment(about["createdAt"])),
+            (
+                "messages",
+                f"{totals['total']:,} stored, {totals['pending']:,} pending, {totals['processing']:,} processing",
+            ),
+            ("dead letters", f"{totals['deadLetter']:,}"),
+            *((name, value) for name, value in about["config"].items()),
+        ]
+    )
+    console().print()
+    table(
+        found["partitions"],
+        Column("name", "partition"),
+        *_FIGURES,
+        Column("messages.deadLetter", "dead letters", number=True),
+        Column("oldestMessage", "oldest", written=moment),
+        Column("newestMessage", "newest", written=moment),
+    )
+    if len(found["partitions"]) == partitions:
+        note(f"These are the first {partitions} by name; `queen partitions {queue}` lists more.")
+
+
+@under(command, "create", "queen queues create orders --option leaseTime=60 --option retryLimit=5")
+@queue
+@click.option("--namespace", default="", help="To pop from several queues at once.")
+@click.option("--task", default="", help="The same within a namespace.")
+@click.option(
+    "--option",
+    "options",
+    type=PAIR,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="See docs/queue-options.md; may be repeated.",
+)
+@as_json
+@server
+def create(
+    queue: str, namespace: str, task: str, options: tuple[tuple[str, str], ...], as_json: bool, server: str
+) -> None:
+    """Create a queue, or configure one that exists: options that are not named return to their defaults."""
+    given = {name: _value(value) for name, value in options}
+    with connected(server) as queen:
+        answer = queen.queue(queue).namespace(namespace).task(task).config(given).create()
+    print_json(answer) if as_json else print(f"{queue} is configured")
+
+
+def _value(raw: str) -> Any:
+    """Numbers and flags as such, everything else as text."""
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw
+
+
+@under(command, "clear", "queen queues clear orders --partition customer-7 --yes")
+@queue
+@click.option("--partition", metavar="NAME", help="Only this partition.")
+@consent
+@as_json
+@server
+def clear(queue: str, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
+    """Delete every message of a queue; settings, groups and dead letters stay."""
+    with connected(server) as queen:
+        found = require_queue(queen, queue)
+        what = f"partition {partition} of {queue}" if partition else f"{queue}, which has {found['totals']['total']:,},"
+        confirm(f"Delete every message of {what} for good?", yes)
+        answer = followed(queen, queen.admin.clear_queue(queue, partition))
+    print_json(answer) if as_json else print(f"{plural(answer.get('deleted', 0), 'message')} deleted")
+
+
+@under(command, "delete", "queen queues delete orders --yes")
+@queue
+@consent
+@as_json
+@server
+def delete(queue: str, yes: bool, as_json: bool, server: str) -> None:
+    """Delete a queue with its messages, groups and dead letters."""
+    with connected(server) as queen:
+        found = require_queue(queen, queue)
+        confirm(f"Delete {queue} with {plural(found['totals']['total'], 'message')} and its groups for good?", yes)
+        answer = followed(queen, queen.queue(queue).delete())
+        if answer.get("existed") is False:
+            no_queue(queen, queue)
+    print_json(answer) if as_json else print(f"{queue} is deleted")

@@ -1,0 +1,72 @@
+"""`queen seek`: move a consumer group, to replay or to skip."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import click
+
+from queenmq.cli import exits
+from queenmq.cli.arguments import MOMENT, Kind, as_json, consent
+from queenmq.cli.group import command as command_of
+from queenmq.cli.operation import followed
+from queenmq.cli.remote import connected, queue, require_group, require_queue, server
+from queenmq.cli.show import confirm, plural, print_json
+from queenmq.core.names import iso_micros
+
+BEGINNING: Final = "1970-01-01T00:00:00Z"
+_WORDS: Final = ("beginning", "end")
+
+
+def _target(raw: str) -> str:
+    if raw in _WORDS:
+        return raw
+    try:
+        at: datetime = MOMENT.convert(raw, None, None)
+    except click.BadParameter:
+        raise ValueError(f"{raw!r} is neither beginning nor end nor an ISO-8601 timestamp") from None
+    return iso_micros(at)
+
+
+@command_of(
+    "seek",
+    "queen seek orders --group billing --to beginning",
+    "queen seek orders --group billing --to 2026-01-02T03:04:05Z --partition customer-7 --yes",
+)
+@queue
+@click.option("--group", required=True, metavar="NAME", help="The consumer group.")
+@click.option(
+    "--to",
+    required=True,
+    type=Kind("TARGET", _target),
+    metavar="beginning|end|TIME",
+    help="Where it goes; TIME is ISO-8601, UTC unless it says otherwise.",
+)
+@click.option("--partition", metavar="NAME", help="Only in this partition.")
+@consent
+@as_json
+@server
+def command(queue: str, group: str, to: str, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
+    """Move a group in QUEUE: what was pushed after the moment is delivered (again), what was pushed before is not.
+
+    Leases that the group holds end.
+    """
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        require_group(queen, group)
+        confirm(f"Move group {group} in {partition or queue} to {'the ' if to in _WORDS else ''}{to}?", yes)
+        timestamp = None if to == "end" else BEGINNING if to == "beginning" else to
+        if partition is None:
+            answer = followed(
+                queen, queen.admin.seek_consumer_group(group, queue, timestamp=timestamp, to_end=to == "end")
+            )
+            moved = answer.get("partitionsUpdated", 0)
+        else:
+            answer = followed(
+                queen, queen.admin.seek_partition(group, queue, partition, timestamp=timestamp, to_end=to == "end")
+            )
+            moved = int(answer.get("updated", answer.get("partitionsUpdated", 0)))
+        if not moved:
+            raise exits.Failed(f"group {group} has no place in {partition or queue} yet", exits.NOT_FOUND)
+    print_json(answer) if as_json else print(f"{group} is moved in {plural(moved, 'partition')} of {queue}")

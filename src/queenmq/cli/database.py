@@ -1,0 +1,22 @@
+"""The database for the commands that look into it: the one that the settings name, or the bundled one that runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from queenmq.config import Settings
+from queenmq.storage.database import Database, dsn
+from queenmq.storage.embedded import default_data_dir, running_url
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Database]:
+    """Raises StartupError if there is none, or it cannot be reached."""
+    url = running_url(settings.data_dir or default_data_dir()) if settings.uses_bundled_database else dsn(settings)
+    database = Database(settings, url)
+    await database.open()
+    try:
+        yield database
+    finally:
+        await database.close()

@@ -1,0 +1,102 @@
+"""What `queen doctor` finds out from the database itself, if it is told which one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Final
+
+from queenmq.cli.database import opened
+from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
+from queenmq.cli.show import plural
+from queenmq.clock import SystemClock
+from queenmq.config import Settings
+from queenmq.errors import QueenError, StartupError
+from queenmq.storage.database import Database
+from queenmq.storage.embedded import default_data_dir, running_url
+from queenmq.storage.migrations import standing
+from queenmq.storage.statements import statement
+
+_OLDEST: Final = 14
+_MOST_STALE: Final = 100
+
+
+def check_database(settings: Settings) -> list[Finding]:
+    if settings.uses_bundled_database:
+        try:
+            running_url(settings.data_dir or default_data_dir())
+        except StartupError:
+            return [
+                skipped(
+                    "tables",
+                    "no DATABASE_URL here, and no bundled PostgreSQL runs on this machine",
+                    "run this where the database can be reached to have its tables checked, too",
+                )
+            ]
+    return asyncio.run(_gathered(settings))
+
+
+async def _gathered(settings: Settings) -> list[Finding]:
+    try:
+        async with opened(settings) as database:
+            return [finding async for finding in _checks(database)]
+    except QueenError as error:
+        return [
+            bad(
+                "tables",
+                error.message,
+                "check DATABASE_URL (or PG_HOST, PG_PORT, PG_USER, PG_PASSWORD), and the network",
+            )
+        ]
+
+
+async def _checks(database: Database) -> AsyncIterator[Finding]:
+    yield await _version(database)
+    yield await _clock(database)
+    found = await standing(database)
+    unknown = [one.version for one in found.migrations if one.state == "unknown"]
+    pending = [one.version for one in found.migrations if one.state == "pending"]
+    if unknown:
+        yield bad("schema", f"it is newer than this Queen (version {max(unknown)})", "run a newer Queen")
+        return
+    if pending:
+        told = f"{plural(len(pending), 'migration')} pending (`queen admin migrations`)"
+        yield bad("schema", told, "start a server of this version: it applies them")
+        return
+    yield (
+        good("schema", f"all {len(found.migrations)} migrations are applied")
+        if found.functions_up_to_date
+        else doubtful(
+            "schema", "its functions are of another version", "start a server of this version: it replaces them"
+        )
+    )
+    yield await _lookup(database)
+
+
+async def _version(database: Database) -> Finding:
+    number = int(await database.fetchval("SELECT current_setting('server_version_num')")) // 10_000
+    if number >= _OLDEST:
+        return good("PostgreSQL", f"it is version {number}")
+    return bad("PostgreSQL", f"it is version {number}", f"Queen needs {_OLDEST} or newer")
+
+
+async def _clock(database: Database) -> Finding:
+    clock = SystemClock()
+    before = clock.wall()
+    now: datetime = await database.fetchval("SELECT clock_timestamp()")
+    after = clock.wall()
+    return clocks("tables", now.timestamp() - (before + after) / 2, (after - before) / 2)
+
+
+async def _lookup(database: Database) -> Finding:
+    rows = await database.fetch(statement("stale_lookup"), _MOST_STALE)
+    if not rows:
+        return good("lookup", "every row is right")
+    first = rows[0]
+    many = f"at least {_MOST_STALE}" if len(rows) == _MOST_STALE else str(len(rows))
+    return bad(
+        "lookup",
+        f"stale rows: {many}, such as {first['queue_name']}/{first['partition_name']}: {first['problem']}",
+        "`queen admin resync-lookup` mends them, while servers run",
+    )

@@ -1,0 +1,123 @@
+"""How commands are built on Click: loaded when they are named, with examples in their help.
+
+A command lives in a module of its own under `commands`, so that `queen serve` does not pay for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+class Formatter(click.HelpFormatter):
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, args, "usage: " if prefix is None else prefix)
+
+
+class Context(click.Context):
+    formatter_class = Formatter
+
+
+class _WithExamples(click.Command):
+    """Help that ends with what one would type."""
+
+    context_class = Context
+    examples: tuple[str, ...] = ()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples" if len(self.examples) > 1 else "Example"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+class Command(_WithExamples):
+    """One command."""
+
+
+class Group(_WithExamples, click.Group):
+    """Commands under a word. `default` is the one that is meant if only options follow."""
+
+    context_class = Context
+    command_class = Command
+    default: str | None = None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self.default is not None and not ctx.resilient_parsing and _names_none(args):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+def _names_none(args: list[str]) -> bool:
+    return not args or (args[0].startswith("-") and args[0] != "--help")
+
+
+class LazyGroup(Group):
+    """Commands that are imported when they are asked for; `known` has their names and what they are for."""
+
+    def __init__(self, *args: Any, known: Mapping[str, str], package: str, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._known = known
+        self._package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._known)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._known:
+            return None
+        found: click.Command = import_module(f"{self._package}.{cmd_name}").command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self._known and not name.startswith("-"):
+            raise click.exceptions.NoSuchCommand(name, possibilities=self._known, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._known.items()))
+
+
+Function = Callable[..., Any]
+
+
+def command(name: str, *examples: str, **attributes: Any) -> Callable[[Function], Command]:
+    """A command with the lines that its help ends with."""
+
+    def made(function: Function) -> Command:
+        built = click.command(name, cls=Command, **attributes)(function)
+        built.examples = examples
+        return built
+
+    return made
+
+
+def group(name: str, *examples: str, default: str | None = None, **attributes: Any) -> Callable[[Function], Group]:
+    """A word with commands under it."""
+
+    def made(function: Function) -> Group:
+        built = click.group(name, cls=Group, **attributes)(function)
+        built.examples = examples
+        built.default = default
+        return built
+
+    return made
+
+
+def under(parent: Group, name: str, *examples: str, **attributes: Any) -> Callable[[Function], Command]:
+    """A command under a word."""
+
+    def made(function: Function) -> Command:
+        built = command(name, *examples, **attributes)(function)
+        parent.add_command(built)
+        return built
+
+    return made

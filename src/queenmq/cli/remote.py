@@ -1,0 +1,168 @@
+"""The server that commands talk to: which one, how to reach it, and what its refusals mean for the exit status."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from queenmq.cli import exits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from queenmq.client import BlockingQueen, QueenError
+
+URL_VARIABLE: Final = "QUEEN_URL"
+TOKEN_VARIABLE: Final = "QUEEN_TOKEN"  # noqa: S105 - the name of a variable
+DEFAULT_URL: Final = "http://127.0.0.1:6632"
+
+_COMPLETION_S: Final = 1.0
+_MOST_COMPLETED: Final = 1000
+_MOST_COMPARED: Final = 10_000
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+def server(function: Function) -> Function:
+    """The option that names the server. A token is never one: arguments can be seen by everybody on the machine."""
+    return click.option(
+        "--server",
+        envvar=URL_VARIABLE,
+        default=DEFAULT_URL,
+        show_envvar=True,
+        show_default=True,
+        metavar="URL",
+        help="The server, or several with commas between them.",
+    )(function)
+
+
+def token() -> str | None:
+    return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def servers(given: str) -> list[str]:
+    """The URLs that --server or QUEEN_URL name."""
+    return [url.strip().rstrip("/") for url in given.split(",") if url.strip()]
+
+
+def pause(seconds: float) -> None:
+    """Wait before the next look."""
+    time.sleep(seconds)
+
+
+@contextmanager
+def connected(server: str, **options: Any) -> Iterator[BlockingQueen]:
+    """A client of the server. What goes wrong in the block ends the command with one sentence."""
+    from queenmq.client import BlockingQueen, QueenError
+
+    # Retries are the client's affair; people get one sentence when they are used up.
+    logging.getLogger("queenmq.client").addHandler(logging.NullHandler())
+    given = {"bearer_token": token(), "retry_attempts": 2, "retry_attempts_429": 3} | options
+    try:
+        queen = BlockingQueen(servers(server), **given)
+    except ValueError as error:
+        raise exits.Failed(f"{URL_VARIABLE} or --server cannot be used: {error}", exits.USAGE) from None
+    try:
+        with queen:
+            yield queen
+    except QueenError as error:
+        raise failure(error, server) from error
+
+
+def failure(error: QueenError, server: str) -> exits.Failed:
+    """The sentence and the exit status for what the client raised."""
+    from queenmq.client import errors
+
+    match error:
+        case errors.Unauthenticated():
+            advice = "the token in it is not good" if token() else "put one into it"
+            return exits.Failed(
+                f"the server demands a token ({error.message}); {TOKEN_VARIABLE}: {advice}", exits.NOT_ALLOWED
+            )
+        case errors.Forbidden():
+            return exits.Failed(f"the role of the token is not enough: {error.message}", exits.NOT_ALLOWED)
+        case errors.NotFound():
+            return exits.Failed(error.message, exits.NOT_FOUND)
+        case errors.NetworkError():
+            return exits.Failed(
+                f"{_reason(error, server)}; `queen serve` starts a server, {URL_VARIABLE} names another",
+                exits.UNAVAILABLE,
+            )
+        case errors.InvalidResponse():
+            return exits.Failed(f"what answers at {server} is not Queen: {error.message}", exits.UNAVAILABLE)
+        case errors.Unavailable():
+            return exits.Failed(f"the server is not available: {error.message}", exits.UNAVAILABLE)
+    return exits.Failed(error.message)
+
+
+def _reason(error: QueenError, server: str) -> str:
+    """Why there is no connection, in the words of the system rather than of a library."""
+    cause = getattr(error.__cause__, "os_error", None)
+    if not isinstance(cause, OSError) or cause.errno is None:
+        return error.message
+    # Numbers of name resolution are negative, and only their own text says what they mean.
+    return f"no connection to {server}: {os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}"
+
+
+def no_queue(queen: BlockingQueen, name: str) -> NoReturn:
+    """End the command because there is no such queue, with the name that may be meant."""
+    names = [queue["name"] for queue in queen.admin.list_queues(limit=_MOST_COMPARED)["queues"]]
+    near = get_close_matches(name, names, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else "; `queen queues` lists them"
+    raise exits.Failed(f"there is no queue {name!r}{meant}", exits.NOT_FOUND)
+
+
+def require_queue(queen: BlockingQueen, name: str) -> Mapping[str, Any]:
+    """The queue as the server describes it, without its partitions."""
+    from queenmq.client import NotFound
+
+    try:
+        found: Mapping[str, Any] = queen.admin.get_queue_detail(name, includePartitions=False)
+    except NotFound:
+        no_queue(queen, name)
+    return found
+
+
+def require_group(queen: BlockingQueen, name: str) -> None:
+    """End the command unless a group of this name reads or has read something."""
+    if queen.admin.get_consumer_group(name, limit=1):
+        return
+    names = sorted({group["name"] for group in queen.admin.list_consumer_groups(limit=_MOST_COMPARED)})
+    if name not in names:
+        near = get_close_matches(name, names, 1)
+        meant = f"; did you mean {near[0]!r}?" if near else "; `queen groups` lists them"
+        raise exits.Failed(f"there is no group {name!r}{meant}", exits.NOT_FOUND)
+
+
+def queue_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For Tab: the queues that begin like this. No server, no names."""
+    import json
+    from urllib.parse import quote
+
+    from queenmq.cli.fetch import fetch
+
+    url = (ctx.params.get("server") or os.environ.get(URL_VARIABLE) or DEFAULT_URL).split(",")[0]
+    try:
+        path = f"/api/v1/resources/queues?limit={_MOST_COMPLETED}&search={quote(incomplete)}"
+        found = json.loads(fetch(url, path, timeout_s=_COMPLETION_S).body)["queues"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [CompletionItem(queue["name"]) for queue in found if queue["name"].startswith(incomplete)]
+
+
+def queue(function: Function) -> Function:
+    """The argument that names a queue; Tab completes it."""
+    return click.argument("queue", shell_complete=queue_names)(function)
+
+
+def queue_option(function: Function) -> Function:
+    """The same as an option that narrows a listing."""
+    return click.option("--queue", shell_complete=queue_names, help="Only of this queue.")(function)

@@ -1,0 +1,170 @@
+"""What commands print: tables for people, JSON for scripts, progress on stderr. Rich is loaded only for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from queenmq.cli import exits
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+_NOTHING: Final = "–"
+_WIDE: Final = 10_000
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: the key in a row (dots go into nested ones), its heading, and how a value is written."""
+
+    key: str
+    heading: str = ""
+    number: bool = False
+    written: Callable[[Any], str] | None = None
+
+    def cell(self, row: Row) -> str:
+        value: Any = row
+        for part in self.key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is None or value == "":
+            return _NOTHING
+        if self.written is not None:
+            return exits.plain(self.written(value))
+        return count(value) if self.number else exits.plain(text(value))
+
+
+def count(value: float) -> str:
+    """A number as people read it: 12,345."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else compact(value)
+
+
+def compact(value: Any) -> str:
+    """JSON in one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def seconds(value: float) -> str:
+    """A duration as people say it: 45 s, 3 min, 2.5 h."""
+    for size, unit in _UNITS:
+        if value >= size:
+            return f"{value / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{value:.0f} s"
+
+
+def moment(value: str) -> str:
+    """A timestamp of the server in the time of this machine."""
+    return datetime.fromisoformat(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def now() -> datetime:
+    from queenmq.clock import SystemClock
+
+    return datetime.fromtimestamp(SystemClock().wall(), UTC)
+
+
+def plural(number: int, noun: str) -> str:
+    """1 message, 2 messages."""
+    ending = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{number:,} {noun if number == 1 else ending}"
+
+
+def console() -> Console:
+    """Where tables go. Into a pipe they are as wide as they need, so that nothing is cut off."""
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() else _WIDE
+    return Console(width=wide, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def table(rows: Iterable[Row], *columns: Column) -> None:
+    console().print(built(rows, *columns))
+
+
+def built(rows: Iterable[Row], *columns: Column) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        heading = column.heading or column.key
+        made.add_column(heading, justify="right" if column.number else "left", overflow="fold")
+    for row in rows:
+        # Text, so that brackets in names and payloads are not read as markup.
+        made.add_row(*(Text(column.cell(row)) for column in columns))
+    return made
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Names and values below each other."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, show_header=False, pad_edge=False)
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in pairs:
+        made.add_row(Text(name), Text(_NOTHING if value in (None, "") else exits.plain(text(value))))
+    console().print(made)
+
+
+def listing(rows: Sequence[Row], empty: str, *columns: Column, as_json: bool, whole: Any = None) -> None:
+    """A table, a sentence if there is nothing in it, or the JSON of `whole` (the rows, if nothing is given)."""
+    if as_json:
+        print_json(rows if whole is None else whole)
+    elif rows:
+        table(rows, *columns)
+    else:
+        note(empty)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def note(sentence: str) -> None:
+    """Something for people, on stderr, so that what is piped stays clean."""
+    print(exits.plain(sentence), file=sys.stderr, flush=True)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is destroyed. Ends the command if the answer is no, or nobody is there to answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise exits.Failed(f"{question} Nobody is there to answer: say --yes", exits.USAGE)
+    if not click.confirm(question, err=True):
+        raise exits.Failed("nothing was done")
+
+
+@contextmanager
+def working(what: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """A progress bar while the block runs, if people look at stderr; the function moves it on."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda steps: progress.advance(task, steps)

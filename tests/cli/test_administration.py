@@ -1,0 +1,356 @@
+"""Looking around and intervening: queues, partitions, groups, dlq, traces, operations, seek, explain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from cli.conftest import PATIENCE_S, Run, Running, serving, spawned, until
+from queenmq.client import BlockingQueen
+from queenmq.config import Settings
+
+if TYPE_CHECKING:
+    from conftest import Postgres
+
+
+async def _execute(url: str, statement: str, *arguments: object) -> str:
+    connection = await asyncpg.connect(url)
+    try:
+        return str(await connection.fetchval(statement, *arguments))
+    finally:
+        await connection.close()
+
+
+def sql(running: Running, statement: str, *arguments: object) -> str:
+    return asyncio.run(_execute(running.database_url, statement, *arguments))
+
+
+def bury(client: BlockingQueen, queue: str, group: str, count: int, partition: str = "Default") -> None:
+    """Push so many and let the group give them up."""
+    client.queue(queue).partition(partition).push(list(range(count)))
+    messages = client.queue(queue).partition(partition).group(group).batch(count).pop()
+    assert all(result.success for result in client.ack(messages, "dlq", error="no good"))
+
+
+# Queues and partitions
+
+
+def test_queues_are_created_listed_shown_cleared_and_deleted(queen: Run, name: str) -> None:
+    made = queen(
+        "queues", "create", name, "--option", "leaseTime=17", "--option", "deadLetterQueue=true", "--task", "t"
+    )
+    assert (made.status, made.out) == (0, f"{name} is configured\n")
+    queen("push", name, "1", "2", "--partition", "eu")
+
+    def listed() -> list[tuple[object, ...]]:
+        rows = queen("queues", "--search", name, "--json").json
+        return [(row["name"], row["messages"]["total"], row["task"]) for row in rows]
+
+    until(listed, [(name, 2, "t")])
+    assert name in queen("queues", "list", "--task", "t").out
+    shown = queen("queues", "show", name)
+    assert "leaseTime        17" in shown.out
+    assert "eu" in shown.out
+    assert queen("queues", "show", name, "--json").json["queue"]["config"]["deadLetterQueue"] is True
+    assert queen("queues", "clear", name, "--partition", "eu", "--yes").out == "2 messages deleted\n"
+    assert queen("queues", "delete", name, "--yes").out == f"{name} is deleted\n"
+    assert queen("queues", "show", name).status == 3
+
+
+def test_partitions_are_listed(queen: Run, name: str) -> None:
+    for partition in ("eu", "us"):
+        queen("push", name, "1", "--partition", partition)
+    rows = queen("partitions", name, "--json").json
+    assert [(row["name"], row["messages"]["pending"]) for row in rows] == [("eu", 1), ("us", 1)]
+    assert [row["name"] for row in queen("partitions", name, "--limit", "1", "--offset", "1", "--json").json] == ["us"]
+    assert "eu" in queen("partitions", name).out
+    assert queen("partitions", "--limit", "1").status == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queues", "show", "{}"],
+        ["queues", "clear", "{}", "--yes"],
+        ["queues", "delete", "{}", "--yes"],
+        ["partitions", "{}"],
+        ["groups", "--queue", "{}"],
+        ["messages", "--queue", "{}"],
+        ["dlq", "list", "{}"],
+        ["dlq", "redrive", "{}", "--yes"],
+        ["dlq", "purge", "{}", "--yes"],
+        ["seek", "{}", "--group", "g", "--to", "end", "--yes"],
+        ["explain", "{}"],
+        ["pop", "{}"],
+        ["tail", "{}"],
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_a_queue_that_is_not_there(queen: Run, client: BlockingQueen, name: str, arguments: list[str]) -> None:
+    client.queue(name).create()
+    wrong = queen(*(argument.format(name[:-1]) for argument in arguments))
+    assert (wrong.status, wrong.out) == (3, "")
+    assert wrong.err == f"queen: there is no queue {name[:-1]!r}; did you mean {name!r}?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["queues", "sho", "q"], "Did you mean 'show'?"),
+        (["queus"], "Did you mean 'queues'?"),
+        (["queues", "--serch", "x"], "--search"),
+        (["queues", "create", "q", "--option", "nonsense"], "not NAME=VALUE"),
+        (["queues", "show"], "Missing argument 'QUEUE'"),
+        (["groups", "lagging", "--least", "-1"], "--least"),
+        (["dlq", "list", "--limit", "none"], "not a whole number above 0"),
+        (["operations", "--status", "odd"], "--status"),
+        (["messages", "--since", "yesterday"], "ISO-8601"),
+        (["traces", "of", "one"], "Missing argument"),
+        (["explain"], "Missing argument 'QUEUE'"),
+        (["seek", "q", "--to", "end"], "--group"),
+        (["seek", "q", "--group", "g", "--to", "soon"], "neither beginning nor end nor"),
+        (["top", "--every", "0"], "not a number above 0"),
+        (["completion", "powershell"], "bash"),
+        (["doctor", "--json", "extra"], "extra"),
+        (["admin", "migration"], "Did you mean 'migrations'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_arguments_that_cannot_be_used(queen: Run, arguments: list[str], told: str) -> None:
+    wrong = queen(*arguments)
+    assert (wrong.status, wrong.out) == (2, "")
+    assert wrong.err.startswith("usage: queen")
+    assert told in wrong.err
+
+
+def test_an_option_that_queues_do_not_have(queen: Run, name: str) -> None:
+    refused = queen("queues", "create", name, "--option", "leaseTime=never")
+    assert refused.status == 1
+    assert "leaseTime" in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+# Groups and seek
+
+
+def test_groups_are_listed_shown_moved_and_forgotten(queen: Run, name: str) -> None:
+    group = f"billing-{name}"
+    for partition in ("eu", "us"):
+        queen("push", name, "1", "2", "--partition", partition)
+    queen("pop", name, "--group", group, "--batch", "2", "--ack")
+    until(
+        lambda: [(row["name"], row["totalLag"]) for row in queen("groups", "--queue", name, "--json").json],
+        [(group, 2)],
+    )
+    assert group in queen("groups").out
+    shown = queen("groups", "show", group, "--json").json[name]["partitions"]
+    assert sorted(place["offsetLag"] for place in shown) == [0, 2]
+    assert "eu" in queen("groups", "show", group, "--queue", name).out
+    assert queen("seek", name, "--group", group, "--to", "beginning").status == 2
+    moved = queen("seek", name, "--group", group, "--to", "beginning", "--yes")
+    assert moved.out == f"{group} is moved in 2 partitions of {name}\n"
+    one = queen("seek", name, "--group", group, "--to", "end", "--partition", "eu", "--yes", "--json").json
+    assert one["cursorMovedTo"] == 2
+    assert len(queen("pop", name, "--group", group, "--batch", "9", "--partitions", "2", "--json").lines) == 2
+    assert queen("seek", name, "--group", group, "--to", "2020-01-01T00:00:00+02:00", "--yes").status == 0
+    assert queen("groups", "delete", group, "--queue", name).status == 2
+    assert queen("groups", "delete", group, "--queue", name, "--yes").out == f"{group} is forgotten in 2 partitions\n"
+    until(lambda: queen("groups", "show", group).status, 3)
+    assert "there is no group" in queen("groups", "show", group).err
+
+
+def test_groups_that_are_not_there(queen: Run, name: str) -> None:
+    group = f"shipping-{name}"
+    queen("push", name, "1")
+    queen("pop", name, "--group", group)
+    for arguments in (
+        ["groups", "show", group[:-1]],
+        ["groups", "delete", group[:-1], "--yes"],
+        ["seek", name, "--group", group[:-1], "--to", "end", "--yes"],
+    ):
+        wrong = queen(*arguments)
+        assert (wrong.status, f"did you mean {group!r}" in wrong.err) == (3, True)
+    queen("push", f"{name}-other", "1")
+    elsewhere = queen("seek", f"{name}-other", "--group", group, "--to", "end", "--yes")
+    assert (elsewhere.status, "has no place" in elsewhere.err) == (3, True)
+
+
+def test_what_lags(queen: Run, name: str) -> None:
+    queen("push", name, "1", "2")
+    queen("pop", name, "--group", "slow", "--ack")
+
+    def lagging() -> list[int]:
+        rows = queen("groups", "lagging", "--least", "0", "--json").json
+        return [row["offset_lag"] for row in rows if row["queue_name"] == name]
+
+    until(lagging, [1])
+    assert name in queen("groups", "lagging", "--least", "0").out
+    assert "nothing has waited for" in queen("groups", "lagging", "--least", "1000000").err
+
+
+# Dead letters
+
+
+def test_dead_letters_are_redriven_to_the_group_that_is_named(queen: Run, client: BlockingQueen, name: str) -> None:
+    bury(client, name, "billing", 3)
+    shipping = client.queue(name).group("shipping").batch(3).pop()
+    client.ack(shipping, "dlq")
+    assert queen("dlq", "list", name, "--json").json["total"] == 6
+    assert "no good" in queen("dlq", "list", name, "--group", "billing").out
+    assert queen("dlq", "redrive", name, "--group", "billing").status == 2
+    assert queen("dlq", "redrive", name, "--group", "billing", "--yes").out == "3 dead letters redriven\n"
+    assert queen("dlq", "list", name, "--json").json["total"] == 3
+    again = queen("pop", name, "--group", "billing", "--batch", "9", "--json").lines
+    assert [message["data"] for message in again] == [0, 1, 2]
+    assert queen("pop", name, "--group", "shipping").status == 4
+    assert queen("dlq", "redrive", name, "--group", "billing", "--json").json == {"redriven": 0}
+
+
+def test_dead_letters_are_purged(queen: Run, client: BlockingQueen, name: str) -> None:
+    bury(client, name, "g", 3, "eu")
+    bury(client, name, "g", 2, "us")
+    assert queen("dlq", "purge", name).status == 2
+    assert queen("dlq", "purge", name, "--partition", "us", "--yes").out == "2 dead letters purged\n"
+    assert queen("dlq", "list", name, "--limit", "2").err.startswith("3 in all")
+    assert queen("dlq", "purge", name, "--group", "other", "--yes").out == "0 dead letters purged\n"
+    assert queen("dlq", "purge", name, "--yes", "--json").json == {"purged": 3}
+    assert queen("dlq", "list", name).err == "no dead letters\n"
+    assert queen("pop", name, "--group", "g").status == 4
+
+
+def test_many_dead_letters_take_several_steps(queen: Run, client: BlockingQueen, name: str) -> None:
+    bury(client, name, "g", 1200)
+    assert queen("dlq", "redrive", name, "--yes").out == "1,200 dead letters redriven\n"
+    assert len(queen("pop", name, "--group", "g", "--batch", "2000", "--json").lines) == 1200
+
+
+# Traces
+
+
+def test_traces_are_shown(queen: Run, client: BlockingQueen, name: str) -> None:
+    client.queue(name).push("x")
+    [message] = client.queue(name).group("g").pop()
+    client.trace(message, {"step": 1}, names=[name], event_type="begun")
+    client.trace(message, {"step": 2}, names=[name])
+    assert name in queen("traces", "--limit", "1000").out
+    shown = queen("traces", "show", name, "--json").json
+    assert [trace["data"]["step"] for trace in shown] == [2, 1]
+    assert "begun" in queen("traces", "show", name).out
+    of = queen("traces", "of", f"{name}/Default", message.transaction_id)
+    assert of.out.index('{"step": 1}') < of.out.index('{"step": 2}')
+    assert "no traces go by the name" in queen("traces", "show", f"{name}-other").err
+    assert queen("traces", "of", f"{name}/other", "t").status == 3
+
+
+# Operations
+
+
+def test_operations_are_looked_at_and_cancelled(queen: Run, running: Running, client: BlockingQueen, name: str) -> None:
+    client.queue(name).create()
+    failed = sql(
+        running,
+        "INSERT INTO queen.operation_queue (id, kind, queue_name, partition_name, status, error, attempts) "
+        "VALUES ($1, 'push', $2, 'Default', 'failed', 'it broke', 3) RETURNING id",
+        uuid.uuid4(),
+        name,
+    )
+    [listed] = queen("operations", "--queue", name, "--status", "failed", "--json").json
+    assert (listed["id"], listed["errorMessage"]) == (failed, "it broke")
+    assert "it broke" in queen("operations", "--queue", name).out
+    assert "it broke" in queen("operations", "show", failed).out
+    waited = queen("operations", "wait", failed)
+    assert (waited.status, "did not succeed: it broke" in waited.err) == (1, True)
+    assert queen("operations", "cancel", failed).out == f"operation {failed} is cancelled\n"
+    assert queen("operations", "retry", failed).status == 1
+    assert "database connections in use" in queen("operations", "stats").out
+    assert "stats" in queen("operations", "stats", "--json").json
+    assert queen("operations", "show", str(uuid.uuid4())).status == 3
+    assert queen("operations", "show", "no-id").status == 1
+
+
+# Explain
+
+
+def test_explain_says_why_in_sentences(queen: Run, name: str) -> None:
+    queen("push", name, "1", "--partition", "customer-7")
+    never = queen("explain", name, "--partition", "customer-7", "--group", "billing")
+    assert (never.status, "has never popped here" in never.out) == (0, True)
+    queen("pop", name, "--group", "billing")
+    near = queen("explain", name, "--group", "biling")
+    assert "Did you mean group 'billing'?" in near.out
+    leased = queen("explain", name, "--partition", "customer-7", "--group", "billing")
+    assert "acknowledged" in leased.out
+    assert "That ends by itself at" in leased.out
+    assert queen("explain", name, "--group", "billing", "--json").json["reason"] == "leased"
+    lost = queen("explain", name, "--partition", "nobody")
+    assert (lost.status, "has no partition 'nobody'" in lost.out) == (3, True)
+    queen("push", name, "1", "--partition", "customer-8")
+    assert "- customer-8: " in queen("explain", name, "--group", "billing").out
+
+
+# Questions
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 0), ("y", 0, 3)])
+def test_whoever_sits_at_a_terminal_is_asked(
+    running: Running, queen: Run, name: str, tmp_path: Path, answer: str, status: int, left: int
+) -> None:
+    queen("push", name, "1", "2")
+    main, terminal = pty.openpty()
+    asking = spawned(
+        "queues",
+        "delete",
+        name,
+        url=running.url,
+        folder=tmp_path,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+    )
+    os.close(terminal)
+    os.write(main, f"{answer}\n".encode())
+    _, err = asking.communicate(timeout=PATIENCE_S)
+    os.close(main)
+    assert asking.returncode == status
+    assert f"Delete {name} with 2 messages" in err.decode()
+    assert queen("queues", "show", name).status == left
+
+
+# Work that goes on behind its answer
+
+
+@pytest.fixture(scope="module")
+def patient(postgres: Postgres) -> Iterator[Running]:
+    """A server that answers before it has finished anything larger."""
+    url = asyncio.run(postgres.create())
+    with serving(Settings(port=0, shutdown_grace_s=2, operation_step=10, operation_wait_ms=0), url) as server:
+        yield server
+    asyncio.run(postgres.drop(url))
+
+
+def test_long_work_is_followed_to_its_end(
+    queen: Run, patient: Running, environment: pytest.MonkeyPatch, name: str
+) -> None:
+    environment.setenv("QUEEN_URL", patient.url)
+    with BlockingQueen(patient.url) as client:
+        bury(client, name, "g", 100)
+        answer = client.admin.seek_consumer_group("g", name, to_end=True)
+    assert answer["success"]
+    assert queen("dlq", "redrive", name, "--yes").out == "100 dead letters redriven\n"
+    assert len(queen("pop", name, "--group", "g", "--batch", "200", "--json").lines) == 100
+    cleared = queen("queues", "clear", name, "--yes", "--json").json
+    assert cleared["deleted"] == 100
+    shown = queen("operations", "show", cleared["operationId"])
+    assert "100 of 100" in shown.out
+    assert cleared["operationId"] in queen("operations", "--type", "clear").out
+    assert queen("operations", "wait", cleared["operationId"], "--json").json["status"] == "completed"
+    assert queen("queues", "delete", name, "--yes").status == 0

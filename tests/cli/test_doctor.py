@@ -1,0 +1,262 @@
+"""`queen doctor` on set-ups that are well and on such that are not; tokens; `queen admin migrations`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import jwt
+import pytest
+from ports import free_port, free_udp_port
+
+import queenmq
+from cli.conftest import Run, Running, serving
+from queenmq.client import BlockingQueen
+from queenmq.config import Settings
+from queenmq.storage.migrations import migrations
+
+if TYPE_CHECKING:
+    from conftest import Postgres
+
+SECRET = "a secret of more than thirty-two bytes"
+
+
+def findings(queen: Run, *arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    told = queen("doctor", "--json", *arguments)
+    found = told.json
+    assert found["healthy"] == (told.status == 0)
+    return told.status, {finding["name"]: finding for finding in found["findings"]}
+
+
+def states(queen: Run, *arguments: str) -> dict[str, str]:
+    return {name: finding["state"] for name, finding in findings(queen, *arguments)[1].items()}
+
+
+def execute(url: str, statement: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_all_is_well(queen: Run, running: Running, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("DATABASE_URL", running.database_url)
+    status, found = findings(queen)
+    assert (status, {finding["state"] for finding in found.values()} <= {"good", "doubtful"}) == (0, True), found
+    for name in ("configuration", "server", "versions", "database", "clock of the server", "token", "schema", "lookup"):
+        assert found[name]["state"] == "good", found[name]
+    assert "✓ lookup: every row is right" in queen("doctor").out
+
+
+def test_without_the_database_its_tables_are_left_out(queen: Run) -> None:
+    found = states(queen)
+    assert (found["tables"], found["server"]) == ("skipped", "good")
+
+
+def test_a_wrong_address(queen: Run) -> None:
+    status, found = findings(queen, "--server", f"http://127.0.0.1:{free_port()}")
+    assert (status, found["server"]["state"]) == (1, "bad")
+    assert "queen serve" in found["server"]["advice"]
+    assert states(queen, "--server", "nonsense")["server"] == "bad"
+
+
+def test_a_wrong_variable(queen: Run, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("PORT", "many")
+    status, found = findings(queen)
+    assert (status, found["configuration"]["state"]) == (1, "bad")
+    assert "PORT" in found["configuration"]["sentence"]
+    assert found["server"]["state"] == "good"
+    environment.delenv("PORT")
+    environment.setenv("QUEEN_UPD_PEERS", "h:1")
+    status, found = findings(queen)
+    assert (status, found["configuration"]["state"]) == (0, "doubtful")
+    assert found["configuration"]["advice"] == "did you mean QUEEN_UDP_PEERS?"
+
+
+def test_a_database_that_is_not_there(queen: Run, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("DATABASE_URL", f"postgresql://me:hush@127.0.0.1:{free_port()}/app")
+    status, found = findings(queen)
+    assert (status, found["tables"]["state"]) == (1, "bad")
+    assert "hush" not in json.dumps(found)
+
+
+def test_a_stale_lookup_and_its_cure(queen: Run, running: Running, environment: pytest.MonkeyPatch, name: str) -> None:
+    environment.setenv("DATABASE_URL", running.database_url)
+    queen("push", name, "1", "2")
+    execute(
+        running.database_url,
+        "UPDATE queen.partition_lookup SET last_offset = 1 WHERE partition_id = "
+        f"(SELECT p.id FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = '{name}')",
+    )
+    status, found = findings(queen)
+    assert (status, found["lookup"]["state"]) == (1, "bad")
+    assert name in found["lookup"]["sentence"]
+    assert "resync-lookup" in found["lookup"]["advice"]
+    assert queen("admin", "check-lookup").status == 1
+    assert queen("admin", "resync-lookup").out == "rows changed: 1\n"
+    assert states(queen)["lookup"] == "good"
+
+
+def test_migrations_applied_pending_and_unknown(
+    queen: Run, postgres: Postgres, environment: pytest.MonkeyPatch
+) -> None:
+    url = asyncio.run(postgres.create())
+    environment.setenv("DATABASE_URL", url)
+    try:
+        told = queen("admin", "migrations", "--json")
+        assert told.status == 0
+        assert [row["state"] for row in told.json["migrations"]] == ["applied"] * len(migrations())
+        execute(url, "UPDATE queen.schema_functions SET digest = 'other'")
+        assert "another version" in queen("admin", "migrations").out
+        assert states(queen)["schema"] == "doubtful"
+        execute(url, f"DELETE FROM queen.schema_migrations WHERE version = {migrations()[-1].version}")
+        pending = queen("admin", "migrations")
+        assert (pending.status, "pending" in pending.out) == (1, True)
+        assert states(queen)["schema"] == "bad"
+        execute(url, "INSERT INTO queen.schema_migrations (version, name) VALUES (9999, 'from the future')")
+        assert queen("admin", "migrations", "--json").json["migrations"][-1]["state"] == "unknown"
+        assert "newer" in findings(queen)[1]["schema"]["sentence"]
+    finally:
+        asyncio.run(postgres.drop(url))
+
+
+def test_an_empty_database_has_everything_pending(
+    queen: Run, postgres_url: str, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("DATABASE_URL", postgres_url)
+    told = queen("admin", "migrations", "--json")
+    assert {row["state"] for row in told.json["migrations"]} == {"pending"}
+    refused = queen("admin", "check-lookup")
+    assert (refused.status, "schema version" in refused.err) == (1, True)
+
+
+# Tokens
+
+
+@pytest.fixture(scope="module")
+def guarded(postgres: Postgres) -> Iterator[Running]:
+    """A server that demands tokens."""
+    url = asyncio.run(postgres.create())
+    with serving(Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret=SECRET), url) as server:
+        yield server
+    asyncio.run(postgres.drop(url))
+
+
+def bearer(role: str, key: str = SECRET) -> str:
+    return jwt.encode({"sub": "alice", "role": role, "exp": time.time() + 86_400}, key, "HS256")
+
+
+def test_tokens(queen: Run, guarded: Running, environment: pytest.MonkeyPatch, name: str) -> None:
+    environment.setenv("QUEEN_URL", guarded.url)
+    without = queen("push", name, "1")
+    assert (without.status, "QUEEN_TOKEN" in without.err, len(without.err.splitlines())) == (5, True, 1)
+    assert findings(queen)[1]["token"]["advice"] == "put it into QUEEN_TOKEN"
+    environment.setenv("QUEEN_TOKEN", wrong := bearer("admin", "another secret of more than thirty-two bytes"))
+    refused = queen("queues")
+    assert (refused.status, wrong in refused.err) == (5, False)
+    assert states(queen)["token"] == "bad"
+    environment.setenv("QUEEN_TOKEN", bearer("read-only"))
+    assert queen("queues", "--json").json == []
+    assert queen("push", name, "1").status == 5
+    found = states(queen)
+    assert (found["token"], found["peers"]) == ("good", "skipped")
+    environment.setenv("QUEEN_TOKEN", bearer("admin"))
+    assert queen("push", name, "1").status == 0
+    assert queen("tail", name, "--limit", "1").status == 0
+    assert states(queen)["peers"] == "good"
+    assert states(queen)["journal"] == "doubtful"
+
+
+def test_maintenance_and_peers_that_are_silent(queen: Run, postgres: Postgres, environment: pytest.MonkeyPatch) -> None:
+    url = asyncio.run(postgres.create())
+    settings = Settings(
+        port=0,
+        shutdown_grace_s=2,
+        udp_peers=(("127.0.0.1", free_udp_port()),),
+        udp_port=free_udp_port(),
+        sync_secret=bytes(32),
+    )
+    try:
+        with serving(settings, url) as server:
+            environment.setenv("QUEEN_URL", server.url)
+            found = findings(queen)[1]["peers"]
+            assert (found["state"], "none was ever heard of" in found["sentence"]) == ("bad", True)
+            with BlockingQueen(server.url) as client:
+                client.admin.set_pop_maintenance_mode(True)
+            found = findings(queen)[1]["maintenance"]
+            assert (found["state"], found["sentence"]) == ("doubtful", "pops are switched off on every server")
+    finally:
+        asyncio.run(postgres.drop(url))
+
+
+# A server whose answers are made up
+
+
+@contextmanager
+def pretending(health: Any, overview: Any = None) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = {"/health": health, "/api/v1/resources/overview": overview}.get(self.path)
+            self.send_response(404 if answer is None else 200)
+            self.end_headers()
+            self.wfile.write((answer if isinstance(answer, str) else json.dumps(answer)).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def health(ahead_s: float, **changes: Any) -> dict[str, Any]:
+    at = datetime.now(UTC) + timedelta(seconds=ahead_s)
+    told = {"server": "queen", "version": queenmq.__version__, "database": "connected", "timestamp": at.isoformat()}
+    return told | changes
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "state", "word"), [(600, "bad", "ahead of"), (-600, "bad", "behind"), (-15, "doubtful", "behind")]
+)
+def test_clocks_that_disagree(queen: Run, ahead_s: float, state: str, word: str) -> None:
+    at = (datetime.now(UTC) + timedelta(seconds=ahead_s)).isoformat()
+    with pretending(health(ahead_s), {"timestamp": at}) as url:
+        status, found = findings(queen, "--server", url)
+    for whose in ("server", "database"):
+        finding = found[f"clock of the {whose}"]
+        assert (finding["state"], word in finding["sentence"], "NTP" in finding["advice"]) == (state, True, True)
+    assert status == (1 if state == "bad" else 0)
+
+
+def test_a_server_of_another_version_that_has_lost_its_database(queen: Run) -> None:
+    with pretending(health(0, version="9.9.9", database="disconnected")) as url:
+        status, found = findings(queen, "--server", url)
+    assert (status, found["versions"]["state"], found["database"]["state"]) == (1, "doubtful", "bad")
+    assert "9.9.9" in found["versions"]["sentence"]
+    assert found["token"]["state"] == "bad"
+
+
+@pytest.mark.parametrize("answer", ["<html>hello</html>", {"server": "other"}, [], "[" * 100_000])
+def test_something_else_answers(queen: Run, answer: Any) -> None:
+    with pretending(answer) as url:
+        status, found = findings(queen, "--server", url)
+        assert (status, found["server"]["sentence"]) == (1, f"what answers at {url} is not Queen")
+        refused = queen("queues", "--server", url)
+        assert (refused.status, len(refused.err.splitlines())) == (3, 1)
