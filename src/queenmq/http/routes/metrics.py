@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
 
 from queenmq.cluster.maintenance import Switch
 from queenmq.engine.engine import Engine
+from queenmq.errors import DatabaseUnavailable
 from queenmq.http.auth import Role
 from queenmq.http.exposition import CONTENT_TYPE, Exposition
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.overload_metrics import tell_buffer, tell_forwards, tell_load, tell_operations
 from queenmq.http.router import Router
+from queenmq.overload.load_manager import Choice
 
 _MOST_QUEUES = 500
 _MICROSECONDS = 1_000_000
@@ -46,6 +50,18 @@ def add_routes(router: Router, engine: Engine) -> None:
                 "arrayBuffers": 0,
             },
             "cpu": {"user": user, "system": system},
+            "buffer": {
+                "pending": 0 if engine.buffer is None else engine.buffer.messages,
+                "failed": 0 if engine.buffer is None else len(engine.buffer.journal.set_aside_sizes()),
+                "dbHealthy": engine.database.is_open,
+            },
+            "operations": {
+                "depth": engine.load.load.queue_depth,
+                "drainRate": engine.load.load.drain_rate,
+                "executed": engine.load.decisions[Choice.EXECUTE],
+                "queued": engine.load.decisions[Choice.QUEUE],
+                "rejected": engine.load.decisions[Choice.REJECT],
+            },
         }
         return json_response(200, body)
 
@@ -57,18 +73,29 @@ def add_routes(router: Router, engine: Engine) -> None:
         _sidecar(told, engine)
         _shared_state(told, engine)
         _worker(told, engine)
-        _cluster(told, await engine.reports.one("activity_totals"))
-        for row in await engine.reports.rows("activity_last_minute", _MOST_QUEUES):
-            _queue(told, row)
+        tell_load(told, engine)
+        tell_forwards(told, engine)
         for queue, waiters in engine.popper.waiting.parked().items():
             told.gauge("queen_queue_parked_consumers", "Long polls parked on this server.", waiters, queue=queue)
-        _backlog(told, await engine.reports.one("overview", None, None, None))
-        for row in await engine.reports.rows("dead_letters_by_queue", _MOST_QUEUES):
-            told.gauge("queen_dlq_depth_by_queue", "Dead letters of a queue.", row["letters"], queue=row["name"])
+        # An outage is when the rest is needed most.
+        with suppress(DatabaseUnavailable):
+            await _stored(told, engine)
         return Response(200, told.text(), CONTENT_TYPE, ((b"Cache-Control", b"no-cache"),))
 
     router.add("GET", "/metrics", metrics, Role.PUBLIC)
     router.add("GET", "/metrics/prometheus", prometheus, Role.PUBLIC)
+
+
+async def _stored(told: Exposition, engine: Engine) -> None:
+    """What the database knows. Raises DatabaseUnavailable."""
+    reports = engine.reports
+    _cluster(told, await reports.one("activity_totals"))
+    for row in await reports.rows("activity_last_minute", _MOST_QUEUES):
+        _queue(told, row)
+    _backlog(told, await reports.one("overview", None, None, None))
+    tell_operations(told, await reports.one("operation_metrics"))
+    for row in await reports.rows("dead_letters_by_queue", _MOST_QUEUES):
+        told.gauge("queen_dlq_depth_by_queue", "Dead letters of a queue.", row["letters"], queue=row["name"])
 
 
 def _process(told: Exposition, engine: Engine) -> None:
@@ -98,9 +125,7 @@ def _process(told: Exposition, engine: Engine) -> None:
     told.gauge(
         "queen_response_registry_size", "Long polls that are held.", waiters, worker_id=engine.settings.worker_id
     )
-    told.gauge("queen_file_buffer_pending", "Messages that wait outside of the database.", 0)
-    told.gauge("queen_file_buffer_failed", "Of these, such that cannot be stored.", 0)
-    told.gauge("queen_file_buffer_db_healthy", "Whether the database answers.", 1)
+    tell_buffer(told, engine)
     on = engine.maintenance.is_on(Switch.PUSH)
     told.gauge("queen_maintenance_mode_enabled", "Whether pushes are switched off.", int(on))
     told.gauge("queen_pop_maintenance_mode_enabled", "Whether pops are switched off.", int(engine.popper.paused))
@@ -117,6 +142,7 @@ def _sidecar(told: Exposition, engine: Engine) -> None:
         told.counter("queen_sidecar_op_requests", "Requests in them.", lane.requests, **op)
         merged = lane.requests / lane.calls if lane.calls else None
         told.gauge("queen_sidecar_merge_size", "Requests a call, on average since the start.", merged, **op)
+        told.histogram("queen_sidecar_call_requests", "Requests a call.", lane.merged, **op)
         told.gauge("queen_sidecar_pending", "Requests that wait.", lane.pending, **op)
         told.gauge("queen_sidecar_in_flight", "Calls that run.", lane.in_flight, **op)
 
@@ -128,6 +154,11 @@ def _shared_state(told: Exposition, engine: Engine) -> None:
     told.gauge("queen_queue_backoff_groups", "Places that long polls wait for.", waiting["groups_tracked"])
     told.gauge("queen_queue_backoff_queues", "Queues that long polls wait for.", len(engine.popper.waiting.parked()))
     told.gauge("queen_pop_wait_backed_off", "Places that are looked at less often.", waiting["groups_backed_off"])
+    told.histogram(
+        "queen_pop_wake_up_seconds",
+        "Time from a wake-up until a long poll that was parked has its messages.",
+        engine.popper.waiting.latency,
+    )
     told.gauge(
         "queen_queue_backoff_avg_interval_milliseconds",
         "Pause between looks at a place, on average.",
