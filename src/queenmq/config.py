@@ -138,6 +138,7 @@ class Settings:
     log_level: str = setting(
         "LOG_LEVEL", "info", "`debug`, `info`, `warning` or `error`.", _choice("debug", "info", "warning", "error")
     )
+    log_format: str = setting("LOG_FORMAT", "text", "`text`, or `json` for one object a line.", _choice("text", "json"))
     data_dir: Path | None = setting(
         "QUEEN_DATA_DIR",
         None,

@@ -47,7 +47,16 @@ _NOT_PASSED_ON = frozenset(
     }
 )
 _NOT_PASSED_BACK = frozenset(
-    {b"connection", b"keep-alive", b"content-length", b"content-type", b"transfer-encoding", SERVED_BY, FORWARDED_BY}
+    {
+        b"connection",
+        b"keep-alive",
+        b"content-length",
+        b"content-type",
+        b"transfer-encoding",
+        b"x-request-id",
+        SERVED_BY,
+        FORWARDED_BY,
+    }
 )
 _CORS = b"access-control-"
 _OVERLOADED = 429
