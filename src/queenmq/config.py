@@ -138,6 +138,7 @@ class Settings:
     log_level: str = setting(
         "LOG_LEVEL", "info", "`debug`, `info`, `warning` or `error`.", _choice("debug", "info", "warning", "error")
     )
+    log_format: str = setting("LOG_FORMAT", "text", "`text`, or `json` for one object a line.", _choice("text", "json"))
     data_dir: Path | None = setting(
         "QUEEN_DATA_DIR",
         None,
@@ -531,6 +532,23 @@ class Settings:
         "Longest wait of a push behind journalled ones of its partition; then it is journalled, too, in ms.",
         _positive,
     )
+
+    otel_endpoint: str = setting(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        "Where OpenTelemetry traces and metrics are sent, over HTTP; needs the extra `otel`. Other `OTEL_` variables "
+        "of its SDK hold, too.",
+    )
+    otel_traces_endpoint: str = setting(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "The same for traces alone, with its whole path."
+    )
+    otel_metrics_endpoint: str = setting(
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "", "The same for metrics alone, with its whole path."
+    )
+    otel_metric_interval_ms: int = setting(
+        "OTEL_METRIC_EXPORT_INTERVAL", 60_000, "Time between two exports of metrics, in ms.", _positive
+    )
+    otel_disabled: bool = setting("OTEL_SDK_DISABLED", False, "`true` exports nothing, whatever is set.", _flag)
 
     encryption_key: bytes | None = setting(
         "QUEEN_ENCRYPTION_KEY",

@@ -15,6 +15,7 @@ from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.front import HttpFront
 from queenmq.http.limits import Limits
+from queenmq.http.telemetry import telemetry
 from queenmq.services.database_watch import DatabaseWatch
 from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
@@ -47,14 +48,16 @@ class Server:
         self.engine = Engine(settings, self.database, self.node, clock)
         self._forwarder = Forwarder(settings, self.node) if settings.coordinator_enabled else None
         self._app = self._make_app(Authenticator.from_settings(settings, clock))
-        self.front = HttpFront(self._app.handle, Limits.of(settings), clock)
+        self._telemetry = telemetry(settings, self.engine)
+        handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
+        self.front = HttpFront(handle, Limits.of(settings), clock)
         self.front.on_stop.append(self.engine.end_long_polls)
         if self._forwarder is not None:
             self.front.on_stop.append(self._forwarder.end_long_polls)
         # Workers share a port, so that none of them can be reached by it alone.
         self._peer_front: HttpFront | None = None
         if self._shares_port and self._forwarder is not None:
-            self._peer_front = HttpFront(self._app.handle, Limits.of(settings), clock)
+            self._peer_front = HttpFront(handle, Limits.of(settings), clock)
         self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
         self._services: list[Service] = [
             DatabaseWatch(self.database, settings, self._come_up),
@@ -102,6 +105,8 @@ class Server:
             raise
         for service in self._services:
             service.start()
+        if self._telemetry is not None:
+            self._telemetry.start()
 
     async def _reachable_at(self) -> tuple[str, int]:
         """Where other servers reach this one and no other."""
@@ -144,6 +149,8 @@ class Server:
             self._forwarder.close()
         for service in self._services:
             await service.stop()
+        if self._telemetry is not None:
+            await self._telemetry.stop()
         await self.engine.close()
         await self.node.close()
         await self.database.close()

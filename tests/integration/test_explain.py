@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
-from integration.queen import Json, Queen, age_messages, expire_leases
+from integration.queen import Json, Queen, age_messages, expire_leases, until
 from integration.test_statistics import get
+from queenmq.config import Settings
+from queenmq.overload.load_manager import Choice, Decision
+from queenmq.server import Server
 
 
 async def explain(queen: Queen, queue: str = "orders", **params: Any) -> Json:
@@ -130,3 +135,54 @@ async def test_of_many_partitions_the_one_that_comes_next_speaks(queen: Queen, s
     explained = await explain(queen)
     assert explained["reason"] == "deliverable"
     assert "Partition 'p00'" in explained["explanation"]
+
+
+async def test_pushes_wait_in_the_operation_queue(server: Server, queen: Queen, monkeypatch: Any) -> None:
+    await queen.push("orders", 1)
+    await queen.drain("orders")
+    monkeypatch.setattr(server.engine.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+    monkeypatch.setattr(server.engine.operations, "run", _never)
+    item = {"queue": "orders", "payload": 2}
+    answer = await queen.http.post("/api/v1/push", json={"items": [item]})
+    assert answer.status_code == 202
+    for params in ({}, {"partition": "Default"}):
+        explained = await explain(queen, **params)
+        assert (explained["reason"], explained["queuedPushes"]) == ("backpressure", 1)
+        assert explained["partitions"][0]["reason"] == "backpressure"
+        assert "1 push accepted under load, the oldest since" in explained["explanation"]
+    monkeypatch.undo()
+    while await server.engine.operations.run(10, 10):
+        pass
+    explained = await explain(queen)
+    assert (explained["reason"], explained["queuedPushes"]) == ("deliverable", 0)
+
+
+async def _never(*_: int) -> int:
+    return 0
+
+
+class TestWithAJournal:
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        return Settings(port=0, shutdown_grace_s=2, file_buffer_dir=tmp_path, file_buffer_flush_ms=10)
+
+    async def test_pushes_wait_in_the_journal(self, queen: Queen) -> None:
+        await queen.push("orders", 1)
+        await queen.drain("orders")
+        await queen.http.post("/api/v1/system/maintenance", json={"enabled": True})
+        items = [{"queue": queue, "payload": 2} for queue in ("orders", "new")]
+        for item in items:
+            answer = await queen.http.post("/api/v1/push", json={"items": [item]})
+            assert answer.status_code == 202
+        for queue in ("orders", "new"):
+            explained = await explain(queen, queue)
+            assert (explained["reason"], explained["journalledPushes"]) == ("backpressure", 1), explained
+            assert "switched off for maintenance" in explained["explanation"]
+        assert (await get(queen, "status/buffers"))["pending"] == 2
+        assert (await queen.http.get("/metrics")).json()["buffer"]["pending"] == 2
+        await queen.http.post("/api/v1/system/maintenance", json={"enabled": False})
+
+        async def stored() -> bool:
+            return (await get(queen, "explain/orders"))["reason"] == "deliverable"
+
+        await until(stored)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import pytest
 
-from integration.queen import Queen, parked
+from integration.proxy import Proxy, relayed
+from integration.queen import Queen, parked, until
 from integration.test_statistics import get, refresh
+from queenmq.config import Settings
+from queenmq.overload.load_manager import Choice, Decision
 from queenmq.server import Server
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+LISTED = set(re.findall(r"`(queen_[a-z_]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()))
 SAMPLE = re.compile(r'(?P<name>[a-z_0-9]+)(?:\{(?P<labels>(?:[a-z_]+="(?:[^"\\]|\\.)*",?)+)\})? (?P<value>[-+.0-9e]+)')
+HISTOGRAM = ("_bucket", "_sum", "_count")
 PROMISED = [
     "queen_uptime_seconds",
     "queen_cpu_user_microseconds_total",
@@ -62,6 +69,17 @@ PROMISED = [
     "queen_queue_parked_consumers",
     "queen_queue_metrics_age_seconds",
     "queen_worker_push_messages_total",
+    "queen_pop_wake_up_seconds",
+    "queen_sidecar_call_requests",
+    "queen_lease_hints_checked_total",
+    "queen_journal_enabled",
+    "queen_operations",
+    "queen_operations_drain_rate",
+    "queen_operations_oldest_age_seconds",
+    "queen_load_decisions_total",
+    "queen_push_refused_total",
+    "queen_forwards_total",
+    "queen_circuits",
     "queen_dlq_depth",
     "queen_dlq_depth_by_queue",
 ]
@@ -84,7 +102,9 @@ async def scrape(queen: Queen) -> tuple[dict[str, float], dict[str, str]]:
         else:
             match = SAMPLE.fullmatch(line)
             assert match, line
-            assert match["name"] == list(kinds)[-1], "samples stand below their family"
+            family = list(kinds)[-1]
+            parts = {family + part for part in HISTOGRAM} if kinds[family] == "histogram" else {family}
+            assert match["name"] in parts, "samples stand below their family"
             samples[line.rpartition(" ")[0]] = float(match["value"])
     assert described == kinds.keys()
     assert answer.text.endswith("\n")
@@ -104,12 +124,15 @@ async def test_every_family_is_there_and_documented(queen: Queen, server: Server
     await a_minute_of_work(queen, server, sql)
     poll = asyncio.create_task(queen.wait("orders", timeout=5000))
     await parked(server)
-    _, kinds = await scrape(queen)
-    assert [name for name in PROMISED if name not in kinds] == []
-    listed = set(re.findall(r"`(queen_[a-z_]+)`", DOCUMENT.read_text()))
-    assert kinds.keys() - listed == set()
     await queen.push("orders", 4)
     await poll
+    poll = asyncio.create_task(queen.wait("other", timeout=5000))
+    await parked(server)
+    _, kinds = await scrape(queen)
+    await queen.push("other", 5)
+    await poll
+    assert [name for name in PROMISED if name not in kinds] == []
+    assert kinds.keys() - LISTED == set()
 
 
 async def test_the_numbers_follow_what_happens(queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
@@ -136,6 +159,90 @@ async def test_the_numbers_follow_what_happens(queen: Queen, server: Server, sql
     await refresh(queen)
     samples, _ = await scrape(queen)
     assert samples['queen_cluster_push_messages_total{scope="cluster"}'] == before + 1
+
+
+async def test_a_wake_up_is_measured(queen: Queen, server: Server) -> None:
+    poll = asyncio.create_task(queen.wait("orders"))
+    await parked(server)
+    assert (await scrape(queen))[0]["queen_pop_wake_up_seconds_count"] == 0
+    await queen.push("orders", 1)
+    assert await poll
+    samples, _ = await scrape(queen)
+    assert samples["queen_pop_wake_up_seconds_count"] == 1
+    assert samples['queen_pop_wake_up_seconds_bucket{le="+Inf"}'] == 1
+    assert 0 < samples["queen_pop_wake_up_seconds_sum"] < 60
+    assert samples['queen_sidecar_call_requests_bucket{op="push",le="1"}'] == 1
+
+
+async def test_operations_and_decisions_are_counted(queen: Queen, server: Server, monkeypatch: Any) -> None:
+    operations, run = server.engine.operations, server.engine.operations.run
+    monkeypatch.setattr(operations, "run", _never)
+    monkeypatch.setattr(server.engine.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+    items = [{"queue": "orders", "payload": number} for number in range(2)]
+    assert (await queen.http.post("/api/v1/push", json={"items": items})).status_code == 202
+    samples, kinds = await scrape(queen)
+    assert kinds.keys() - LISTED == set()
+    assert samples['queen_operations{state="pending"}'] == 1
+    assert samples['queen_push_deferred_total{reason="system_busy"}'] == 2
+    assert samples["queen_operations_oldest_age_seconds"] > 0
+    assert samples['queen_operations_run_total{result="completed"}'] == 0
+    assert await run(10, 10) == 1
+    monkeypatch.undo()
+    await queen.push("orders", 3)
+    samples, _ = await scrape(queen)
+    assert samples['queen_operations{state="pending"}'] == 0
+    assert samples['queen_operations_run_total{result="completed"}'] == 1
+    assert samples['queen_load_decisions_total{operation="push",decision="execute"}'] == 1
+
+
+async def _never(*_: int) -> int:
+    return 0
+
+
+class TestWithoutADatabase:
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        return Settings(
+            port=0,
+            shutdown_grace_s=2,
+            file_buffer_dir=tmp_path,
+            file_buffer_flush_ms=10,
+            database_ping_ms=50,
+            outage_after_ms=500,
+            db_connection_timeout_ms=500,
+        )
+
+    @pytest.fixture
+    async def proxy(self, database_url: str) -> AsyncIterator[Proxy]:
+        async with relayed(database_url) as running:
+            yield running
+
+    @pytest.fixture
+    async def server(self, proxy: Proxy, settings: Settings) -> AsyncIterator[Server]:
+        running = Server(settings, proxy.url)
+        await running.start()
+        yield running
+        await running.stop()
+
+    async def test_an_outage_and_the_journal_can_be_seen(self, queen: Queen, server: Server, proxy: Proxy) -> None:
+        await queen.push("orders", 1)
+        await proxy.close()
+        item = {"queue": "orders", "partition": "p", "payload": 2}
+        assert (await queen.http.post("/api/v1/push", json={"items": [item, item]})).status_code == 202
+        await until(lambda: not server.database.is_open)
+        samples, kinds = await scrape(queen)
+        assert kinds.keys() - LISTED == set()
+        assert samples["queen_file_buffer_db_healthy"] == 0
+        assert samples["queen_file_buffer_pending"] == 2
+        assert samples["queen_journal_records"] == samples["queen_journal_partitions_held"] == 1
+        assert 0 < samples["queen_journal_bytes"] < samples["queen_journal_max_bytes"]
+        assert samples['queen_push_deferred_total{reason="database_unavailable"}'] == 2
+        assert "queen_queues" not in samples
+        await proxy.open()
+        await until(lambda: server.engine.buffer is not None and not server.engine.buffer.pending, 30)
+        samples, _ = await scrape(queen)
+        assert samples["queen_file_buffer_db_healthy"] == samples["queen_queues"] == 1
+        assert samples["queen_journal_replayed_messages_total"] == 2
 
 
 async def test_names_of_queues_are_escaped(queen: Queen, sql: asyncpg.Connection) -> None:

@@ -26,13 +26,13 @@ import uvloop
 import queenmq
 from queenmq.config import Settings
 from queenmq.errors import StartupError
+from queenmq.logs import log_to_stderr
 from queenmq.server import Server
 from queenmq.storage.database import dsn
 from queenmq.storage.embedded import EmbeddedPostgres, default_data_dir
 
 log = logging.getLogger(__name__)
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXAMPLE_ITEMS = '{"items":[{"queue":"hello","payload":{"text":"world"}}]}'
 
@@ -64,12 +64,6 @@ def with_journal(settings: Settings, url: str) -> Settings:
     for other in sorted({file.parent.parent for file in parent.glob("*/*/*.journal")} - {folder}):
         log.warning("%s has pushes that were accepted for another database and are not replayed into this one", other)
     return replace(settings, file_buffer_dir=folder)
-
-
-def log_to_stderr(settings: Settings) -> None:
-    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    # A terminal or a pipe that is gone must not fill the log with complaints about the log.
-    logging.raiseExceptions = False
 
 
 def run_until_signal(work: Coroutine[Any, Any, None]) -> None:

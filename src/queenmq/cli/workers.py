@@ -27,6 +27,7 @@ from queenmq.cluster.membership import Address
 from queenmq.cluster.node import Siblings, require_secret
 from queenmq.config import Settings
 from queenmq.errors import StartupError
+from queenmq.logs import log_to_stderr
 from queenmq.server import Server
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ def main() -> int:
         # The setting counts for all workers together.
         db_pool_size=max(2, settings.db_pool_size // settings.workers),
     )
-    serve.log_to_stderr(settings)
+    log_to_stderr(settings)
     serve.run_until_signal(_work(settings, order))
     return 0
 

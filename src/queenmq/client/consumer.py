@@ -18,6 +18,7 @@ from queenmq.client.models import Message
 from queenmq.client.push import finished
 from queenmq.client.renewal import Renewal
 from queenmq.client.session import Session
+from queenmq.client.tracing import in_trace_of
 from queenmq.client.verbs import to_ack
 
 logger = logging.getLogger("queenmq.client")
@@ -215,7 +216,8 @@ class Consumer(Awaitable[ConsumerStats]):
     async def _hand_over(self, given: Any, messages: list[Message]) -> bool:
         """Call the handler and acknowledge; whether it worked."""
         try:
-            result = await finished(self._handler(given))
+            with in_trace_of(messages):
+                result = await finished(self._handler(given))
         except asyncio.CancelledError:
             await self._release(messages)
             raise

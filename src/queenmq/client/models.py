@@ -98,6 +98,7 @@ class Message(_Payload, kw_only=True, rename="camel", dict=True):
     producer_sub: str | None = None
     created_at: str = ""
     retry_count: int = 0
+    traceparent: str | None = None
 
 
 class DeadLetter(_Payload, kw_only=True, rename="camel", dict=True):

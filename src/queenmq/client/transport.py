@@ -11,6 +11,7 @@ from yarl import URL
 from queenmq.client.errors import ClientClosed, NetworkError
 from queenmq.client.options import ClientOptions
 from queenmq.client.retry import parse_retry_after
+from queenmq.client.tracing import inject
 
 # Shorter than what servers keep idle connections, so that a request rarely meets one that is being closed.
 _KEEPALIVE_S = 8.0
@@ -97,7 +98,7 @@ class Transport:
 
     def _headers(self) -> dict[str, str]:
         token = self._options.token()
-        return {} if token is None else {"Authorization": f"Bearer {token}"}
+        return inject({} if token is None else {"Authorization": f"Bearer {token}"})
 
     def _timeout(self, request: Request) -> aiohttp.ClientTimeout:
         total = request.timeout_s or self._options.timeout_millis / 1000

@@ -5,6 +5,7 @@ Everything it goes by is advice: a wrong decision costs a detour, never a messag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
 from queenmq.cluster.affinity import AffinityRoutes, Route
@@ -16,6 +17,7 @@ from queenmq.cluster.messages import Heartbeat
 from queenmq.cluster.producer_routes import ProducerRoutes
 from queenmq.cluster.state import SharedState
 
+FAILURES = ("unreachable", "refused", "overloaded", "no_connection_left")
 _EXPIRE_EVERY_S = 10.0
 
 
@@ -32,6 +34,7 @@ class Coordinator:
         self._expire_due = 0.0
         self.forwarded = 0
         self.fallbacks = 0
+        self.failed_attempts = Counter(dict.fromkeys(FAILURES, 0))  # by reason
 
     @property
     def local(self) -> ServerLoad:

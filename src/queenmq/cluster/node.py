@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 _TICKS_A_HEARTBEAT = 4
 _MOST_NAMES = 16  # of partitions in a notification; beyond, the receiver looks for itself
-_RESOLVE_AGAIN_S = 30.0
+_RESOLVE_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class Node:
         self._released: dict[tuple[str, str, str], None] = {}
         self._acquired: list[tuple[str, str, str, float]] = []
         self._resolve_due = 0.0
+        self._resolving: asyncio.Task[None] | None = None
         self._coordinator: Coordinator | None = None
         self._own_load: OwnLoad | None = None
         self._measure_due = 0.0
@@ -150,6 +151,10 @@ class Node:
             self._ticker.cancel()
             await asyncio.wait((self._ticker,))
             self._ticker = None
+        if self._resolving is not None:
+            self._resolving.cancel()
+            await asyncio.wait((self._resolving,))
+            self._resolving = None
         if self._transport is not None:
             self._transport.close()
             self._transport = None
@@ -237,8 +242,9 @@ class Node:
     async def _tick_for_ever(self) -> None:
         pause_s = self._settings.sync_heartbeat_ms / 1000 / _TICKS_A_HEARTBEAT
         while True:
-            if self.now >= self._resolve_due:
-                self.state.members.set_peers(await self._peers())
+            if self.now >= self._resolve_due and (self._resolving is None or self._resolving.done()):
+                # Not here: heartbeats must not wait for a name server.
+                self._resolving = asyncio.create_task(self._resolve())
             self._tick()
             await asyncio.sleep(pause_s)
 
@@ -263,6 +269,9 @@ class Node:
             outstanding_requests=sample.outstanding_requests,
             cpu_per_mille=round(sample.cpu * 1000),
         )
+
+    async def _resolve(self) -> None:
+        self.state.members.set_peers(await self._peers())
 
     async def _peers(self) -> list[Address]:
         """Names may point elsewhere after a while, as containers come and go."""

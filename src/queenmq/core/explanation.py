@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
 Reason = Literal[
     "queue_unknown",
@@ -19,6 +19,7 @@ Reason = Literal[
     "retry_pause",
     "delayed",
     "window_open",
+    "backpressure",
     "deliverable",
 ]
 
@@ -49,6 +50,19 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Pushes that were accepted and are not stored yet: in the operation queue, and in the journal of this server."""
+
+    operations: int = 0
+    oldest: datetime | None = None
+    journalled: int = 0
+    in_maintenance: bool = False  # pushes are switched off, so the journal is not replayed
+
+    def __bool__(self) -> bool:
+        return bool(self.operations or self.journalled)
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """`until` is the moment from which on the reason will not hold any more, if that is known."""
 
@@ -58,13 +72,16 @@ class Verdict:
     until: datetime | None = None
 
 
+_NOTHING_HELD: Final = HeldBack()
+
+
 def attempts_left(standing: Standing, options: Options) -> int:
     """How often the head may still fail before it goes to the dead letters."""
     return max(0, options.retry_limit - standing.attempts) + 1
 
 
-def judge(standing: Standing, options: Options) -> Verdict:
-    """What keeps a pop of this group away from this partition."""
+def judge(standing: Standing, options: Options, held: HeldBack = _NOTHING_HELD) -> Verdict:
+    """What keeps a pop of this group away from this partition. `held` are the pushes to it that wait."""
     now = standing.now
     if standing.lease_id is not None and standing.lease_expires_at is not None and standing.lease_expires_at > now:
         return Verdict(
@@ -77,6 +94,8 @@ def judge(standing: Standing, options: Options) -> Verdict:
             standing.lease_expires_at,
         )
     if standing.unread == 0 or standing.next_created_at is None:
+        if held:
+            return held_back(held)
         return Verdict(
             "end_reached",
             "The group has finished every message that is stored.",
@@ -123,12 +142,42 @@ def judge(standing: Standing, options: Options) -> Verdict:
     )
 
 
+def held_back(held: HeldBack) -> Verdict:
+    """Everything that is stored was read, but there is more to come."""
+    if held.operations:
+        since = "" if held.oldest is None else f", the oldest since {_time(held.oldest)}"
+        journal = f" In the journal of this server: {_pushes(held.journalled)}." if held.journalled else ""
+        return Verdict(
+            "backpressure",
+            "Everything that is stored was read. Still in the operation queue: "
+            f"{_pushes(held.operations)} accepted under load{since}.{journal}",
+            "Wait: they are stored in order. GET /api/v1/operations?status=pending shows them; if the queue does not "
+            "get shorter, see GET /api/v1/operations/stats and the load of the database.",
+        )
+    sentence = f"Everything that is stored was read. Still in the journal of this server: {_pushes(held.journalled)}"
+    if held.in_maintenance:
+        return Verdict(
+            "backpressure",
+            f"{sentence}, as long as pushes are switched off for maintenance.",
+            'Switch them on again: POST /api/v1/system/maintenance {"enabled": false}.',
+        )
+    return Verdict(
+        "backpressure",
+        f"{sentence}, from a time when the database was away.",
+        "Wait: the journal is being replayed, in order. GET /api/v1/system/maintenance shows what is left.",
+    )
+
+
 def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"
+
+
+def _pushes(count: int) -> str:
+    return "1 push" if count == 1 else f"{count} pushes"
 
 
 def _times(count: int) -> str:

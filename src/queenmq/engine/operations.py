@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -37,6 +38,7 @@ class Operations:
         self._database = database
         self._worker = worker
         self._pushed = pushed
+        self.finished = Counter({"completed": 0, "failed": 0})
 
     # Running
 
@@ -68,6 +70,7 @@ class Operations:
         except InternalError as error:
             text = str(error.__cause__ or error)
             await self._database.fetch(statement("fail_operation"), row["id"], claim, text)
+            self.finished["failed"] += 1
 
     async def _run(self, claim: str, rows: list[asyncpg.Record]) -> None:
         async with self._database.connection() as connection, connection.transaction():
@@ -79,6 +82,7 @@ class Operations:
             dealt = iter(outcomes)
             results = [_result(list(islice(dealt, len(row["message_ids"]))), row["transaction_ids"]) for row in held]
             await connection.execute(statement("complete_operations"), [row["id"] for row in held], results)
+        self.finished["completed"] += len(held)
         for queue, names in by_queue(zip(call.queues, call.partitions, strict=True)).items():
             self._pushed(queue, names)
 

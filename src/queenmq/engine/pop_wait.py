@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
+from queenmq.core.histogram import SECONDS, Histogram
 from queenmq.errors import Overloaded, QueenError
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class _Group(Generic[Result]):
     members: int = 0  # parked and looking
     activity: int = 0
     hint: int = 0  # partitions that became readable since the last look
+    woken_at: float | None = None  # by the first wake-up that was not followed by a look yet
     check: asyncio.Task[None] | None = None
     check_ends_by: float = 0.0
     timer: asyncio.TimerHandle | None = None
@@ -112,6 +114,7 @@ class PopWait(Generic[Result]):
         self._families: dict[str, dict[Hashable, _Family[Result]]] = {}
         self.total = 0
         self.closed = False
+        self.latency = Histogram(SECONDS)  # from a wake-up until a waiter has its messages
 
     async def wait(self, place: Place, look: Callable[[], Awaitable[Result]], timeout_s: float) -> Result | None:
         """Look at once; if nothing is there, park until something is or the time is over (None)."""
@@ -141,6 +144,8 @@ class PopWait(Generic[Result]):
                 group.activity += 1
                 group.hint += count if group.place.partition is None else 1
                 group.backoff.reset()
+                if group.waiters and group.woken_at is None:
+                    group.woken_at = asyncio.get_running_loop().time()
                 self._start_check(group)
         if partitions is None:
             for family in self._families.get(queue, {}).values():
@@ -290,11 +295,14 @@ class PopWait(Generic[Result]):
             while group.waiters:
                 activity, wanted = _activity(group), max(group.hint, 1)
                 group.hint = 0
+                woken_at, group.woken_at = group.woken_at, None
                 chosen = _longest_waiting(group, wanted)
                 if not chosen:
                     break
                 async with asyncio.timeout(self._check_limit_s):
                     served, ready_in_s = await self._look_for(chosen)
+                if served and woken_at is not None:
+                    self.latency.add(asyncio.get_running_loop().time() - woken_at)
                 if served == len(chosen):
                     group.backoff.reset()
                     group.hint = max(group.hint, 2 * wanted)

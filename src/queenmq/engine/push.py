@@ -27,6 +27,7 @@ from queenmq.storage.statements import statement
 
 Status = Literal["queued", "duplicate", "failed", "buffered", "rejected"]
 Mode = Literal["auto", "queue"]
+DEFERRALS = ("system_busy", "maintaining_order", "maintenance", "database_unavailable")
 # A push may be repeated safely (same ids), so a short outage is waited out; the longer, if there is no journal.
 _REPEAT_FOR_S = 10.0
 _REPEAT_BEFORE_JOURNAL_S = 1.0
@@ -177,6 +178,8 @@ class Pusher:
         self._load = load
         self._buffer = buffer
         self._wait_behind_s = wait_behind_s
+        self.deferred = Counter(dict.fromkeys(DEFERRALS, 0))  # messages, by reason
+        self.refused = 0
         self.lane: Lane[list[Message], list[Outcome]] = Lane(
             "push",
             self.store,
@@ -219,16 +222,19 @@ class Pusher:
     async def _submit(self, messages: list[Message]) -> list[Outcome]:
         decision = self._load.decide_push()
         if decision.choice is Choice.REJECT:
+            self.refused += len(messages)
             raise Overloaded("the server is overloaded and the operation queue is full", decision.retry_after_s)
         lane = self.queue_lane if decision.choice is Choice.QUEUE else self.lane
         outcomes = await lane.submit(messages, messages[0].queue, len(messages))
         if outcomes[0].status == "rejected" and all(outcome.status == "rejected" for outcome in outcomes):
+            self.refused += len(messages)
             raise Overloaded("the operation queue is full", self._load.retry_after_s())
         return outcomes
 
     async def _journal(self, buffer: PushBuffer, messages: list[Message], reason: str) -> list[Outcome]:
         self._encryption.require_key_for({message.queue for message in messages})
         held, ahead = await buffer.put(messages)
+        self.deferred[reason] += len(messages)
         deferral = Deferral(held.operation_id, ahead, None, reason)
         return [Outcome("buffered", message.id, "", deferral) for message in messages]
 
@@ -310,6 +316,7 @@ class Pusher:
             target = call.target[place]
             deferral = made.get((target, requests[place]))
             if deferral is not None:
+                self.deferred[reason] += 1
                 outcomes[position] = Outcome("queued", outcome.message_id, outcome.partition_id, deferral)
             elif target in full:
                 outcomes[position] = Outcome("rejected", outcome.message_id, outcome.partition_id)

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from queenmq.core.fair_queue import FairQueue
+from queenmq.core.histogram import COUNTS, Histogram
 from queenmq.core.vegas import Vegas
 from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError
 from queenmq.storage.database import TryAgain
@@ -78,6 +79,7 @@ class Lane(Generic[Request, Result]):
         self.requests = 0
         self.items = 0
         self.seconds = 0.0
+        self.merged = Histogram(COUNTS)
         self._waited_s = 0.0
         self._taken_at = 0.0
         self._run = run
@@ -218,6 +220,7 @@ class Lane(Generic[Request, Result]):
         weight = sum(waiting.weight for waiting in batch)
         self.calls += 1
         self.requests += len(batch)
+        self.merged.add(len(batch))
         self.items += weight
         self.seconds += now - started
         self._usual_s += (now - started - self._usual_s) * _AVERAGE_WEIGHT

@@ -1,20 +1,47 @@
-"""Metrics as Prometheus reads them (text format 0.0.4)."""
+"""Metrics as families of samples, and as Prometheus reads them (text format 0.0.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from queenmq.core.histogram import Histogram
+
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-Kind = Literal["counter", "gauge"]
+Kind = Literal["counter", "gauge", "histogram"]
 Labels = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    name: str
+    value: float
+    labels: Labels
+
+
+@dataclass(slots=True)
+class Family:
+    """Samples of one kind. Those of a histogram have names of their own, which begin with the name of the family."""
+
+    name: str
+    kind: Kind
+    about: str
+    samples: list[Sample] = field(default_factory=list)
+
+    def lines(self) -> Iterable[str]:
+        yield f"# HELP {self.name} {self.about}"
+        yield f"# TYPE {self.name} {self.kind}"
+        for sample in self.samples:
+            shown = ",".join(f'{label}="{_escape(str(text))}"' for label, text in sample.labels.items())
+            yield f"{sample.name}{{{shown}}} {sample.value!r}" if shown else f"{sample.name} {sample.value!r}"
 
 
 class Exposition:
     """Families in the order in which they are first told of; a family without a sample is left out."""
 
     def __init__(self) -> None:
-        self._families: dict[str, list[str]] = {}
+        self._families: dict[str, Family] = {}
 
     def counter(self, name: str, about: str, value: float | None, **labels: object) -> None:
         self._tell("counter", name, about, value, labels)
@@ -22,15 +49,29 @@ class Exposition:
     def gauge(self, name: str, about: str, value: float | None, **labels: object) -> None:
         self._tell("gauge", name, about, value, labels)
 
+    def histogram(self, name: str, about: str, measured: Histogram, **labels: object) -> None:
+        samples = self._family("histogram", name, about).samples
+        for bound, count in measured.cumulative():
+            samples.append(Sample(f"{name}_bucket", count, {**labels, "le": _bound(bound)}))
+        samples.append(Sample(f"{name}_sum", measured.sum, labels))
+        samples.append(Sample(f"{name}_count", measured.count, labels))
+
     def _tell(self, kind: Kind, name: str, about: str, value: float | None, labels: Labels) -> None:
-        if value is None:
-            return
-        family = self._families.setdefault(name, [f"# HELP {name} {about}", f"# TYPE {name} {kind}"])
-        shown = ",".join(f'{label}="{_escape(str(text))}"' for label, text in labels.items())
-        family.append(f"{name}{{{shown}}} {value!r}" if shown else f"{name} {value!r}")
+        if value is not None:
+            self._family(kind, name, about).samples.append(Sample(name, value, labels))
+
+    def _family(self, kind: Kind, name: str, about: str) -> Family:
+        return self._families.setdefault(name, Family(name, kind, about))
+
+    def families(self) -> list[Family]:
+        return list(self._families.values())
 
     def text(self) -> bytes:
-        return "".join(f"{line}\n" for family in self._families.values() for line in family).encode()
+        return "".join(f"{line}\n" for family in self._families.values() for line in family.lines()).encode()
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else repr(bound)
 
 
 def _escape(text: str) -> str:

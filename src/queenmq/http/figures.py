@@ -423,7 +423,8 @@ class PartitionSought(Administered, kw_only=True, rename="camel"):
 
 
 class ExplainedPlace(Struct, kw_only=True, rename="camel"):
-    """What a group would get from a partition, and what keeps it from getting it."""
+    """What a group would get from a partition, and what keeps it from getting it. `queuedPushes` wait in the operation
+    queue, `journalledPushes` in the journal of this server."""
 
     partition: str
     partition_id: Uuid
@@ -442,6 +443,8 @@ class ExplainedPlace(Struct, kw_only=True, rename="camel"):
     next_transaction_id: str | None
     next_message_at: Moment | None
     last_consumed_at: Moment | None
+    queued_pushes: int
+    journalled_pushes: int
 
 
 class Explained(Struct, kw_only=True, rename="camel"):
@@ -458,4 +461,6 @@ class Explained(Struct, kw_only=True, rename="camel"):
     until: Moment | None
     paused: bool
     waiters: int
+    queued_pushes: int
+    journalled_pushes: int
     partitions: list[ExplainedPlace]

@@ -47,7 +47,16 @@ _NOT_PASSED_ON = frozenset(
     }
 )
 _NOT_PASSED_BACK = frozenset(
-    {b"connection", b"keep-alive", b"content-length", b"content-type", b"transfer-encoding", SERVED_BY, FORWARDED_BY}
+    {
+        b"connection",
+        b"keep-alive",
+        b"content-length",
+        b"content-type",
+        b"transfer-encoding",
+        b"x-request-id",
+        SERVED_BY,
+        FORWARDED_BY,
+    }
 )
 _CORS = b"access-control-"
 _OVERLOADED = 429
@@ -133,9 +142,11 @@ class Forwarder:
                 breaker.abandoned()
                 return None
             log.warning("server %s failed a request that was passed on to it: %s", target.id, failure)
+            self._coordinator.failed_attempts["unreachable"] += 1
             breaker.failed(self._node.now)
             return None
         except PoolExhausted:
+            self._coordinator.failed_attempts["no_connection_left"] += 1
             breaker.abandoned()
             return None
         except BaseException:
@@ -150,8 +161,12 @@ class Forwarder:
         served = answer.headers.get(SERVED_BY) == header_name(target.id)
         if served and answer.status < _SERVER_ERROR:
             target.breaker.succeeded()
-            return None if answer.status == _OVERLOADED else answer
+            if answer.status != _OVERLOADED:
+                return answer
+            self._coordinator.failed_attempts["overloaded"] += 1
+            return None
         log.warning("server %s answered a request that was passed on to it with %d", target.id, answer.status)
+        self._coordinator.failed_attempts["refused"] += 1
         if served or answer.status in _NO_PEER or answer.status >= _SERVER_ERROR:
             target.breaker.failed(self._node.now)
         else:

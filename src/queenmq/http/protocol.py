@@ -28,6 +28,7 @@ from queenmq.errors import HttpError, InternalError, ServerStopping
 from queenmq.http.messages import BODILESS, Request, Response, head_of
 from queenmq.http.reader import RequestReader
 from queenmq.http.refusals import RequestTimeout, TooManyConnections, error_response
+from queenmq.request_id import RequestId, current, given_id
 
 if TYPE_CHECKING:
     from queenmq.http.front import HttpFront
@@ -280,6 +281,9 @@ class HttpProtocol(asyncio.Protocol):
         handler = self._front.handler
         request: Request | None = first
         while request is not None:
+            given = request.headers.get(b"x-request-id")
+            identity = RequestId() if given is None else given_id(given)
+            current.set(identity)
             try:
                 response = _NO_CONTENT if request.method == "OPTIONS" else await handler(request)
             except HttpError as error:
@@ -292,7 +296,7 @@ class HttpProtocol(asyncio.Protocol):
             except Exception:
                 _log.exception("%s %s failed", request.method, request.path)
                 response = error_response(InternalError())
-            self._answer(request, response)
+            self._answer(request, response if identity.known is None else _named(response, identity.known))
             request = self._next()
 
     def _cancelled(self, request: Request) -> Response:
@@ -423,3 +427,9 @@ class HttpProtocol(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+
+def _named(response: Response, request_id: bytes) -> Response:
+    """The same answer with the id of its request; another object, because answers may be shared."""
+    headers = (*response.headers, (b"X-Request-Id", request_id))
+    return Response(response.status, response.body, response.content_type, headers)

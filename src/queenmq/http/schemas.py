@@ -272,6 +272,10 @@ class PoppedMessage(Struct, kw_only=True, rename="camel"):
     consumer_group: str
     queue: str
     retry_count: int
+    traceparent: (
+        Annotated[str, _documented({"description": "The W3C context in which it was pushed, if it has a traceId."})]
+        | UnsetType
+    ) = UNSET
 
 
 class Popped(Struct, kw_only=True, rename="camel"):

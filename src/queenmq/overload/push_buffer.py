@@ -60,7 +60,7 @@ class Held:
 class PushBuffer:
     def __init__(self, folder: Path, bounds: JournalBounds, key: bytes | None) -> None:
         self._folder = folder
-        self._bounds = bounds
+        self.bounds = bounds
         self._cipher = None if key is None else AESGCM(key)
         self._journal: Journal | None = None
         self._held: dict[int, Held] = {}
@@ -74,11 +74,11 @@ class PushBuffer:
         """Recover what is there, also what a process that is gone has left. Raises StartupError."""
         try:
             own, *left = take_all(self._folder)
-            self._journal = await Journal.open(own, self._bounds)
+            self._journal = await Journal.open(own, self.bounds)
             for place in self._journal.recovered:
                 await self._recover(self._journal, place)
             for folder in left:
-                await self._take_over(await Journal.open(folder, self._bounds))
+                await self._take_over(await Journal.open(folder, self.bounds))
         except OSError as error:
             raise StartupError(f"the journal folder {self._folder} cannot be used: {error.strerror}") from None
 
@@ -156,6 +156,20 @@ class PushBuffer:
     def pending(self) -> int:
         """Pushes that are not replayed yet."""
         return len(self._held)
+
+    @property
+    def partitions_held(self) -> int:
+        return len(self._pending)
+
+    def held_in(self, queue: str, partition: str | None) -> dict[str, int]:
+        """How many journalled pushes a queue has, by partition; or only those of one partition."""
+        found: dict[str, int] = {}
+        if any(name == queue and partition in (None, other) for name, other in self._pending):
+            for held in self._held.values():
+                for name, other in held.partitions:
+                    if name == queue and partition in (None, other):
+                        found[other] = found.get(other, 0) + 1
+        return found
 
     def find(self, operation_id: str) -> Held | None:
         return self._by_id.get(operation_id)

@@ -124,9 +124,16 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, _CONNECTION_LOST) and not isinstance(error, ValueError):
         return DatabaseUnavailable()
     if isinstance(error, Exception):
-        log.error("statement failed: %s: %s", type(error).__name__, error)
+        log.error("statement failed: %s", _told(error))
         return InternalError()
     return error
+
+
+def _told(error: Exception) -> str:
+    """Without the details that PostgreSQL adds, because they may show rows and with them payloads."""
+    if isinstance(error, asyncpg.PostgresError):
+        return f"{type(error).__name__} ({error.sqlstate}): {error.args[0] if error.args else ''}"
+    return f"{type(error).__name__}: {error}"
 
 
 class Database:

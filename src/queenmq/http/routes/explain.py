@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncpg
 
-from queenmq.core.explanation import Options, Standing, Verdict, attempts_left, judge
+from queenmq.cluster.maintenance import Switch
+from queenmq.core.explanation import HeldBack, Options, Standing, Verdict, attempts_left, held_back, judge
 from queenmq.core.names import QUEUE_MODE, check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.http.auth import Role
@@ -44,6 +45,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         subscribed = await reports.rows("explain_groups", queue, None, _MOST_GROUPS)
         names = [group["name"] for group in subscribed]
         group = asked or _likeliest(names)
+        held = await _held(engine, queue, partition)
         explained = Explained(
             queue=queue,
             partition=partition,
@@ -55,26 +57,51 @@ def add_routes(router: Router, engine: Engine) -> None:
             until=None,
             paused=engine.popper.paused,
             waiters=engine.popper.waiting.parked().get(queue, 0),
+            queued_pushes=sum(one.operations for one in held.values()),
+            journalled_pushes=sum(one.journalled for one in held.values()),
             partitions=[],
         )
         if row is None:
-            return _answer(explained, _unknown_queue(queue, names))
+            return _answer(explained, _first_held(held) or _unknown_queue(queue, names))
         place = None
         if partition is not None:
             [found] = await reports.rows("partition_ids", [queue], [partition])
             place = found["id"]
             if place is None:
-                return _answer(explained, _unknown_partition(queue, partition))
+                return _answer(explained, _first_held(held) or _unknown_partition(queue, partition))
         rows = await reports.rows("explain_places", row["id"], group, place, _MOST_PLACES)
         if not rows:
             return _answer(explained, _PAUSED if engine.popper.paused else _never_started(group, names))
         options = _options(row)
         verdicts = [(_standing(standing, row), standing) for standing in rows]
-        judged = [(judge(standing, options), standing, record) for standing, record in verdicts]
-        explained.partitions = [_place(verdict, standing, record, options) for verdict, standing, record in judged]
-        return _answer(explained, _PAUSED if engine.popper.paused else _overall(judged))
+        nothing = HeldBack()
+        judged = [
+            (judge(standing, options, held.get(record["partition"], nothing)), standing, record)
+            for standing, record in verdicts
+        ]
+        explained.partitions = [
+            _place(verdict, standing, record, options, held.get(record["partition"], nothing))
+            for verdict, standing, record in judged
+        ]
+        return _answer(explained, _PAUSED if engine.popper.paused else _overall(judged, held))
 
     router.add("GET", "/api/v1/explain/{queue}", explain, Role.READ_ONLY)
+
+
+async def _held(engine: Engine, queue: str, partition: str | None) -> dict[str, HeldBack]:
+    """What was pushed and is not stored yet, by partition."""
+    rows = await engine.reports.rows("explain_held", queue, partition, _MOST_PLACES)
+    journalled = {} if engine.buffer is None else engine.buffer.held_in(queue, partition)
+    operations = {row["partition"]: (row["operations"], row["oldest"]) for row in rows}
+    in_maintenance = engine.maintenance.is_on(Switch.PUSH)
+    return {
+        name: HeldBack(*operations.get(name, (0, None)), journalled.get(name, 0), in_maintenance)
+        for name in (*operations, *journalled)
+    }
+
+
+def _first_held(held: dict[str, HeldBack]) -> Verdict | None:
+    return next((held_back(one) for one in held.values()), None)
 
 
 def _likeliest(names: list[str]) -> str:
@@ -90,16 +117,16 @@ def _answer(explained: Explained, verdict: Verdict) -> Response:
     return json_response(200, explained)
 
 
-def _overall(judged: list[tuple[Verdict, Standing, asyncpg.Record]]) -> Verdict:
+def _overall(judged: list[tuple[Verdict, Standing, asyncpg.Record]], held: dict[str, HeldBack]) -> Verdict:
     """The verdict on the queue: of the partition that comes next, but rather of one that has something unread."""
     verdicts = [verdict for verdict, _, _ in judged]
-    if len(verdicts) == 1:
+    if len(verdicts) == 1 and verdicts[0].reason != "end_reached":
         return verdicts[0]
     first = next((v for v in verdicts if v.reason == "deliverable"), None)
     first = first or next((v for v in verdicts if v.reason != "end_reached"), verdicts[0])
     name = judged[verdicts.index(first)][2]["partition"]
     if first.reason == "end_reached":
-        return first
+        return _first_held(held) or first
     return Verdict(first.reason, f"Partition {name!r} comes next: {first.sentence}", first.advice, first.until)
 
 
@@ -153,7 +180,9 @@ def _standing(row: asyncpg.Record, queue: asyncpg.Record) -> Standing:
     )
 
 
-def _place(verdict: Verdict, standing: Standing, row: asyncpg.Record, options: Options) -> ExplainedPlace:
+def _place(
+    verdict: Verdict, standing: Standing, row: asyncpg.Record, options: Options, held: HeldBack
+) -> ExplainedPlace:
     live = verdict.reason == "leased"
     return ExplainedPlace(
         partition=row["partition"],
@@ -173,4 +202,6 @@ def _place(verdict: Verdict, standing: Standing, row: asyncpg.Record, options: O
         next_transaction_id=row["transaction_id"],
         next_message_at=None if row["created_at"] is None else iso_millis(row["created_at"]),
         last_consumed_at=moment(row["last_consumed_at"]),
+        queued_pushes=held.operations,
+        journalled_pushes=held.journalled,
     )

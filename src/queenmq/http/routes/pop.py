@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from queenmq.config import Settings
 from queenmq.core.names import QUEUE_MODE, START_MODES, check_name, iso_micros, parse_start
+from queenmq.core.trace_context import traceparent_of
 from queenmq.engine.engine import Engine
 from queenmq.engine.pop import Claim, Delivered, Delivery, Filter
 from queenmq.errors import InvalidRequest
@@ -158,4 +159,5 @@ def _shown(message: Delivery, delivered: Delivered) -> PoppedMessage:
         consumer_group=delivered.claim.group,
         queue=delivered.claim.queue,
         retry_count=message.retry_count,
+        traceparent=UNSET if message.trace_id is None else traceparent_of(message.trace_id, message.id) or UNSET,
     )

@@ -7,6 +7,7 @@ import msgspec
 from queenmq.config import Settings
 from queenmq.core.message import Message
 from queenmq.core.names import check_name
+from queenmq.core.trace_context import trace_id_of
 from queenmq.engine.engine import Engine
 from queenmq.engine.push import Outcome
 from queenmq.http.auth import Role
@@ -59,7 +60,8 @@ def check_count(count: int, settings: Settings, field: str) -> None:
 
 
 def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"null") -> Message:
-    """A checked message with its ids. A trace id that is no UUID is dropped, as it only describes the message."""
+    """A checked message with its ids. A trace id that is no UUID is dropped, as it only describes the message; without
+    one, the message belongs to the trace of the request."""
     check_name(item.queue, f"{field}.queue")
     check_name(item.partition, f"{field}.partition")
     message_id = uuid7_text() if request.origin is None else uuid7_for(request.origin, field)
@@ -68,7 +70,11 @@ def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"n
         transaction_id = message_id
     else:
         check_name(transaction_id, f"{field}.transactionId")
-    trace_id = None if item.trace_id is msgspec.UNSET or not is_uuid(item.trace_id) else item.trace_id
+    if item.trace_id is msgspec.UNSET:
+        traceparent = request.headers.get(b"traceparent")
+        trace_id = None if traceparent is None else trace_id_of(traceparent)
+    else:
+        trace_id = item.trace_id if is_uuid(item.trace_id) else None
     payload = absent if item.payload is msgspec.UNSET else bytes(item.payload)
     return Message(item.queue, item.partition, payload, message_id, transaction_id, trace_id, request.subject)
 

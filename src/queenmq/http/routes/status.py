@@ -135,10 +135,16 @@ def add_routes(router: Router, engine: Engine) -> None:
 
     @documented({200: Json})
     async def status_of_buffers(_: Request) -> Response:
-        """What waits outside of the database: nothing, as long as there is no journal."""
+        """What waits outside of the database: messages in this server's journal, and records that were set aside."""
         healthy = await engine.administration.database_answers()
-        worker = engine.settings.worker_id
-        return json_response(200, {"pending": 0, "failed": 0, "dbHealthy": healthy, "worker": worker})
+        buffer = engine.buffer
+        body = {
+            "pending": 0 if buffer is None else buffer.messages,
+            "failed": 0 if buffer is None else len(buffer.journal.set_aside_sizes()),
+            "dbHealthy": healthy,
+            "worker": engine.settings.worker_id,
+        }
+        return json_response(200, body)
 
     router.add("GET", "/api/v1/status", status, Role.READ_ONLY)
     router.add("GET", "/api/v1/status/queues", status_of_queues, Role.READ_ONLY)

@@ -45,6 +45,8 @@ CREATE INDEX operation_queue_next ON queen.operation_queue (priority, number)
     WHERE kind = 'push' AND status IN ('pending', 'processing');
 CREATE INDEX operation_queue_finished ON queen.operation_queue (finished_at)
     WHERE status IN ('completed', 'failed', 'cancelled');
+-- Failed ones are counted at every scrape, among all the completed ones.
+CREATE INDEX operation_queue_failed ON queen.operation_queue (number) WHERE status = 'failed';
 CREATE INDEX operation_queue_partition ON queen.operation_queue (partition_id);
 CREATE INDEX operation_queue_queue ON queen.operation_queue (queue_name, number);
 CREATE INDEX operation_queue_administration ON queen.operation_queue (queue_id, number)

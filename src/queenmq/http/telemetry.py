@@ -1,0 +1,35 @@
+"""Whether this server exports to OpenTelemetry. Nothing of it is loaded unless an endpoint is configured."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from queenmq.config import Settings
+from queenmq.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from queenmq.http.otel import OpenTelemetry
+
+log = logging.getLogger(__name__)
+
+
+def telemetry(settings: Settings, engine: Engine) -> OpenTelemetry | None:
+    """What exports, if the settings name a place to export to and the packages are there."""
+    traces = settings.otel_traces_endpoint or _below(settings.otel_endpoint, "v1/traces")
+    metrics = settings.otel_metrics_endpoint or _below(settings.otel_endpoint, "v1/metrics")
+    if settings.otel_disabled or not (traces or metrics):
+        return None
+    try:
+        from queenmq.http.otel import OpenTelemetry
+    except ImportError:
+        log.warning(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but the OpenTelemetry SDK is not installed: nothing is exported; "
+            "install it with pip install 'queenmq[otel]'"
+        )
+        return None
+    return OpenTelemetry(settings, engine, traces, metrics)
+
+
+def _below(endpoint: str, path: str) -> str:
+    return f"{endpoint.rstrip('/')}/{path}" if endpoint else ""

@@ -1,0 +1,202 @@
+"""The examples in deploy/ are well-formed, safe by default, and name only what exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+import queenmq
+from queenmq import config
+from queenmq.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "systemd" / "queen.service"
+CONTAINERFILE = DEPLOY / "container" / "Containerfile"
+KNOWN = {name.split("`")[1] for name in config.markdown_table().splitlines() if name.startswith("| `")}
+SECRETS = {"DATABASE_URL", "PG_PASSWORD", "JWT_SECRET", "QUEEN_SYNC_SECRET", "QUEEN_ENCRYPTION_KEY"}
+INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
+
+
+def unit() -> dict[str, list[str]]:
+    """The settings of the unit, each with its values in order."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        if line and line[0] not in "#[":
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def container() -> list[tuple[str, str]]:
+    """The instructions of the container file; lines that go on are joined."""
+    joined = re.sub(r"\\\n\s*", "", CONTAINERFILE.read_text())
+    lines = [line for line in joined.splitlines() if line and not line.startswith("#")]
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+def said(instruction: str) -> list[str]:
+    return [rest for word, rest in container() if word == instruction]
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """By kind and name."""
+    documents = yaml.safe_load_all((DEPLOY / "kubernetes" / "queen.yaml").read_text())
+    return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
+
+
+def is_a_command(*arguments: str) -> bool:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--help"])
+    return ended.value.code == 0
+
+
+# systemd
+
+
+def test_the_unit_names_what_exists() -> None:
+    settings = unit()
+    program, *arguments = settings["ExecStart"][0].split()
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert Path(program).name in scripts
+    assert is_a_command(*arguments)
+    given = [pair.partition("=")[0] for line in settings["Environment"] for pair in line.split()]
+    assert set(given) <= KNOWN - SECRETS
+    assert int(settings["TimeoutStopSec"][0]) > config.Settings().shutdown_grace_s
+    assert settings["User"] == ["queen"]
+    assert (settings["NoNewPrivileges"], settings["ProtectSystem"]) == (["true"], ["strict"])
+    assert settings["StateDirectory"] == ["queen"]  # /var/lib/queen, which the environment names
+
+
+def test_the_environment_file_names_settings_and_no_secret_has_a_value() -> None:
+    lines = (DEPLOY / "systemd" / "queen.env").read_text().splitlines()
+    pairs = dict(match.groups() for line in lines if (match := re.fullmatch(r"#?([A-Z_]+)=(.*)", line)))
+    assert pairs.keys() <= KNOWN
+    assert {name for name, value in pairs.items() if name in SECRETS and value} <= {"DATABASE_URL"}
+    active = {
+        name: value for line in lines if "=" in line and line[0] != "#" for name, _, value in [line.partition("=")]
+    }
+    assert config.load(active).host == "127.0.0.1"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    copy = tmp_path / "queen.service"
+    copy.write_text(UNIT.read_text().replace("/opt/queen/bin/queen", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "queen.service" in line]) == (0, [])
+
+
+# Container
+
+
+def test_the_container_is_built_of_what_exists() -> None:
+    assert {word for word, _ in container()} <= INSTRUCTIONS | {"ENTRYPOINT", "CMD"}
+    images = [image.split()[0] for image in said("FROM")]
+    assert all(re.fullmatch(r"[\w/.-]+:\d+\.\d+\.\d+-[\w.-]+", image) for image in images), "pin the base image"
+    for copied in said("COPY"):
+        if not copied.startswith("--from="):
+            assert all((ROOT / source).exists() for source in copied.split()[:-1]), copied
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r'"\.\[(\w+)\]"', " ".join(said("RUN")))) <= extras.keys()
+    program = json.loads(said("ENTRYPOINT")[-1])
+    assert program == ["queen"]
+    assert is_a_command(*json.loads(said("CMD")[-1]))
+
+
+def test_the_container_runs_as_nobody_special_and_has_no_secret() -> None:
+    words = [word for word, _ in container()]
+    assert said("USER") == ["10001"]
+    assert words.index("USER") < words.index("ENTRYPOINT")
+    variables = dict(pair.split("=", 1) for line in said("ENV") for pair in line.split())
+    assert variables.keys() - {"PATH"} <= KNOWN - SECRETS
+    assert variables["QUEEN_DATA_DIR"] == said("VOLUME")[0]
+    assert variables["FILE_BUFFER_DIR"].startswith(said("VOLUME")[0])
+    settings = config.Settings()
+    assert said("EXPOSE") == [f"{settings.port}/tcp {settings.udp_port}/udp"]
+    assert not re.search(r"ADD |curl|latest|sudo", CONTAINERFILE.read_text())
+
+
+def test_the_health_check_of_the_container_is_python() -> None:
+    [check] = said("HEALTHCHECK")
+    program, flag, code = json.loads(check.partition("CMD ")[2])
+    assert (program, flag) == ("python", "-c")
+    compile(code, "HEALTHCHECK", "exec")
+
+
+# Kubernetes
+
+
+def test_the_manifests_are_what_kubernetes_wants() -> None:
+    for document in manifests().values():
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    broken = manifests()["StatefulSet/queen"]
+    broken["spec"]["replicaz"] = 3
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_settings_of_the_pods_can_be_used() -> None:
+    found = manifests()
+    given = dict(found["ConfigMap/queen"]["data"])
+    [pod] = found["StatefulSet/queen"]["spec"]["template"]["spec"]["containers"]
+    assert given.keys() <= KNOWN - SECRETS
+    assert {variable["name"] for variable in pod["env"]} <= KNOWN
+    secret = {v["name"] for v in pod["env"] if "secretKeyRef" in v["valueFrom"]}
+    assert secret == {"PG_PASSWORD", "QUEEN_SYNC_SECRET", "JWT_SECRET"}
+    settings = config.load(given | {"QUEEN_SYNC_SECRET": "0" * 64, "JWT_SECRET": "s" * 32, "PG_PASSWORD": "p"})
+    assert settings.jwt_enabled
+    assert (
+        found["StatefulSet/queen"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        > settings.shutdown_grace_s
+    )
+    mounts = [mount["mountPath"] for mount in pod["volumeMounts"]]
+    assert str(settings.data_dir) in mounts
+    assert any(str(settings.file_buffer_dir).startswith(mount) for mount in mounts)
+
+
+def test_the_pods_find_each_other() -> None:
+    found = manifests()
+    pods = found["StatefulSet/queen"]["spec"]
+    service = found[f"Service/{pods['serviceName']}"]["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    peers = config.load(found["ConfigMap/queen"]["data"]).udp_peers
+    assert peers == tuple(
+        (f"queen-{n}.{pods['serviceName']}", config.Settings().udp_port) for n in range(pods["replicas"])
+    )
+    labels = pods["template"]["metadata"]["labels"]
+    assert (
+        service["selector"] == found["Service/queen"]["spec"]["selector"] == labels == pods["selector"]["matchLabels"]
+    )
+    assert found["PodDisruptionBudget/queen"]["spec"]["selector"]["matchLabels"] == labels
+    identity = {v["name"]: v["valueFrom"].get("fieldRef") for v in pods["template"]["spec"]["containers"][0]["env"]}
+    assert identity["QUEEN_SERVER_ID"] == {"fieldPath": "metadata.name"}
+
+
+def test_the_probes_ask_for_what_needs_no_token() -> None:
+    [pod] = manifests()["StatefulSet/queen"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in pod["ports"]}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert pod[probe]["httpGet"]["path"] in config.Settings().jwt_skip_paths
+        assert ports[pod[probe]["httpGet"]["port"]] == config.Settings().port
+    assert pod["image"] == f"queen:{queenmq.__version__}"
+    assert pod["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_every_variable_that_a_file_names_exists() -> None:
+    for path in DEPLOY.rglob("*"):
+        if path.is_file() and path.suffix != ".json":
+            named = set(
+                re.findall(r"\b((?:QUEEN|PG|DB|JWT|FILE|LOG|NUM|OTEL|DATABASE)_[A-Z_]*[A-Z])\b", path.read_text())
+            )
+            assert named <= KNOWN, path

@@ -1,0 +1,75 @@
+"""The documentation hangs together: links lead somewhere, and every document can be found from an index."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from queenmq import config
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+KNOWN = {name.split("`")[1] for name in config.markdown_table().splitlines() if name.startswith("| `")}
+PREFIXES = "QUEEN|PG|DB|JWT|FILE|POP_WAIT|DEFAULT|RETENTION|EVICTION|STATS|METRICS|SIDECAR|PARTITION"
+NOT_OF_THE_SERVER = re.compile(r"QUEEN_(URL|TEST_POSTGRES|LONG|CHAOS_ROUNDS|SIMULATION_SEED|PIPELINE_JAVA)")
+
+
+def prose(document: Path) -> str:
+    """Without what stands in blocks of code."""
+    return re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def links(document: Path) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", prose(document))
+
+
+def anchors(document: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for link in links(document):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = unquote(link).partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), f"{document.name}: {link}"
+        assert ROOT in target.parents, f"{document.name}: {link} leaves the repository"
+        if anchor:
+            assert anchor in anchors(target), f"{document.name}: {link}"
+
+
+def test_every_document_can_be_found() -> None:
+    found, waiting = set(), [DOCS / "README.md", ROOT / "README.md"]
+    while waiting:
+        document = waiting.pop()
+        if document in found or document.suffix != ".md":
+            continue
+        found.add(document)
+        paths = [link.partition("#")[0] for link in links(document) if not link.startswith("https://")]
+        waiting += [target for path in paths if path and (target := (document.parent / path).resolve()).exists()]
+    assert set(DOCS.rglob("*.md")) - found == set()
+
+
+def test_the_readme_leads_to_the_index() -> None:
+    assert "docs/README.md" in links(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_variable_that_is_named_exists(document: Path) -> None:
+    named = set(re.findall(rf"`((?:{PREFIXES})_[A-Z_]*[A-Z])[`=]", document.read_text()))
+    assert {name for name in named if not NOT_OF_THE_SERVER.fullmatch(name)} <= KNOWN
+
+
+def test_every_metric_that_is_named_is_listed() -> None:
+    listed = set(re.findall(r"`(queen_[a-z_]+)`", (DOCS / "metrics.md").read_text()))
+    for document in DOCS.rglob("*.md"):
+        named = set(re.findall(r"`(queen_[a-z_]+)[`{]", document.read_text()))
+        assert named <= listed, document
