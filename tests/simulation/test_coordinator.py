@@ -80,7 +80,7 @@ def test_a_group_that_is_heavier_than_all_others_together_does_not_wander(seed: 
         if number % 5 == 0:
             balance.consume(0, number % 20, (2.0, 8.0))
     run(balance)
-    assert sum(balance.moves[minute] for minute in range(2, MINUTES)) == 0, balance.moves
+    assert sum(balance.moves[minute] for minute in range(2, MINUTES)) <= QUIET, balance.moves
 
 
 @pytest.mark.parametrize("seed", SEEDS)
