@@ -7,7 +7,7 @@ import os
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ from ports import free_udp_port
 
 from queenmq.bench.server import QUEEN
 from queenmq.cluster.affinity import Route
+from queenmq.cluster.membership import Address
 from queenmq.config import Settings
 from queenmq.http.forwarder import FORWARDED
 from queenmq.http.messages import Request, Response, json_response
@@ -63,6 +64,11 @@ class Member:
 
     async def pop(self, queue: str, **params: Any) -> httpx.Response:
         return await self.http.get(f"/api/v1/pop/queue/{queue}", params=params)
+
+    def reach(self, member: Member, address: Address) -> None:
+        """Have this server pass requests on to another one by a detour."""
+        direct = self.coordinator.http_address
+        self.coordinator.http_address = lambda server: address if server == member.name else direct(server)
 
     def refuse(self, *others: Member) -> None:
         """Take no connections any more, and end those of the others."""
@@ -146,6 +152,52 @@ async def until(condition: Callable[[], bool], within_s: float = MEET_S) -> None
 
 async def parked(member: Member, queue: str, count: int = 1) -> None:
     await until(lambda: member.server.engine.popper.waiting.parked().get(queue, 0) >= count)
+
+
+class SlowWay:
+    """The way between two servers: requests pass, answers are held until `free` is set."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.held = asyncio.Event()  # something has been
+        self.address: Address = ("", 0)
+        self._passing: set[asyncio.Task[None]] = set()
+
+    async def pass_on(self, target: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(*target)
+        for task in (self._requests(reader, far_writer), self._answers(far_reader, writer)):
+            self._passing.add(asyncio.create_task(task))
+
+    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            while data := await reader.read(65536):
+                writer.write(data)
+            writer.write_eof()
+            await self.free.wait()
+
+    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            while data := await reader.read(65536):
+                self.held.set()
+                await self.free.wait()
+                writer.write(data)
+
+    async def end(self) -> None:
+        for task in self._passing:
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+
+
+@asynccontextmanager
+async def slow_way(target: Address) -> AsyncIterator[SlowWay]:
+    way = SlowWay()
+    listening = await asyncio.start_server(lambda *pair: way.pass_on(target, *pair), "127.0.0.1", 0)
+    way.address = listening.sockets[0].getsockname()[:2]
+    try:
+        yield way
+    finally:
+        listening.close()
+        await way.end()
 
 
 # Ways to misbehave, of a server that others have passed a request on to

@@ -61,6 +61,7 @@ class Balance:
         self.history: list[tuple[float, float]] = []  # when, imbalance of the true loads averaged like the reports
         self.moves: Counter[int] = Counter()  # by minute
         self._moved = 0
+        self._last: dict[object, str] = {}
         self._watch = LoadTracker(self.settings, "s0")
         for node in self.nodes:
             self.after(self.chance.random() * HEARTBEAT_S, lambda node=node: self._heartbeat(node))
@@ -90,6 +91,7 @@ class Balance:
             there = route.server
             serving = next(node for node in self.nodes if node.name == there.id)
             route.began(there)
+            self._last[key] = there.id
             serving.parked += 1
             if serving is not front:
                 front.cpu_s += self.costs.pass_on_s
@@ -107,6 +109,10 @@ class Balance:
             poll()
 
         self.after(self.chance.random() * 0.1, poll)
+
+    def keys_at(self, server: str) -> list[object]:
+        """Whose last poll went there."""
+        return [key for key, there in self._last.items() if there == server]
 
     def _heartbeat(self, node: Server) -> None:
         cpu = node.cpu_s / HEARTBEAT_S + self.chance.uniform(0, self.costs.noise)

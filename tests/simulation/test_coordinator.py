@@ -44,6 +44,46 @@ def test_groups_that_grow_after_they_were_placed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_the_groups_of_one_server_grow_and_none_is_overloaded(seed: int) -> None:
+    """Each of its keys could stay, as no server comes near the threshold for migration."""
+    balance = Balance(seed)
+    for key in range(200):
+        balance.consume(0, key, (2.0, 8.0))
+    balance.run(10)
+    there = balance.keys_at("s1")
+    for number in range(240):
+        balance.consume(0, there[number % len(there)], (2.0, 8.0))
+    before = sum(balance.moves.values())
+    run(balance)
+    check(balance)
+    assert sum(balance.moves.values()) - before <= 60
+    assert max(load.score for load in balance.nodes[0].tracker) < balance.settings.migrate_threshold
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("fronts", [1, 3])
+def test_groups_of_very_different_sizes(seed: int, fronts: int) -> None:
+    balance = Balance(seed)
+    for number in range(900):
+        key = int(40 * balance.chance.random() ** 3)
+        at_s = balance.chance.random() * 20
+        balance.after(at_s, lambda at=number % fronts, key=key: balance.consume(at, key, (2.0, 8.0)))
+    run(balance)
+    check(balance)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_that_is_heavier_than_all_others_together_does_not_wander(seed: int) -> None:
+    balance = Balance(seed)
+    for number in range(300):
+        balance.consume(0, "heavy", (2.0, 8.0))
+        if number % 5 == 0:
+            balance.consume(0, number % 20, (2.0, 8.0))
+    run(balance)
+    assert sum(balance.moves[minute] for minute in range(2, MINUTES)) <= QUIET, balance.moves
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_busy_consumers(seed: int) -> None:
     """Served so often that the CPU decides."""
     balance = Balance(seed, costs=Costs(serve_s=0.004))

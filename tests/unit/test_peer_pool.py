@@ -139,6 +139,44 @@ async def test_an_answer_that_is_on_its_way_when_the_request_is_given_up_is_not_
     assert late == [b"hello"]
 
 
+async def test_an_answer_that_comes_in_the_moment_of_the_cancellation_is_not_lost() -> None:
+    """The client has gone, but the task that waits for the answer has not run since."""
+    asked = asyncio.Event()
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        asked.set()
+        await read(reader)
+
+    late: list[bytes] = []
+    async with peer(note) as pool:
+        task = asyncio.create_task(pool.exchange(REQUEST, deadline(), late.append))
+        await asked.wait()
+        [connection] = pool._open
+        task.cancel()
+        connection.data_received(ANSWER)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert late == [b"hello"]
+        await until_empty(pool)
+
+
+async def test_a_request_without_interest_in_a_late_answer_ends_with_its_connection() -> None:
+    ended = asyncio.Event()
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        await read(reader)
+        ended.set()
+
+    async with peer(never_answer) as pool:
+        with pytest.raises(PeerFailure, match="in time"):
+            await pool.exchange(REQUEST, deadline(0.05), None)
+        async with asyncio.timeout(SOON):
+            await ended.wait()
+        await until_empty(pool)
+
+
 async def test_a_connection_that_closes_while_it_is_idle_is_not_used_again() -> None:
     async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read(reader)

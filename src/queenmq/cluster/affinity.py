@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable
 
 from queenmq.cluster.coordinator_settings import CoordinatorSettings
 from queenmq.cluster.imbalance import relief
-from queenmq.cluster.load_tracker import LoadTracker, Rate, ServerLoad
+from queenmq.cluster.load_tracker import POLL_WEIGHT, LoadTracker, Rate, ServerLoad
+from queenmq.cluster.rebalancing import Rebalancing
 
 
 class Route:
@@ -46,13 +47,20 @@ class Route:
     def move(self, server: ServerLoad, now: float) -> None:
         """To another server, and with it what it makes of the load of the present one."""
         before = self.server
-        requests = before.requests.at(now)
-        work = before.work * min(1.0, self.requests.at(now) / requests) if requests else 0.0
+        work = self._work(now)
         before.placed -= self.polls
         before.moved -= work
         server.placed += self.polls
         server.moved += work
         self.server = server
+
+    def weight(self, now: float) -> float:
+        """What it makes of the load of its server, as far as this server has part in it."""
+        return self.polls * POLL_WEIGHT + self._work(now)
+
+    def _work(self, now: float) -> float:
+        requests = self.server.requests.at(now)
+        return self.server.work * min(1.0, self.requests.at(now) / requests) if requests else 0.0
 
 
 class AffinityRoutes:
@@ -60,6 +68,7 @@ class AffinityRoutes:
         self._settings = settings
         self._tracker = tracker
         self._random = random
+        self._rebalancing = Rebalancing(settings, tracker, random)
         self._routes: OrderedDict[Hashable, Route] = OrderedDict()  # the least recently used first
         self._groups: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()  # by queue, when each was last seen
         self.assigned = 0
@@ -116,25 +125,41 @@ class AffinityRoutes:
         return self._tracker.least_loaded(now) or self._tracker.local
 
     def _evaluate(self, route: Route, now: float) -> None:
+        at_home = route.server is self._tracker.local
+        if at_home or route.server.expected >= self._settings.migrate_threshold:
+            best = self._best(now) if at_home else self._way_out(route.server, now)
+            if best is not route.server and self._relieved(route, best, now):
+                return
+        target = self._rebalancing.target(route.server, lambda: route.weight(now), now)
+        if target is not None:
+            self.migrated += 1
+            self._move(route, target, now)
+
+    def _way_out(self, server: ServerLoad, now: float) -> ServerLoad:
+        """Here only if that is enough of a relief: that another would be hardly better does not make it one."""
+        local = self._tracker.local
+        best = self._best(now)
+        if best is local and relief(server.expected, local.expected) <= self._settings.min_improvement:
+            return self._tracker.least_loaded(now, tried=(local.id,)) or local
+        return best
+
+    def _relieved(self, route: Route, best: ServerLoad, now: float) -> bool:
+        """Whether the key has gone to a better server."""
         settings = self._settings
         load = route.server.expected
-        at_home = route.server is self._tracker.local
-        if load < settings.migrate_threshold and not at_home:
-            return
-        best = self._best(now)
-        if best is route.server:
-            return
         gain = relief(load, best.expected)
         if load >= settings.break_threshold:
             # From one full server to another only if that helps.
-            if best.expected < settings.break_threshold or gain > settings.min_improvement:
-                self.broken += 1
-                self._move(route, best, now)
-            return
-        least = settings.min_improvement if load >= settings.migrate_threshold else settings.forward_threshold
-        if gain > least and self._random() < gain:
+            if best.expected >= settings.break_threshold and gain <= settings.min_improvement:
+                return False
+            self.broken += 1
+        else:
+            least = settings.min_improvement if load >= settings.migrate_threshold else settings.forward_threshold
+            if gain <= least or self._random() >= gain:
+                return False
             self.migrated += 1
-            self._move(route, best, now)
+        self._move(route, best, now)
+        return True
 
     def _move(self, route: Route, server: ServerLoad, now: float) -> None:
         route.move(server, now)

@@ -1,7 +1,7 @@
 """One connection to another server of the cluster: one request at a time, its answer as bytes.
 
-Owns the way such a request ends early. The connection is half-closed, which tells the peer that nobody waits any more,
-and read to its end: an answer that was on its way by then is handed over, because it may hold a lease.
+Owns the way such a request ends early. The connection is closed, which tells the peer that nobody waits any more; if
+the answer may hold a lease, only half of it, and it is read to its end: what was on its way by then is handed over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 from httptools import HttpParserError, HttpResponseParser
 
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024
-LATE_S = 5.0
+LATE_S = 60.0  # a peer that was stopped and goes on answers what it has read, and that may be a lease
 
 Late = Callable[[bytes], None]
 
@@ -69,7 +69,9 @@ class PeerConnection(asyncio.Protocol):
         """Give the running request up."""
         self._answer = None
         self._withdrawn = True
-        if self._transport is not None and not self._transport.is_closing():
+        if self._late is None:
+            self.abort()
+        elif self._transport is not None and not self._transport.is_closing():
             self._transport.write_eof()
             self._loop.call_later(LATE_S, self.abort)
 
@@ -137,7 +139,8 @@ class PeerConnection(asyncio.Protocol):
         self._begin()
         future, self._answer = self._answer, None
         late, self._late = self._late, None
-        if future is None:
+        if future is None or future.done():
+            # It was given up, perhaps in this very moment: whoever has cancelled it has not come to withdraw it yet.
             if late is not None:
                 late(body)
             self._close()
@@ -146,8 +149,7 @@ class PeerConnection(asyncio.Protocol):
             self._released(self)
         else:
             self._close()
-        if not future.done():
-            future.set_result(answer)
+        future.set_result(answer)
 
     def _close(self) -> None:
         if self._transport is not None:

@@ -106,6 +106,29 @@ def test_a_key_that_is_served_here_leaves_with_the_chance_of_what_is_gained() ->
         assert cluster.goes_to(NOW + 1) == expected
 
 
+def test_this_server_does_not_hide_a_better_one_from_keys_that_are_elsewhere() -> None:
+    """It is within the threshold of the best, but no relief; the best one is."""
+    for here, expected in ((65, "b"), (61, "here"), (57, "here")):
+        cluster = Cluster(here=90, a=0, b=90)
+        assert cluster.goes_to() == "a"
+        cluster.load(here=here, a=78, b=57)
+        cluster.dice.value = 0.1
+        assert cluster.goes_to(NOW + 1) == expected
+
+
+def test_an_imbalance_that_stays_moves_keys_although_no_server_is_overloaded() -> None:
+    cluster = Cluster(here=30, a=0, b=30)
+    keys = range(5)
+    for key in keys:
+        assert cluster.goes_to(NOW, key) == "a"
+    cluster.load(here=10, a=60, b=10)
+    for second in range(round(SETTINGS.settle_s)):
+        assert {cluster.goes_to(NOW + 1 + second, key) for key in keys} == {"a"}
+    moved = [cluster.goes_to(NOW + 2 + SETTINGS.settle_s, key) for key in keys]
+    assert 0 < len(keys) - moved.count("a") < len(keys)
+    assert cluster.routes.migrated == len(keys) - moved.count("a")
+
+
 def test_what_was_moved_stays_until_its_load_shows() -> None:
     cluster = Cluster(here=300, a=0, b=300)
     cluster.goes_to()
