@@ -1,7 +1,7 @@
 -- One bounded step of deleting every message of a queue, or of one partition of it: from the partition after p_after on, until
 -- about p_limit messages are gone or p_limit partitions are seen. Leases over them end, groups have read everything; dead letters
 -- stay. Returns how many were deleted, and whether that was all or after which partition to go on.
--- Locks: heads by partition, waiting for them; then what queen.trim takes.
+-- Locks: the queue FOR KEY SHARE (see queen.trim); heads by partition, waiting for them; then what queen.trim takes.
 CREATE OR REPLACE FUNCTION queen.clear(
     p_queue text, p_partition text, p_after uuid, p_limit integer, OUT deleted bigint, OUT next uuid, OUT finished boolean)
 LANGUAGE plpgsql AS $$
@@ -13,6 +13,7 @@ BEGIN
     deleted := 0;
     next := p_after;
     finished := false;
+    PERFORM 1 FROM queen.queues WHERE name = p_queue FOR KEY SHARE;
     FOR v_head IN
         SELECT l.* FROM queen.queues q
         JOIN queen.partition_lookup l ON l.queue_id = q.id

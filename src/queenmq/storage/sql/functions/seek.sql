@@ -15,7 +15,8 @@ BEGIN
 
     WITH place AS MATERIALIZED (
         SELECT c.partition_id, CASE WHEN p_at IS NULL THEN l.last_offset
-                                    ELSE queen.offset_before(c.partition_id, p_at, true) END AS position
+                                    ELSE queen.offset_before(c.partition_id, p_at, true) END AS position,
+               l.first_offset, l.holes
         FROM queen.partition_consumers c
         JOIN queen.partitions p ON p.id = c.partition_id AND (p_partition IS NULL OR p.name = p_partition)
         JOIN queen.partition_lookup l ON l.partition_id = c.partition_id
@@ -27,7 +28,9 @@ BEGIN
         FOR NO KEY UPDATE OF l SKIP LOCKED
     )
     UPDATE queen.partition_consumers c
-    SET position = place.position, done = '{}', attempts = 0, retry_at = NULL,
+    SET position = place.position, done = '{}',
+        passed_over = greatest(place.position, place.first_offset - 1) + place.holes - c.total_consumed,
+        attempts = 0, retry_at = NULL,
         lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL,
         -- IN and not a join: it is hashed, however few rows the planner expects.
         ready_at = CASE WHEN place.partition_id NOT IN (SELECT partition_id FROM held) THEN
