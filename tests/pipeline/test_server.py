@@ -1,20 +1,23 @@
-"""The pipeline beside a real server: what is pushed over HTTP is read, what is written is popped, and retention waits
-for the archive.
+"""The pipeline beside a real server: what is pushed over HTTP is read, what is written is popped, retention waits for
+the archive, and the audit finds nothing while all sorts of things go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import httpx
 from integration.queen import Queen
+from integration.test_accounts import Life
 
 from queenmq.config import Settings
 from queenmq.pipeline import read_stream, write_stream
 from queenmq.pipeline.jobs import archive as archiving
+from queenmq.pipeline.jobs import audit as auditing
 from queenmq.pipeline.runs import Run
 from queenmq.server import Server
 from queenmq.services.retention import Retention
@@ -65,5 +68,29 @@ async def test_retention_waits_for_the_archive(
         await asyncio.to_thread(archive, spark, database_url, tmp_path)
         await retention.work()
         assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 0
+    finally:
+        await sql.close()
+
+
+def audit(spark: Any, url: str) -> list[str]:
+    with Run(url, "audit", "orders", "local", {}) as recorded:
+        return auditing.audit(spark, auditing.Settings(url=url, queue="orders"), recorded).summary["findings"]
+
+
+async def test_the_audit_finds_nothing_while_consumers_work(
+    spark: Any, http: httpx.AsyncClient, server: Server, database_url: str
+) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    queen = Queen(http)
+    await queen.configure("orders", retryLimit=1, retryDelay=0, ttl=60, deadLetterQueue=True)
+    sql = await asyncpg.connect(database_url)
+    try:
+        life = Life(queen, sql, server, random.Random(seed))
+        for _ in range(30):
+            await life.step()
+        looking = asyncio.create_task(asyncio.to_thread(audit, spark, database_url))
+        while not looking.done():
+            await life.step()
+        assert await looking == [], f"seed {seed}: {life.told}"
     finally:
         await sql.close()
