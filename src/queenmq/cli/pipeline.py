@@ -125,6 +125,7 @@ def _add_bench(jobs: Commands[argparse.ArgumentParser]) -> None:
     job.add_argument("--jdbc-jar", metavar="FILE", help="PostgreSQL's driver: compare with Spark's own reader, too")
     job.add_argument("--postgres", type=_positive, metavar="PID", help="of the database, to count its CPU")
     job.add_argument("--only", type=_names, default=[], metavar="NAMES", help="such as read,archive")
+    job.add_argument("--server", metavar="URL", help="of the same database: measure latency over HTTP")
     _add_common(job)
 
 
@@ -248,6 +249,7 @@ def _job(given: argparse.Namespace, url: str) -> Callable[[Any, Any], Any]:
             bool(given.jdbc_jar),
             given.postgres,
             tuple(given.only),
+            given.server,
         )
         return lambda spark, run: m.bench(spark, trial, run)
     from queenmq.pipeline.jobs import backfill as b
