@@ -11,14 +11,17 @@ from typing import Any
 
 import asyncpg
 import httpx
-from integration.queen import Queen
+import pyarrow
+from integration.queen import Queen, data, parked
 from integration.test_accounts import Life
 
 from queenmq.config import Settings
 from queenmq.pipeline import read_stream, write_stream
 from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs import audit as auditing
+from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.runs import Run
+from queenmq.pipeline.sink import promote, stage
 from queenmq.server import Server
 from queenmq.services.retention import Retention
 
@@ -50,6 +53,26 @@ async def test_from_push_to_pop(spark: Any, http: httpx.AsyncClient, database_ur
         told = [message["data"] for message in heard if message["partition"] == f"p{lane}"]
         assert told == [f"ORDER {number}" for number in range(lane, 20, 3)]
     assert {message["transactionId"] for message in heard} == {f"order {number}" for number in range(20)}
+
+
+def put(url: str, value: str) -> None:
+    """One row through the sink, as its task and its driver do it."""
+    rows = pyarrow.table({"value": [value]}).to_batches()
+    promote(url, "s", 1, [stage(WriteOptions(url, "loud"), "s", 1, iter(rows))])
+
+
+async def test_a_parked_long_poll_gets_what_the_sink_wrote(
+    http: httpx.AsyncClient, server: Server, database_url: str
+) -> None:
+    """No server is told of the write: the safety net of the long polls finds it."""
+    queen = Queen(http)
+    await queen.push("loud", "first")
+    await queen.drain("loud", consumerGroup="listener")
+    waiting = asyncio.create_task(queen.wait("loud", consumerGroup="listener", timeout=25_000))
+    await parked(server)
+    await asyncio.to_thread(put, database_url, '"second"')
+    assert data(await waiting) == ["second"]
+    assert await server.database.fetch("SELECT * FROM queen.stale_lookup()") == []
 
 
 async def test_retention_waits_for_the_archive(
