@@ -4,6 +4,7 @@ import os
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 spark = SparkSession.active()
 url = os.environ["QUEEN_URL"]
@@ -17,9 +18,8 @@ def orders() -> DataFrame:
 
 @dp.materialized_view
 def totals() -> DataFrame:
-    return spark.read.table("orders").groupBy("partition").agg({"data.amount": "sum", "*": "count"}).toDF(
-        "partition", "revenue", "orders"
-    )
+    amounts = spark.read.table("orders").groupBy("partition")
+    return amounts.agg(f.sum("data.amount").alias("revenue"), f.count("*").alias("orders"))
 
 
 dp.create_sink("large_orders", "queen", {"url": url, "queue": "large-orders"})
