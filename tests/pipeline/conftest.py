@@ -22,6 +22,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "1",
         "spark.python.worker.reuse": "true",
+        # Many small jobs: compiling them well costs more than it brings.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     started = session("local[2,4]", "queen tests", settings)
     yield started

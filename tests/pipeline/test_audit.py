@@ -57,10 +57,16 @@ def test_planted_faults_are_found(spark: Any, db: Db, lake: Path) -> None:
     )
     db.sql("UPDATE queen.partition_lookup SET last_offset = 50 WHERE partition_id = %s::uuid", partition(db, "p3"))
     db.sql("UPDATE queen.partition_consumers SET position = 99 WHERE partition_id = %s::uuid", partition(db, "p1"))
+    db.sql("UPDATE queen.partition_consumers SET position = 20 WHERE partition_id = %s::uuid", partition(db, "p2"))
+    db.sql("SELECT queen.bury_message(%s::uuid, '7', 'bad')", partition(db, "p3"))
+    db.sql("DELETE FROM queen.dead_letter_queue")
     found = findings(spark, db, lake)
     assert [one for one in found if not one.startswith("doubled")] == [
         "partition_lookup: p3: last offset is 50, the newest message has 55",
         "group: p1, group g: position 99 is behind the last offset 56",
+        "group: p2, group g: of 20 offsets up to position 20 and beyond it 20 are not accounted for: "
+        "neither finished, nor dead letters, nor passed over",
+        "dead letters: p3, group g: the dead letter of offset 7 is missing",
         "offsets: p0: 1 is missing",
         "offsets: p0: 17 is missing",
         "offsets: p0: 55 is missing",

@@ -40,23 +40,16 @@ print(size, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 102
 """
 
 
-@pytest.fixture(autouse=True)
-def filled(db: Db) -> None:
+@pytest.mark.timeout(1200)
+def test_a_partition_is_never_held_as_a_whole(spark: Any, db: Db) -> None:
+    """Neither by the reader, nor by Spark, whose heap is small."""
     for _ in range(0, MESSAGES, 100):
         db.fill("orders", 1, 100, padding=PAYLOAD)
-
-
-@pytest.mark.timeout(1200)
-def test_a_slice_is_never_held_as_a_whole(db: Db) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, db.url], capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stderr
     size, grown = map(int, done.stdout.split())
     assert size > MESSAGES * PAYLOAD
     assert grown < MOST_MB, f"{grown} MB more for {size >> 20} MB of messages"
-
-
-@pytest.mark.timeout(1200)
-def test_spark_with_a_small_heap_reads_it(spark: Any, db: Db) -> None:
     found = read(spark, db.url, "orders").selectExpr("count(*)", "sum(length(value))").first()
     assert found[0] == MESSAGES
     assert found[1] > MESSAGES * PAYLOAD

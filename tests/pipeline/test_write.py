@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import psycopg
+import pyarrow
 import pytest
 from pyspark import TaskContext
 
@@ -31,6 +32,12 @@ def numbers(spark: Any, count: int, tasks: int = 2) -> Any:
     return spark.range(0, count, 1, tasks).selectExpr(
         "to_json(struct(id)) AS value", "concat('p', id % 3) AS partition"
     )
+
+
+def batches(count: int) -> list[pyarrow.RecordBatch]:
+    """The same as a task gets them."""
+    rows = {"value": [f'{{"id": {n}}}' for n in range(count)], "partition": [f"p{n % 3}" for n in range(count)]}
+    return pyarrow.table(rows).to_batches()
 
 
 def test_rows_arrive_once_and_in_order(spark: Any, db: Db) -> None:
@@ -104,35 +111,35 @@ class TestFailures:
         assert db.one("SELECT count(*) FROM queen.messages") == 0
         assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
 
-    def test_of_two_attempts_that_both_finish_one_counts(self, spark: Any, db: Db) -> None:
+    def test_of_two_attempts_that_both_finish_one_counts(self, db: Db) -> None:
         """Speculation: both attempts have staged everything, the driver is told of one."""
         options = WriteOptions(db.url, "orders")
-        batches = numbers(spark, 30).toArrow().to_batches()
-        first = stage(options, "s", 1, iter(batches))
-        stage(options, "s", 1, iter(batches))
+        rows = batches(30)
+        first = stage(options, "s", 1, iter(rows))
+        stage(options, "s", 1, iter(rows))
         assert promote(db.url, "s", 1, [first, None]) == (30, 0)
         assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
 
-    def test_a_replayed_epoch_changes_nothing(self, spark: Any, db: Db) -> None:
+    def test_a_replayed_epoch_changes_nothing(self, db: Db) -> None:
         options = WriteOptions(db.url, "orders")
-        batches = numbers(spark, 30).toArrow().to_batches()
+        rows = batches(30)
         for _ in range(2):
-            assert promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches))]) == (30, 0)
+            assert promote(db.url, "s", 1, [stage(options, "s", 1, iter(rows))]) == (30, 0)
         assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
 
-    def test_staged_rows_that_are_gone_are_missed(self, spark: Any, db: Db) -> None:
+    def test_staged_rows_that_are_gone_are_missed(self, db: Db) -> None:
         """A crash of PostgreSQL empties the staging table."""
-        staged = stage(WriteOptions(db.url, "orders"), "s", 1, iter(numbers(spark, 30).toArrow().to_batches()))
+        staged = stage(WriteOptions(db.url, "orders"), "s", 1, iter(batches(30)))
         db.sql("DELETE FROM queen.pipeline_staged")
         with pytest.raises(PipelineError, match="30 rows were staged and 0 are there"):
             promote(db.url, "s", 1, [staged])
         assert db.one("SELECT count(*) FROM queen.pipeline_commits") == 0
 
-    def test_what_was_staged_days_ago_is_swept(self, spark: Any, db: Db) -> None:
+    def test_what_was_staged_days_ago_is_swept(self, db: Db) -> None:
         options = WriteOptions(db.url, "orders")
-        batches = numbers(spark, 30).toArrow().to_batches()
-        stage(options, "forgotten", 1, iter(batches))
-        counting = stage(options, "s", 1, iter(batches))
+        rows = batches(30)
+        stage(options, "forgotten", 1, iter(rows))
+        counting = stage(options, "s", 1, iter(rows))
         before = db.one("SELECT (extract(epoch FROM now() - interval '2 days') * 1000)::bigint << 22")
         db.sql("UPDATE queen.pipeline_staged SET attempt = %s WHERE attempt <> %s", before, counting.attempt)
         promote(db.url, "s", 1, [counting])

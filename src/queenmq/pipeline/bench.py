@@ -21,8 +21,9 @@ from typing import Any, Final
 
 from queenmq.bench.processes import Watch
 from queenmq.ids import uuid7_text
+from queenmq.pipeline.bench_latency import OverHttp, Way, WithinTheDatabase
+from queenmq.pipeline.bench_source import RepeatedDataSource
 from queenmq.pipeline.connection import arrow_connection, connection, rows
-from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.frames import read, read_stream, write, write_stream
 from queenmq.pipeline.jobs import archive, audit, replay, window
 from queenmq.pipeline.runs import Outcome, Run
@@ -32,14 +33,9 @@ PLAIN: Final = (
     "SELECT p.name, m.\"offset\", m.created_at, m.transaction_id, m.trace_id::text, convert_from(m.payload, 'UTF8') "
     "FROM queen.messages m JOIN queen.partitions p ON p.id = m.partition_id WHERE p.queue_id = '{queue}'"
 )
-ARRIVED: Final = (
-    "SELECT coalesce(sum(l.last_offset), 0) FROM queen.partition_lookup l "
-    "JOIN queen.queues q ON q.id = l.queue_id WHERE q.name = $1"
-)
 JDBC_TASKS: Final = 4
 LATENCIES: Final = 100
 LATENCY_WARM: Final = 10
-LATENCY_PATIENCE_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,7 @@ class Settings:
     jdbc: bool = False
     postgres: int | None = None
     only: tuple[str, ...] = ()
+    server: str | None = None
 
 
 @dataclass
@@ -102,10 +99,16 @@ class Bench:
 
     def run(self) -> None:
         settings = self._settings
+        reads = {
+            "read": self._read,
+            "read plain": self._plain,
+            "read jdbc": self._jdbc,
+            "read repeated": self._repeated,
+        }
         self._warm()
         self.measure("write", self._write)
         for _ in range(settings.rounds):
-            for name, work in (("read", self._read), ("read plain", self._plain), ("read jdbc", self._jdbc)):
+            for name, work in reads.items():
                 if self.wanted(name) and (name != "read jdbc" or settings.jdbc):
                     self.measure(name, work)
         jobs = {"archive": self._archive, "replay": self._replay, "copy": self._copy, "window": self._window}
@@ -117,7 +120,7 @@ class Bench:
             self._latency()
 
     def _latency(self) -> None:
-        """From the commit of a push to the visible result of a window that is updated, one message at a time."""
+        """From a push to the result of a window that is updated, one message at a time."""
         source, target = self.queue("events"), self.queue("updates")
         spec = make(
             {
@@ -133,28 +136,21 @@ class Bench:
         chosen = window.Settings(url, spec, str(self._folder / "latency"), "0 seconds")
         with connection(url) as opened:
             opened.execute("SELECT queen.ensure_partitions($1::text[], $2::text[])", ([source] * 2, ["a", "b"]))
+            server = self._settings.server
+            way: Way = OverHttp(server, source, target) if server else WithinTheDatabase(opened, source, target)
             stop = threading.Event()
             thread = threading.Thread(target=window.run_until, args=(self._spark, chosen, stop), daemon=True)
             thread.start()
             try:
-                took = [self._one_latency(opened, source, target, n) for n in range(LATENCY_WARM + LATENCIES)]
+                took = [self._one_latency(way, "ab"[n % 2]) for n in range(LATENCY_WARM + LATENCIES)]
             finally:
                 stop.set()
                 thread.join(60)
         self.latencies = sorted(took[LATENCY_WARM:])
 
-    def _one_latency(self, opened: Any, source: str, target: str, number: int) -> float:
-        before = opened.execute(ARRIVED, (target,)).fetchone()[0]
-        opened.execute(
-            "INSERT INTO queen.messages (partition_id, payload) SELECT p.id, '1' FROM queen.partitions p "
-            "JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = $1 AND p.name = $2",
-            (source, "ab"[number % 2]),
-        )
+    def _one_latency(self, way: Way, partition: str) -> float:
         begun = time.perf_counter()
-        while opened.execute(ARRIVED, (target,)).fetchone()[0] == before:
-            if time.perf_counter() - begun > LATENCY_PATIENCE_S:
-                raise PipelineError("the window job gave no result")
-            time.sleep(0.002)
+        way.trip(partition)
         took = time.perf_counter() - begun
         time.sleep(secrets.randbelow(300) / 1000)
         return took
@@ -218,6 +214,12 @@ class Bench:
         }
         found = self._spark.read.jdbc(url, table, predicates=predicates, properties=properties)
         found.write.format("noop").mode("overwrite").save()
+
+    def _repeated(self) -> None:
+        """The way from Python into Spark alone: the same few rows again and again."""
+        self._spark.dataSource.register(RepeatedDataSource)
+        reader = self._spark.read.format(RepeatedDataSource.name()).option("url", self._settings.url)
+        reader.option("subscribe", self.queue("source")).load().write.format("noop").mode("overwrite").save()
 
     def _archive(self) -> None:
         chosen = archive.Settings(self._settings.url, self.queue("source"), str(self._folder / "lake"))
@@ -285,7 +287,9 @@ def bench(spark: Any, settings: Settings, run: Run) -> Outcome:
                 summary[f"read against {name}"] = f"{ratio:.2f} of its rate, {core:.2f} of its rows per second of CPU"
     if took := trial.latencies:
         p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(len(took) * 0.99))]
-        summary["window, push to result"] = f"p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
+        summary[f"window, push to result{' popped over HTTP' if settings.server else ''}"] = (
+            f"p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
+        )
     run.outcome.rows = settings.messages
     run.outcome.summary = summary
     return run.outcome

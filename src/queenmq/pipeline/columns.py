@@ -50,21 +50,24 @@ class Columns:
 
     def __init__(self, options: ReadOptions, names: list[str]) -> None:
         import pyarrow
+        from pyarrow import compute
 
         self._pa = pyarrow
+        self._compute = compute
         self._options = options
         self._names = names
+        self._queue = pyarrow.nulls(0, pyarrow.string())
         self._parse = parser(options.value_schema) if PARSED in names and options.value_schema else None
         self._makers: dict[str, Callable[[Any, Any], Any]] = {
-            "queue": lambda batch, _: pyarrow.repeat(pyarrow.scalar(options.queue), batch.num_rows),
-            "partition": lambda batch, lanes: lanes[0].take(batch.column("i")),
-            "partitionId": lambda batch, lanes: lanes[1].take(batch.column("i")),
+            "queue": lambda batch, _: self._repeated(batch.num_rows),
+            "partition": lambda batch, lanes: lanes[0].take(compute.abs(batch.column("lane"))),
+            "partitionId": lambda batch, lanes: lanes[1].take(compute.abs(batch.column("lane"))),
             "offset": lambda batch, _: batch.column("offset"),
             "timestamp": lambda batch, _: batch.column("created_at").cast(pyarrow.timestamp("us", "UTC")),
             "transactionId": lambda batch, _: batch.column("transaction_id"),
             "traceId": lambda batch, _: batch.column("trace_id"),
             "messageId": lambda batch, _: batch.column("id"),
-            "encrypted": lambda batch, _: batch.column("is_encrypted"),
+            "encrypted": lambda batch, _: compute.less(batch.column("lane"), 0),
         }
         self.schema = pyarrow.schema([(name, self._type(name)) for name in names])
 
@@ -80,7 +83,7 @@ class Columns:
         return "pipeline_read_all" if "messageId" in self._names else "pipeline_read"
 
     def lanes(self, ranges: list[Range]) -> tuple[Any, Any]:
-        """Names and ids of the slice's partitions; rows come with a 1-based index into them."""
+        """Names and ids of the slice's partitions; rows come with a 1-based index into them, negative if encrypted."""
         names = self._pa.array([None, *(part.partition for part in ranges)], self._pa.string())
         ids = self._pa.array([None, *(part.partition_id for part in ranges)], self._pa.string())
         return names, ids
@@ -98,6 +101,11 @@ class Columns:
                 made.append(self._makers[name](batch, lanes))
         return self._pa.RecordBatch.from_arrays(made, schema=self.schema)
 
+    def _repeated(self, count: int) -> Any:
+        if len(self._queue) < count:
+            self._queue = self._pa.repeat(self._pa.scalar(self._options.queue), count)
+        return self._queue.slice(0, count)
+
     def _type(self, name: str) -> Any:
         pa = self._pa
         if name == PARSED and self._options.value_schema:
@@ -107,9 +115,10 @@ class Columns:
 
     def _value(self, batch: Any) -> Any:
         payloads = batch.column("payload")
-        if batch.column("is_encrypted").true_count == 0 or self._options.encrypted == "raw":
+        encrypted = self._compute.less(batch.column("lane"), 0)
+        if encrypted.true_count == 0 or self._options.encrypted == "raw":
             return payloads.cast(self._pa.string())
-        flags = batch.column("is_encrypted").to_pylist()
+        flags = encrypted.to_pylist()
         opened = [
             self._open(stored) if flag else stored for stored, flag in zip(payloads.to_pylist(), flags, strict=True)
         ]

@@ -145,6 +145,7 @@ def analytics() -> None:
 @click.option("--jdbc-jar", metavar="FILE", help="PostgreSQL's driver: compare with Spark's own reader, too.")
 @click.option("--postgres", type=COUNT, metavar="PID", help="Of the database, to count its CPU.")
 @click.option("--only", type=NAMES, default="", metavar="NAMES", help="Such as read,archive.")
+@click.option("--server", metavar="URL", help="Of the same database: measure latency over HTTP.")
 def bench() -> None:
     """Measure source, sink and jobs in queues of their own."""
 
@@ -266,6 +267,7 @@ def _job(given: Given, url: str) -> Callable[[Any, Any], Any]:
             bool(given.jdbc_jar),
             given.postgres,
             tuple(given.only),
+            given.server,
         )
         return lambda spark, run: m.bench(spark, trial, run)
     from queenmq.pipeline.jobs import backfill as b

@@ -1,8 +1,8 @@
 """audit: proves or disproves that nothing of a queue was lost or doubled.
 
-Looks at everything that is stored: offsets without gaps, no message twice, heads and groups in step, and the archive
-equal to the source, file by file and message by message. It may run while servers do: what is pushed or deleted
-meanwhile is not a finding.
+Looks at everything that is stored: offsets without gaps, no message twice, heads and groups in step, every offset below
+a group's position accounted for, dead letters complete, and the archive equal to the source, file by file and message
+by message. It may run while servers do: what is pushed, consumed or deleted meanwhile is not a finding.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Seen:
     messages: int = 0
     archived_messages: int = 0
     files: int = 0
+    deleted_by_hand: int = 0
 
 
 def audit(spark: Any, settings: Settings, run: Run) -> Outcome:
@@ -59,6 +60,7 @@ def audit(spark: Any, settings: Settings, run: Run) -> Outcome:
         before = heads(opened, queue_id)
         findings += _lookup(opened, settings.queue)
         findings += _groups(opened, queue_id)
+        findings += _letters(opened, queue_id)
         findings += _stored(spark, settings, opened, before, seen)
         if lake is not None:
             findings += _archive(spark, settings, opened, queue_id, lake, seen)
@@ -75,6 +77,7 @@ def audit(spark: Any, settings: Settings, run: Run) -> Outcome:
         "verdict": f"{len(findings)} findings" if findings else "nothing is lost or doubled",
         "messages": seen.messages,
         "partitions": len(seen.stored),
+        "deleted by hand": seen.deleted_by_hand,
         "archived messages": seen.archived_messages,
         "archived files": seen.files,
         "findings": [f"{f.check}: {f.where}: {f.detail}" for f in findings[:MOST_SHOWN]],
@@ -89,6 +92,11 @@ def _lookup(opened: Any, queue: str) -> list[Finding]:
 def _groups(opened: Any, queue_id: str) -> list[Finding]:
     found = rows(opened, "audit_groups", queue_id)
     return [Finding("group", f"{name}, group {group}", problem) for name, group, problem in found]
+
+
+def _letters(opened: Any, queue_id: str) -> list[Finding]:
+    found = rows(opened, "audit_letters", queue_id)
+    return [Finding("dead letters", f"{name}, group {group}", problem) for name, group, problem in found]
 
 
 def _stored(spark: Any, settings: Settings, opened: Any, before: Heads, seen: Seen) -> list[Finding]:
@@ -106,6 +114,7 @@ def _stored(spark: Any, settings: Settings, opened: Any, before: Heads, seen: Se
         keys.unpersist()
     by_id = {row["partitionId"]: row for row in counted}
     after = heads(opened, before.queue_id)
+    [(seen.deleted_by_hand,)] = rows(opened, "audit_holes", before.queue_id)
     for number, partition in partitions(opened, before.queue_id).items():
         if number not in before.last or number not in after.last:
             continue

@@ -2,7 +2,7 @@
 -- from the partition after p_after on, until about p_limit messages are gone or p_limit partitions are seen. Leases over them
 -- end, groups have read everything; dead letters stay. Returns how many were deleted, and whether that was all or after which
 -- partition to go on.
--- Locks: heads by partition, waiting for them; then what queen.trim takes.
+-- Locks: the queue FOR KEY SHARE (see queen.trim); heads by partition, waiting for them; then what queen.trim takes.
 CREATE OR REPLACE FUNCTION queen.clear(
     p_queue uuid, p_partition text, p_after uuid, p_bound timestamptz, p_limit integer,
     OUT deleted bigint, OUT next uuid, OUT finished boolean)
@@ -16,6 +16,7 @@ BEGIN
     deleted := 0;
     next := p_after;
     finished := false;
+    PERFORM 1 FROM queen.queues WHERE id = p_queue FOR KEY SHARE;
     FOR v_head IN
         SELECT l.* FROM queen.partition_lookup l
         WHERE l.queue_id = p_queue AND l.partition_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')

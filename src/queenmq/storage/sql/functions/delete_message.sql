@@ -1,21 +1,22 @@
 -- Delete one message with its traces and dead letters. A lease over it goes on without it, and ends if nothing is left of it.
--- Returns whether there was anything. Locks: the partition's head; then what queen.shrink_leases takes.
+-- Returns whether there was anything. Locks: the queue FOR KEY SHARE (see queen.trim); the partition's head;
+-- then what queen.unbury, queen.pass_over and queen.shrink_leases take.
 CREATE OR REPLACE FUNCTION queen.delete_message(p_partition uuid, p_transaction text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_head   queen.partition_lookup;
     v_offset bigint;
     v_first  bigint;
     v_gone   int8multirange;
-    v_dead   boolean;
+    v_groups text[];
 BEGIN
+    PERFORM 1 FROM queen.queues q JOIN queen.partitions p ON p.queue_id = q.id WHERE p.id = p_partition FOR KEY SHARE OF q;
     SELECT * INTO v_head FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE;
-    DELETE FROM queen.dead_letter_queue WHERE partition_id = p_partition AND transaction_id = p_transaction;
-    v_dead := FOUND;
+    v_groups := queen.unbury(p_partition, p_transaction);
     DELETE FROM queen.message_traces WHERE partition_id = p_partition AND transaction_id = p_transaction;
     DELETE FROM queen.messages WHERE partition_id = p_partition AND transaction_id = p_transaction
     RETURNING "offset" INTO v_offset;
     IF v_offset IS NULL THEN
-        RETURN v_dead;
+        RETURN v_groups IS NOT NULL;
     END IF;
     SELECT m."offset" INTO v_first FROM queen.messages m
     WHERE m.partition_id = p_partition AND m."offset" >= v_head.first_offset ORDER BY m."offset" LIMIT 1;
@@ -26,6 +27,7 @@ BEGIN
     WHERE partition_id = p_partition;
 
     v_gone := int8multirange(int8range(v_offset, v_offset, '[]'));
+    PERFORM queen.pass_over(p_partition, v_gone);
     PERFORM queen.shrink_leases(p_partition, v_gone);
     RETURN true;
 END $$;

@@ -2,7 +2,7 @@
 -- has not finished are taken out of delivery and deleted with what lies before them (to the dead letters first, if the queue
 -- asks for it). Of a queue with archiveBeforeDelete only what is archived is deleted.
 -- Returns how many were deleted and where to go on; next is null at the end. A partition whose group is at work on the
--- messages is left for a later sweep. Locks: as queen.skip_free_groups and queen.trim, one partition after the other.
+-- messages is left for a later sweep. Locks: the queue FOR KEY SHARE (see queen.trim); as queen.skip_free_groups and queen.trim, one partition after the other.
 CREATE OR REPLACE FUNCTION queen.evict(p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT next uuid)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -14,7 +14,7 @@ DECLARE
     v_upto   bigint;
 BEGIN
     deleted := 0;
-    SELECT * INTO v_queue FROM queen.queues WHERE id = p_queue AND max_wait_time_s > 0;
+    SELECT * INTO v_queue FROM queen.queues WHERE id = p_queue AND max_wait_time_s > 0 FOR KEY SHARE;
     IF NOT FOUND THEN
         RETURN;
     END IF;

@@ -6,6 +6,7 @@ BEGIN
     DELETE FROM queen.partition_subscriptions WHERE queue_name IN (SELECT name FROM old_queues);
     DELETE FROM queen.operation_queue WHERE queue_name IN (SELECT name FROM old_queues) AND kind = 'push';
     DELETE FROM queen.dead_letter_queue WHERE queue_id IN (SELECT id FROM old_queues);
+    DELETE FROM queen.dead_letter_accounts WHERE queue_id IN (SELECT id FROM old_queues);
     RETURN NULL;
 END $$;
 

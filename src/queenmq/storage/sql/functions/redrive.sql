@@ -71,6 +71,8 @@ BEGIN
         SET position = least(c.position, s.first - 1),
             done = (c.done + CASE WHEN c.position >= s.first THEN int8multirange(int8range(s.first, c.position, '[]'))
                                   ELSE '{}' END) - s.offsets,
+            passed_over = c.passed_over - queen.count_offsets(
+                s.offsets * (c.done + int8multirange(int8range(NULL, c.position, '(]')))),
             attempts = CASE WHEN s.keeps THEN c.attempts ELSE 0 END,
             retry_at = CASE WHEN s.keeps THEN c.retry_at END,
             ready_at = CASE WHEN s.keeps THEN c.ready_at ELSE clock_timestamp() END,
@@ -103,7 +105,7 @@ BEGIN
                 RAISE SQLSTATE 'QN004' USING MESSAGE = 'the queue is full: the messages would exceed its max capacity (maxSize)';
             END IF;
         END IF;
-        DELETE FROM queen.dead_letter_queue WHERE id = ANY (v_ids);
+        PERFORM queen.forget_letters(v_ids);
         taken := taken + cardinality(v_ids);
         EXIT WHEN cardinality(v_ids) >= v_left;
         next := v_place.id;

@@ -2,7 +2,8 @@
 -- (retentionSeconds, ttl) or old and read by every group (completedRetentionSeconds), until about p_limit messages are gone or
 -- p_limit partitions are seen. Of a queue with archiveBeforeDelete only what is archived goes.
 -- Returns how many were deleted, how many partitions were finished, and whether that was all or after which partition to go on.
--- Locks: heads that are free (SKIP LOCKED), one partition after the other; a busy one has its turn in the next sweep.
+-- Locks: the queue FOR KEY SHARE (see queen.trim); heads that are free (SKIP LOCKED), one partition after the other; a busy one has its
+-- turn in the next sweep.
 CREATE OR REPLACE FUNCTION queen.retain(
     p_queue uuid, p_after uuid, p_limit integer, OUT deleted integer, OUT seen integer, OUT next uuid, OUT finished boolean)
 LANGUAGE plpgsql AS $$
@@ -20,7 +21,7 @@ BEGIN
     seen := 0;
     next := p_after;
     finished := true;
-    SELECT * INTO v_queue FROM queen.queues WHERE id = p_queue;
+    SELECT * INTO v_queue FROM queen.queues WHERE id = p_queue FOR KEY SHARE;
     v_old := clock_timestamp() - make_interval(secs => least(
         CASE WHEN v_queue.retention_enabled THEN nullif(v_queue.retention_s, 0) END, nullif(v_queue.ttl_s, 0)));
     v_spent := clock_timestamp() - make_interval(secs => CASE

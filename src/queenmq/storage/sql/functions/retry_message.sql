@@ -2,7 +2,7 @@
 -- stays finished. Ends a lease that such a group holds in the partition, as a seek does. A message that is not stored any more is pushed
 -- anew, at the end of its partition; raises QN004 if its queue is full. Returns the number of dead letters taken. p_id is the id
 -- that a new message gets.
--- Locks: the queue if it has a size limit; the partition's head; then rows of partition_consumers by group.
+-- Locks: the queue if it has a size limit; the partition's head; then what queen.unbury takes.
 CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -22,11 +22,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    WITH taken AS (
-        DELETE FROM queen.dead_letter_queue WHERE partition_id = p_partition AND transaction_id = p_transaction
-        RETURNING consumer_group
-    )
-    SELECT array_agg(consumer_group) INTO v_groups FROM taken;
+    v_groups := queen.unbury(p_partition, p_transaction);
     SELECT m."offset" INTO v_offset FROM queen.messages m
     WHERE m.partition_id = p_partition AND m.transaction_id = p_transaction;
     IF v_offset IS NULL THEN
@@ -41,12 +37,11 @@ BEGIN
         RETURN cardinality(v_groups);
     END IF;
 
-    PERFORM 1 FROM queen.partition_consumers WHERE partition_id = p_partition AND consumer_group = ANY (v_groups)
-    ORDER BY consumer_group FOR NO KEY UPDATE;
     UPDATE queen.partition_consumers c
     SET position = least(c.position, v_offset - 1),
         done = (c.done + CASE WHEN c.position > v_offset THEN int8multirange(int8range(v_offset + 1, c.position, '[]'))
                               ELSE '{}' END) - int8multirange(int8range(v_offset, v_offset, '[]')),
+        passed_over = c.passed_over - CASE WHEN v_offset <= c.position OR c.done @> v_offset THEN 1 ELSE 0 END,
         attempts = 0, retry_at = NULL, ready_at = clock_timestamp(),
         lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL
     WHERE c.partition_id = p_partition AND c.consumer_group = ANY (v_groups);

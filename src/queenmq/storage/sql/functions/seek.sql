@@ -28,12 +28,13 @@ BEGIN
 
     WITH target AS MATERIALIZED (
         SELECT c.partition_id, CASE WHEN p_at IS NULL AND p_bound IS NULL THEN l.last_offset
-                                    ELSE queen.offset_before(c.partition_id, coalesce(p_at, p_bound), true) END AS position
+                                    ELSE queen.offset_before(c.partition_id, coalesce(p_at, p_bound), true) END AS position,
+               l.first_offset, l.holes
         FROM queen.partition_consumers c
         JOIN queen.partition_lookup l ON l.partition_id = c.partition_id
         WHERE c.partition_id = ANY (v_ids) AND c.consumer_group = p_group AND (p_bound IS NULL OR c.created_at <= p_bound)
     ), place AS MATERIALIZED (
-        SELECT t.partition_id, t.position,
+        SELECT t.partition_id, t.position, t.first_offset, t.holes,
                -- What the group finished beyond the end of that moment stays finished.
                CASE WHEN p_at IS NULL THEN c.done * int8multirange(int8range(t.position + 1, NULL)) ELSE '{}' END AS done
         FROM target t JOIN queen.partition_consumers c ON c.partition_id = t.partition_id AND c.consumer_group = p_group
@@ -45,7 +46,10 @@ BEGIN
         FOR NO KEY UPDATE OF l SKIP LOCKED
     ), changed AS (
         UPDATE queen.partition_consumers c
-        SET position = place.position, done = place.done, attempts = 0, retry_at = NULL,
+        SET position = place.position, done = place.done,
+            passed_over = greatest(place.position, place.first_offset - 1) + place.holes + queen.count_offsets(place.done)
+                          - c.total_consumed,
+            attempts = 0, retry_at = NULL,
             lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL,
             -- IN and not a join: it is hashed, however few rows the planner expects.
             ready_at = CASE WHEN place.partition_id NOT IN (SELECT partition_id FROM held) THEN

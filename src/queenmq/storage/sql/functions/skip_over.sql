@@ -16,7 +16,8 @@ BEGIN
             int8multirange(int8range(v_row.position + 1, p_upto, '[]')) - v_row.done, p_error, v_row.attempts);
     END IF;
     UPDATE queen.partition_consumers
-    SET position = p_upto, done = done * int8multirange(int8range(p_upto + 1, NULL)),
+    SET passed_over = passed_over + queen.count_offsets(int8multirange(int8range(position + 1, p_upto, '[]')) - done),
+        position = p_upto, done = done * int8multirange(int8range(p_upto + 1, NULL)),
         lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL, attempts = 0, retry_at = NULL
     WHERE partition_id = p_partition AND consumer_group = p_group;
 END $$;

@@ -52,8 +52,9 @@ BEGIN
         WHERE l.last_offset <= place.position
         FOR NO KEY UPDATE OF l SKIP LOCKED
     )
-    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, ready_at)
+    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, passed_over, ready_at)
     SELECT place.id, p_group, v_queue.id, place.position,
+           greatest(place.position, l.first_offset - 1) + l.holes,
            -- IN and not a join: it is hashed, however few rows the planner expects.
            CASE WHEN place.id NOT IN (SELECT partition_id FROM held) THEN
                greatest(coalesce(n.created_at, clock_timestamp()),

@@ -1,0 +1,84 @@
+"""The project for Spark Declarative Pipelines in docs/declarative: two runs, each message once in table and queue.
+
+A run takes a minute and more, and Spark's Connect client wants packages that nothing else here needs: `QUEEN_LONG=1`,
+and `pip install grpcio grpcio-status googleapis-common-protos zstandard 'pandas<3'`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow.parquet
+import pyspark
+import pytest
+
+from pipeline.db import Db
+from queenmq.pipeline import java
+
+PROJECT = Path(__file__).parents[2] / "docs" / "declarative"
+NEEDED = ("grpc", "grpc_status", "google.rpc", "zstandard", "pandas")
+SETTINGS = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.sql.catalogImplementation": "hive",
+    "spark.ui.enabled": "false",
+}
+
+
+def there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def run(folder: Path, url: str) -> None:
+    java.prepare()
+    home = Path(pyspark.__file__).parent
+    environment = os.environ | {
+        "QUEEN_URL": url,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    settings = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+    done = subprocess.run(
+        [home / "bin" / "spark-pipelines", "run", *settings],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+@pytest.mark.skipif(not os.environ.get("QUEEN_LONG"), reason="takes minutes: QUEEN_LONG=1")
+@pytest.mark.skipif(not all(map(there, NEEDED)), reason=f"needs {', '.join(NEEDED)}")
+@pytest.mark.timeout(1300)
+def test_two_runs(db: Db, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(PROJECT, folder)
+    spec = folder / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("/tmp/queen-declarative", str(tmp_path / "storage")))
+    for more, total in ((10, 30), (5, 45)):
+        db.fill("orders", 3, more)
+        db.sql(
+            "UPDATE queen.messages SET payload = convert_to(format('{\"amount\": %%s}', \"offset\" * 20), 'UTF8') "
+            "WHERE partition_id IN (SELECT p.id FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id "
+            "WHERE q.name = 'orders')"
+        )
+        run(folder, db.url)
+        table = pyarrow.parquet.read_table(folder / "spark-warehouse" / "orders")
+        assert table.num_rows == total
+        large = [n * 20.0 for n in range(5, total // 3 + 1)]
+        assert {name: [one["amount"] for one in lane] for name, lane in db.lanes("large-orders").items()} == {
+            f"p{n}": large for n in range(3)
+        }
+    db.assert_healthy("large-orders")
