@@ -18,7 +18,8 @@ SWEEP = """
     DELETE FROM queen.queues; DELETE FROM queen.consumer_groups; DELETE FROM queen.partition_subscriptions;
     DELETE FROM queen.activity; DELETE FROM queen.server_samples;
     DELETE FROM queen.stream_queries;
-    DELETE FROM queen.maintenance; DELETE FROM queen.operation_queue
+    DELETE FROM queen.maintenance; DELETE FROM queen.operation_queue;
+    DELETE FROM queen.dead_letter_counts
 """
 OBJECTS = """
     SELECT concat_ws(' ', (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc),
