@@ -52,6 +52,8 @@ class Life:
             self.seek,
             self.redrive,
             self.redrive,
+            self.redrive_all,
+            self.purge,
             self.bury,
             self.delete,
             self.clear,
@@ -106,6 +108,13 @@ class Life:
     async def redrive(self) -> None:
         if letters := (await self.queen.dead_letter_page(queue="orders"))["messages"]:
             await act(self.queen, self.chance.choice(letters), "retry")
+
+    async def redrive_all(self) -> None:
+        narrowed = self.chance.choice([{}, {"partition": "x"}, {"consumerGroup": self.group()}])
+        await self.queen.http.post("/api/v1/dlq/redrive", json={"queue": "orders"} | narrowed)
+
+    async def purge(self) -> None:
+        await self.queen.http.delete("/api/v1/dlq", params={"queue": "orders", "limit": self.chance.randint(1, 3)})
 
     async def some_message(self) -> dict[str, Any] | None:
         row = await self.sql.fetchrow(
