@@ -382,3 +382,21 @@ def test_what_is_no_url(queen: Run, url: str) -> None:
     refused = queen("queues", "--server", url)
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     assert "secret" not in refused.err
+
+
+@pytest.mark.parametrize("shown", ["", "true"])
+def test_a_defect_is_a_sentence_unless_its_place_is_asked_for(
+    queen: Run, environment: pytest.MonkeyPatch, shown: str
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("nobody thought of it")
+
+    environment.setattr("queenmq.cli.commands.queues.listing", broken)
+    environment.setenv("QUEEN_TRACEBACK", shown)
+    if shown:
+        with pytest.raises(ZeroDivisionError):
+            queen("queues")
+    else:
+        told = queen("queues")
+        assert (told.status, len(told.err.splitlines())) == (1, 1)
+        assert "ZeroDivisionError: nobody thought of it" in told.err

@@ -59,6 +59,10 @@ def command(every: float, rows: int, once: bool, as_json: bool, server: str) -> 
             return _live(watch, rows, every)
     except KeyboardInterrupt:
         return exits.OK
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise exits.Failed(f"no answer from {server}: {error}", exits.UNAVAILABLE) from error
 
 
 def _picture(watch: _Watch, rows: int, every: float, as_json: bool) -> int:
