@@ -32,6 +32,15 @@ def test_push_from_the_command_line(queen: Run, client: BlockingQueen, name: str
     assert payloads(client, name, "customer-7") == [{"id": 1}, "two", 3]
 
 
+def test_the_short_forms(queen: Run, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "one.ndjson"
+    file.write_text("1\n")
+    assert queen("push", name, "-f", str(file), "-p", "eu").status == 0
+    assert queen("pop", name, "-g", "short", "-p", "eu", "--ack").status == 0
+    assert queen("seek", name, "-g", "short", "-p", "eu", "--to", "beginning", "-y").status == 0
+    assert queen("pop", name, "-g", "short", "--ack").status == 0
+
+
 def test_push_keeps_the_payload_to_the_byte(queen: Run, client: BlockingQueen, name: str) -> None:
     payload = '{"price": 1.50, "id": 123456789012345678901234567890, "ü": "\\u00fc"}'
     queen("push", name, payload)
