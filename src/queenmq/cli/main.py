@@ -56,7 +56,7 @@ queen.examples = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `queen` and return the exit status. Raises SystemExit for arguments that cannot be used."""
-    _ensure_stdout()
+    _ensure_streams()
     try:
         status = queen.main(arguments, "queen", COMPLETION_VARIABLE, standalone_mode=False)
         sys.stdout.flush()
@@ -109,7 +109,9 @@ def _without_reader() -> int:
     return exits.FAILED
 
 
-def _ensure_stdout() -> None:
-    """Somebody may start us with stdout closed; the text then has nowhere to go, which is no error."""
+def _ensure_streams() -> None:
+    """Somebody may start us with stdin or stdout closed; the text then has nowhere to go, which is no error."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115 - for the life of the process
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for the life of the process
