@@ -18,7 +18,7 @@ import pytest
 from ports import free_port, free_udp_port
 
 import queenmq
-from cli.conftest import Run, Running, serving
+from cli.conftest import Run, Running, serving, until
 from queenmq.client import BlockingQueen
 from queenmq.config import Settings
 from queenmq.storage.migrations import migrations
@@ -197,6 +197,40 @@ def test_maintenance_and_peers_that_are_silent(queen: Run, postgres: Postgres, e
                 client.admin.set_pop_maintenance_mode(True)
             found = findings(queen)[1]["maintenance"]
             assert (found["state"], found["sentence"]) == ("doubtful", "pops are switched off on every server")
+    finally:
+        asyncio.run(postgres.drop(url))
+
+
+def test_peers_that_live_fall_silent_or_have_another_secret(
+    queen: Run, postgres: Postgres, environment: pytest.MonkeyPatch
+) -> None:
+    url = asyncio.run(postgres.create())
+    ports = [free_udp_port() for _ in range(2)]
+
+    def member(index: int, secret: bytes = bytes(32)) -> Settings:
+        return Settings(
+            port=0,
+            shutdown_grace_s=2,
+            server_id=f"member-{index}",
+            udp_port=ports[index],
+            udp_peers=(("127.0.0.1", ports[1 - index]),),
+            sync_secret=secret,
+            sync_heartbeat_ms=50,
+            sync_dead_threshold_ms=2000,
+        )
+
+    def peers() -> tuple[str, str]:
+        found = findings(queen)[1]["peers"]
+        return found["state"], found["sentence"]
+
+    try:
+        with serving(member(0), url) as server:
+            environment.setenv("QUEEN_URL", server.url)
+            with serving(member(1), url):
+                until(peers, ("good", "1 other server alive"))
+            until(peers, ("bad", "0 other servers alive, 1 silent (known: member-1)"))
+            with serving(member(1, b"x" * 32), url):
+                until(lambda: states(queen).get("secrets"), "doubtful")
     finally:
         asyncio.run(postgres.drop(url))
 

@@ -32,6 +32,15 @@ def test_push_from_the_command_line(queen: Run, client: BlockingQueen, name: str
     assert payloads(client, name, "customer-7") == [{"id": 1}, "two", 3]
 
 
+def test_the_short_forms(queen: Run, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "one.ndjson"
+    file.write_text("1\n")
+    assert queen("push", name, "-f", str(file), "-p", "eu").status == 0
+    assert queen("pop", name, "-g", "short", "-p", "eu", "--ack").status == 0
+    assert queen("seek", name, "-g", "short", "-p", "eu", "--to", "beginning", "-y").status == 0
+    assert queen("pop", name, "-g", "short", "--ack").status == 0
+
+
 def test_push_keeps_the_payload_to_the_byte(queen: Run, client: BlockingQueen, name: str) -> None:
     payload = '{"price": 1.50, "id": 123456789012345678901234567890, "ü": "\\u00fc"}'
     queen("push", name, payload)
@@ -382,3 +391,21 @@ def test_what_is_no_url(queen: Run, url: str) -> None:
     refused = queen("queues", "--server", url)
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     assert "secret" not in refused.err
+
+
+@pytest.mark.parametrize("shown", ["", "true"])
+def test_a_defect_is_a_sentence_unless_its_place_is_asked_for(
+    queen: Run, environment: pytest.MonkeyPatch, shown: str
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("nobody thought of it")
+
+    environment.setattr("queenmq.cli.commands.queues.listing", broken)
+    environment.setenv("QUEEN_TRACEBACK", shown)
+    if shown:
+        with pytest.raises(ZeroDivisionError):
+            queen("queues")
+    else:
+        told = queen("queues")
+        assert (told.status, len(told.err.splitlines())) == (1, 1)
+        assert "ZeroDivisionError: nobody thought of it" in told.err

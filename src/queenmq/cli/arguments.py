@@ -85,4 +85,4 @@ def as_json(function: Function) -> Function:
 
 
 def consent(function: Function) -> Function:
-    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)

@@ -19,6 +19,7 @@ from queenmq.cli.group import LazyGroup
 from queenmq.errors import StartupError
 
 COMPLETION_VARIABLE: Final = "_QUEEN_COMPLETE"
+TRACEBACK_VARIABLE: Final = "QUEEN_TRACEBACK"
 
 
 def _version(_: click.Context, __: click.Parameter, wanted: bool) -> None:
@@ -55,7 +56,7 @@ queen.examples = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `queen` and return the exit status. Raises SystemExit for arguments that cannot be used."""
-    _ensure_stdout()
+    _ensure_streams()
     try:
         status = queen.main(arguments, "queen", COMPLETION_VARIABLE, standalone_mode=False)
         sys.stdout.flush()
@@ -73,6 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exits.INTERRUPTED
     except BrokenPipeError:
         return _without_reader()
+    except Exception as error:
+        if _shows_tracebacks(arguments):
+            raise
+        told = f"a defect of Queen ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=true shows where it is"
+        return _tell(told, exits.FAILED)
+
+
+def _shows_tracebacks(arguments: Sequence[str] | None) -> bool:
+    """A server's end that nobody foresaw belongs into its log as a whole."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return "serve" in given[:1] or os.environ.get(TRACEBACK_VARIABLE) == "true"
 
 
 def _show_usage(error: click.UsageError) -> None:
@@ -97,7 +109,9 @@ def _without_reader() -> int:
     return exits.FAILED
 
 
-def _ensure_stdout() -> None:
-    """Somebody may start us with stdout closed; the text then has nowhere to go, which is no error."""
+def _ensure_streams() -> None:
+    """Somebody may start us with stdin or stdout closed; the text then has nowhere to go, which is no error."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115 - for the life of the process
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for the life of the process

@@ -62,7 +62,12 @@ def check_server(server: str) -> Iterator[Finding]:
     yield _versions(str(health.body.get("version")))
     yield _database(str(health.body.get("database")))
     yield from _clock_of_server(health)
-    yield from _with_token(server)
+    try:
+        yield from _with_token(server)
+    except OSError as error:
+        yield bad(
+            "answers", f"the server stopped answering: {error}", "look at its log, and at the load of its machine"
+        )
 
 
 def _versions(version: str) -> Finding:

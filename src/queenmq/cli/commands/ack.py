@@ -29,8 +29,9 @@ STATUSES: Final = ("completed", "failed", "retry", "dlq")
 @click.argument("partition_id", required=False)
 @click.argument("transaction_id", required=False)
 @click.option("--lease", default="", metavar="ID", help="The lease under which it was popped.")
-@click.option("--group", metavar="NAME", help="The consumer group that popped it.")
+@click.option("-g", "--group", metavar="NAME", help="The consumer group that popped it.")
 @click.option(
+    "-f",
     "--file",
     type=click.Path(path_type=Path, allow_dash=True),
     help="Messages as pop prints them with --json; - is standard input.",

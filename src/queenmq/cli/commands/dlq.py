@@ -15,8 +15,8 @@ from queenmq.cli.show import Column, compact, confirm, listing, moment, note, pl
 if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
 
-_group = click.option("--group", metavar="NAME", help="Only of this consumer group.")
-_partition = click.option("--partition", metavar="NAME", help="Only of this partition.")
+_group = click.option("-g", "--group", metavar="NAME", help="Only of this consumer group.")
+_partition = click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
 
 
 @group("dlq", "queen dlq list orders", "queen dlq redrive orders --group billing", default="list")

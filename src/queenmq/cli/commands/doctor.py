@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queenmq.config import Settings
 
 _MARKS: Final = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "bad": ("✗", "red"), "skipped": ("–", "dim")}
-_NOT_SETTINGS: Final = frozenset({URL_VARIABLE, TOKEN_VARIABLE})
+_NOT_SETTINGS: Final = frozenset({URL_VARIABLE, TOKEN_VARIABLE, "QUEEN_TRACEBACK"})
 
 
 @command_of("doctor", "queen doctor", "DATABASE_URL=postgresql://queen@db/queen queen doctor --json")

@@ -18,9 +18,9 @@ _UNKNOWN = ("queue_unknown", "partition_unknown")
 
 @command_of("explain", "queen explain orders --partition customer-7 --group billing")
 @queue
-@click.option("--partition", metavar="NAME", help="Only about this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Only about this partition.")
 @click.option(
-    "--group", metavar="NAME", help="About this consumer group (default: the only one, or readers without one)."
+    "-g", "--group", metavar="NAME", help="About this consumer group (default: the only one, or readers without one)."
 )
 @as_json
 @server

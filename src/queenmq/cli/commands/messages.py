@@ -30,7 +30,7 @@ def command() -> None:
     command, "list", "queen messages --queue orders --status pending", "queen messages --since 2026-01-02T03:00 --json"
 )
 @queue_option
-@click.option("--partition", metavar="NAME", help="Only of this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
 @click.option("--status", type=click.Choice(STATES), help="Only in this state.")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Pushed at or after this moment (default: an hour ago).")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Pushed before the end of the minute of this moment.")

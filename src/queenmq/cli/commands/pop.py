@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     "queen pop orders --group billing --batch 100 --wait 30 --json > popped.ndjson && queen ack --file popped.ndjson",
 )
 @queue
-@click.option("--group", metavar="NAME", help="Read as this consumer group (default: all readers share the queue).")
-@click.option("--partition", metavar="NAME", help="Only of this partition.")
+@click.option(
+    "-g", "--group", metavar="NAME", help="Read as this consumer group (default: all readers share the queue)."
+)
+@click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
 @click.option("--batch", type=COUNT, default=1, show_default=True, metavar="N", help="At most so many.")
 @click.option(
     "--partitions", type=COUNT, default=1, show_default=True, metavar="N", help="Of at most so many partitions."

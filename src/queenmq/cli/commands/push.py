@@ -34,11 +34,14 @@ _ATTEMPTS: Final = 8
 )
 @queue
 @click.argument("payloads", nargs=-1, metavar="[JSON]...")
-@click.option("--partition", default="Default", show_default=True, help="The lane of the queue.")
+@click.option("-p", "--partition", default="Default", show_default=True, help="The lane of the queue.")
 @click.option("--transaction-id", metavar="ID", help="Stored once per partition, however often it is pushed.")
 @click.option("--text", is_flag=True, help="The arguments are plain text, not JSON.")
 @click.option(
-    "--file", type=click.Path(path_type=Path, allow_dash=True), help="One message a line (NDJSON); - is standard input."
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="One message a line (NDJSON); - is standard input.",
 )
 @click.option("--messages", is_flag=True, help="The lines are messages as pop and tail print them with --json.")
 @click.option("--once", metavar="NAME", help="Name this file: pushing it again under the name stores nothing twice.")

@@ -116,7 +116,7 @@ def _value(raw: str) -> Any:
 
 @under(command, "clear", "queen queues clear orders --partition customer-7 --yes")
 @queue
-@click.option("--partition", metavar="NAME", help="Only this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Only this partition.")
 @consent
 @as_json
 @server

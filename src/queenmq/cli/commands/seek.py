@@ -35,7 +35,7 @@ def _target(raw: str) -> str:
     "queen seek orders --group billing --to 2026-01-02T03:04:05Z --partition customer-7 --yes",
 )
 @queue
-@click.option("--group", required=True, metavar="NAME", help="The consumer group.")
+@click.option("-g", "--group", required=True, metavar="NAME", help="The consumer group.")
 @click.option(
     "--to",
     required=True,
@@ -43,7 +43,7 @@ def _target(raw: str) -> str:
     metavar="beginning|end|TIME",
     help="Where it goes; TIME is ISO-8601, UTC unless it says otherwise.",
 )
-@click.option("--partition", metavar="NAME", help="Only in this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Only in this partition.")
 @consent
 @as_json
 @server
@@ -54,7 +54,6 @@ def command(queue: str, group: str, to: str, partition: str | None, yes: bool, a
     """
     with connected(server) as queen:
         require_queue(queen, queue)
-        require_group(queen, group)
         confirm(f"Move group {group} in {partition or queue} to {'the ' if to in _WORDS else ''}{to}?", yes)
         timestamp = None if to == "end" else BEGINNING if to == "beginning" else to
         if partition is None:
@@ -68,5 +67,7 @@ def command(queue: str, group: str, to: str, partition: str | None, yes: bool, a
             )
             moved = int(answer.get("updated", answer.get("partitionsUpdated", 0)))
         if not moved:
+            # Only now: a group that reads a partition by its name is not listed before the statistics know it.
+            require_group(queen, group)
             raise exits.Failed(f"group {group} has no place in {partition or queue} yet", exits.NOT_FOUND)
     print_json(answer) if as_json else print(f"{group} is moved in {plural(moved, 'partition')} of {queue}")

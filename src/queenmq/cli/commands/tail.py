@@ -38,7 +38,7 @@ def _last(raw: str) -> int:
 
 @command_of("tail", "queen tail orders", "queen tail orders --partition customer-7 --last 100 --json | jq .data")
 @queue
-@click.option("--partition", metavar="NAME", help="Only of this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
 @click.option(
     "--last", type=Kind("N", _last), default=10, show_default=True, metavar="N", help="Begin with the last N messages."
 )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
 
 _MINUTE_S: Final = 60
+_LEAST_SHOWN: Final = 0.05
 _MOST_GROUPS: Final = 10_000
 _LOOK_BACK: Final = timedelta(minutes=3)
 _WORK: Final = {
@@ -59,6 +60,10 @@ def command(every: float, rows: int, once: bool, as_json: bool, server: str) -> 
             return _live(watch, rows, every)
     except KeyboardInterrupt:
         return exits.OK
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise exits.Failed(f"no answer from {server}: {error}", exits.UNAVAILABLE) from error
 
 
 def _picture(watch: _Watch, rows: int, every: float, as_json: bool) -> int:
@@ -280,7 +285,7 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
     queues = built(
         found.queues[:rows],
         Column("queue"),
-        *(Column(f"{word}PerSecond", f"{word}/s", number=True) for word in _WORK),
+        *(Column(f"{word}PerSecond", f"{word}/s", number=True, written=_rate) for word in _WORK),
         Column("pending", number=True),
         Column("processing", number=True),
         Column("waiters", number=True),
@@ -296,6 +301,10 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
         Column("members", "leases", number=True),
     )
     return Group(head, queues, Text(), groups)
+
+
+def _rate(value: float) -> str:
+    return "<0.1" if 0 < value < _LEAST_SHOWN else count(float(value))
 
 
 def _milliseconds(value: float) -> str:
