@@ -107,7 +107,7 @@ async def test_the_server_logs_json_if_it_is_told_to(database_url: str, tmp_path
         sys.executable, "-c", QUEEN, "serve", env=environment, stdout=-1, stderr=-1
     )
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         _, errors = await process.communicate()

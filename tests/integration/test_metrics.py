@@ -161,17 +161,25 @@ async def test_the_numbers_follow_what_happens(queen: Queen, server: Server, sql
     assert samples['queen_cluster_push_messages_total{scope="cluster"}'] == before + 1
 
 
-async def test_a_wake_up_is_measured(queen: Queen, server: Server) -> None:
-    poll = asyncio.create_task(queen.wait("orders"))
-    await parked(server)
-    assert (await scrape(queen))[0]["queen_pop_wake_up_seconds_count"] == 0
-    await queen.push("orders", 1)
-    assert await poll
-    samples, _ = await scrape(queen)
-    assert samples["queen_pop_wake_up_seconds_count"] == 1
-    assert samples['queen_pop_wake_up_seconds_bucket{le="+Inf"}'] == 1
-    assert 0 < samples["queen_pop_wake_up_seconds_sum"] < 60
-    assert samples['queen_sidecar_call_requests_bucket{op="push",le="1"}'] == 1
+class TestWithoutASafetyNet:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        """Only the push can end a long poll."""
+        return Settings(
+            port=0, shutdown_grace_s=2, pop_wait_initial_interval_ms=60_000, pop_wait_max_interval_ms=60_000
+        )
+
+    async def test_a_wake_up_is_measured(self, queen: Queen, server: Server) -> None:
+        poll = asyncio.create_task(queen.wait("orders"))
+        await parked(server)
+        assert (await scrape(queen))[0]["queen_pop_wake_up_seconds_count"] == 0
+        await queen.push("orders", 1)
+        assert await poll
+        samples, _ = await scrape(queen)
+        assert samples["queen_pop_wake_up_seconds_count"] == 1
+        assert samples['queen_pop_wake_up_seconds_bucket{le="+Inf"}'] == 1
+        assert 0 < samples["queen_pop_wake_up_seconds_sum"] < 60
+        assert samples['queen_sidecar_call_requests_bucket{op="push",le="1"}'] == 1
 
 
 async def test_operations_and_decisions_are_counted(queen: Queen, server: Server, monkeypatch: Any) -> None:

@@ -30,7 +30,15 @@ PAGE = 100
 # Each partition or message of a page is looked at for a few reasons; and a walk over the queues is allowed.
 MOST_MESSAGES = 60 * PAGE
 MOST_PARTITIONS = 20 * PAGE
-TABLES = ("messages", "partition_consumers", "partition_lookup", "partitions", "dead_letter_queue", "activity")
+TABLES = (
+    "messages",
+    "partition_consumers",
+    "partition_lookup",
+    "partitions",
+    "dead_letter_queue",
+    "activity",
+    "operation_queue",
+)
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +206,22 @@ async def test_the_statistics_read_one_message_for_each_group_of_a_partition(exp
     assert touched["messages"] <= 2000, touched
     assert touched["partition_lookup"] <= 1000, touched
     assert touched["partition_consumers"] <= 2000, touched
+
+
+async def test_completed_operations_are_not_looked_at(explained: Explained) -> None:
+    async with explained.undone() as session:
+        await session.sql.execute(
+            "INSERT INTO queen.operation_queue (id, kind, queue_name, partition_name, status, finished_at) "
+            "SELECT queen.uuid7(), 'push', 'large', 'p1', "
+            "CASE WHEN n <= 10 THEN 'pending' WHEN n <= 20 THEN 'failed' ELSE 'completed' END, now() "
+            "FROM generate_series(1, 5000) AS n"
+        )
+        for name, arguments, told in (
+            ("operation_metrics", (), ("pending", 10)),
+            ("operation_metrics", (), ("failed", 10)),
+            ("explain_held", ("large", None, PAGE), ("operations", 10)),
+        ):
+            explained.plans.clear()
+            [row] = await session.sql.fetch(statement(name), *arguments)
+            assert row[told[0]] == told[1]
+            assert _touched(explained)["operation_queue"] <= 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from integration.cluster import cluster
 from integration.otlp import Collector, collecting
-from integration.queen import Queen, another_server, push_op, until
+from integration.queen import Queen, another_server, parked, push_op, until
 from queenmq.config import Settings
 from queenmq.core.trace_context import span_id_of
 
@@ -162,3 +164,24 @@ async def test_without_the_packages_a_sentence_says_so(
     async with another_server(settings, database_url) as queen:
         assert (await push(queen))["status"] == "queued"
     assert "pip install 'queenmq[otel]'" in caplog.text
+
+
+async def test_what_is_passed_on_is_told_once_in_one_trace(collector: Collector, database_url: str) -> None:
+    async with cluster(database_url, "ab", otel_endpoint=collector.url) as [a, b]:
+        a.send_consumers(("orders", "__QUEUE_MODE__"), b)
+        poll = asyncio.create_task(a.pop("orders", wait=True, timeout=30_000))
+        await parked(b.server)
+        await until(lambda: a.coordinator.producer_route("orders", a.server.node.now) is not None)
+        pushed = await a.http.post("/api/v1/push", json={"items": [{"queue": "orders", "payload": 1}]}, headers=SAMPLED)
+        assert pushed.headers["X-Served-By"] == "b"
+        [message] = (await poll).json()["messages"]
+        scraped = (await a.http.get("/metrics/prometheus")).text
+    assert 'queen_forwards_total{outcome="served"} 2' in scraped
+    assert 'queen_circuits{state="closed"} 1' in scraped
+    [made], [received] = collector.named("create orders"), collector.named("receive orders")
+    there, here = sorted(collector.named("POST /api/v1/push"), key=lambda span: span.parent_span_id.hex() == CALLER)
+    assert here.parent_span_id.hex() == CALLER
+    assert (there.parent_span_id, made.parent_span_id) == (here.span_id, there.span_id)
+    assert made.span_id.hex() == span_id_of(message["id"])
+    assert received.parent_span_id == made.span_id
+    assert len(collector.named("GET /api/v1/pop")) == 1

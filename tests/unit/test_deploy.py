@@ -94,7 +94,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     copy = tmp_path / "queen.service"
     copy.write_text(UNIT.read_text().replace("/opt/queen/bin/queen", sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
-    assert (done.returncode, [line for line in done.stderr.splitlines() if "queen.service" in line]) == (0, [])
+    assert [line for line in done.stderr.splitlines() if "queen.service" in line] == []
 
 
 # Container

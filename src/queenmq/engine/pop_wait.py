@@ -301,8 +301,8 @@ class PopWait(Generic[Result]):
                     break
                 async with asyncio.timeout(self._check_limit_s):
                     served, ready_in_s = await self._look_for(chosen)
-                if served and woken_at is not None:
-                    self.latency.add(asyncio.get_running_loop().time() - woken_at)
+                if served:
+                    self._measure(group, woken_at)
                 if served == len(chosen):
                     group.backoff.reset()
                     group.hint = max(group.hint, 2 * wanted)
@@ -317,6 +317,13 @@ class PopWait(Generic[Result]):
                 group.check = None
                 if group.members:
                     self._look_again(group, ready_in_s)
+
+    def _measure(self, group: _Group[Result], woken_at: float | None) -> None:
+        """Somebody was served: how long after the wake-up, before the look or during it, if there was one."""
+        if woken_at is None:
+            woken_at, group.woken_at = group.woken_at, None
+        if woken_at is not None:
+            self.latency.add(asyncio.get_running_loop().time() - woken_at)
 
     async def _look_for(self, chosen: list[_Waiter[Result]]) -> tuple[int, float | None]:
         """One look for each, which share a call. Returns how many were served, and how soon to look again."""

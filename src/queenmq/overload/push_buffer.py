@@ -163,13 +163,10 @@ class PushBuffer:
 
     def held_in(self, queue: str, partition: str | None) -> dict[str, int]:
         """How many journalled pushes a queue has, by partition; or only those of one partition."""
-        found: dict[str, int] = {}
-        if any(name == queue and partition in (None, other) for name, other in self._pending):
-            for held in self._held.values():
-                for name, other in held.partitions:
-                    if name == queue and partition in (None, other):
-                        found[other] = found.get(other, 0) + 1
-        return found
+        if partition is None:
+            return {other: count for (name, other), count in self._pending.items() if name == queue}
+        count = self._pending.get((queue, partition), 0)
+        return {partition: count} if count else {}
 
     def find(self, operation_id: str) -> Held | None:
         return self._by_id.get(operation_id)
