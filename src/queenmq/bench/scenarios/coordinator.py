@@ -49,6 +49,7 @@ class Coordinated:
                 f"{way}_per_s": measured.rate,
                 f"{way}_p50_ms": latency.p50_ms,
                 f"{way}_p99_ms": latency.p99_ms,
+                f"{way}_server_cpu_s": measured.server_cpu_s,
                 f"{way}_passed_on": measured.extra["passed_on"],
             }
             measured.problems += result.problems
