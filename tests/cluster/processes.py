@@ -89,6 +89,13 @@ class ServeProcess:
         self.process.kill()
         self.process.wait()
 
+    def freeze(self) -> None:
+        """Nothing of it runs any more, but its sockets stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def wait(self) -> int:
         """Its exit status, when it has ended."""
         return self.process.wait(PATIENCE_S)
@@ -101,6 +108,7 @@ class ServeProcess:
     def make_sure_it_is_gone(self) -> None:
         if self._process is None or self._process.poll() is not None:
             return
+        self.thaw()
         self._process.terminate()
         try:
             self._process.wait(PATIENCE_S)

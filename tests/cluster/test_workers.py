@@ -115,6 +115,56 @@ async def test_both_serve_and_wake_each_other(serve: ServeProcess) -> None:
     assert serve.stop() == 0
 
 
+async def test_a_request_is_passed_on_to_the_very_worker_that_is_meant(database_url: str, tmp_path: Path) -> None:
+    """They share a port, so each has one of its own for the other."""
+    serve = ServeProcess(
+        tmp_path,
+        "pair",
+        "--workers",
+        "2",
+        DATABASE_URL=database_url,
+        DB_POOL_SIZE=str(POOL_SIZE),
+        QUEEN_COORDINATOR_ENABLED="true",
+        QUEEN_COORDINATOR_FORWARD_THRESHOLD="1",
+    )
+    try:
+        await serve.start()
+        async with Pair(serve) as pair:
+            one, two = await pair.reach()
+            await until(lambda: _reached_by_own_ports(one, serve.url), 30)
+            for waiter, pusher, served_by in ((two, one, "pair#1"), (one, two, "pair#0")):
+                poll = asyncio.ensure_future(waiter.queen.wait(served_by[-1], "quiet", timeout=60_000))
+                await until(lambda pusher=pusher, name=served_by: _is_passed_on(pusher, name), 30)
+                for _ in range(5):
+                    assert await _is_passed_on(pusher, served_by)
+                await pusher.queen.push(served_by[-1], served_by, partition="quiet")
+                assert data(await poll) == [served_by]
+        assert await asyncio.to_thread(serve.stop) == 0
+        assert "Traceback" not in serve.log
+    finally:
+        serve.make_sure_it_is_gone()
+
+
+async def _reached_by_own_ports(remote: Remote, shared: str) -> bool:
+    """Whether each worker is known by an address at which, of many connections, all reach that worker."""
+    servers = (await remote.http.get("/api/v1/cluster/balance")).json()["servers"]
+    if len(servers) < 2 or not all(server["healthy"] for server in servers):
+        return False
+    assert len({shared, *(server["url"] for server in servers)}) == 3
+    for server in servers:
+        for _ in range(10):
+            async with httpx.AsyncClient(base_url=server["url"], timeout=30) as http:
+                assert (await Remote(http).figures())["server_id"] == server["server_id"]
+    return True
+
+
+async def _is_passed_on(remote: Remote, server: str) -> bool:
+    """Whether a push to the queue of that server's consumer is served there."""
+    answer = await remote.http.post("/api/v1/push", json={"items": [{"queue": server[-1], "payload": 1}]})
+    assert answer.status_code == 201, answer.text
+    return answer.headers["x-served-by"] == server and "x-forwarded-by" in answer.headers
+
+
 async def _tracks_consumers(remote: Remote) -> bool:
     figures = (await remote.figures())["consumer_presence"]
     return bool(figures["queues_tracked"] == 1 and figures["entries"] == 1)

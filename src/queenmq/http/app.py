@@ -63,10 +63,10 @@ def build_router(engine: Engine) -> Router:
 class App:
     def __init__(self, engine: Engine, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._router = build_router(engine)
+        self.router = build_router(engine)
 
     async def handle(self, request: Request) -> Response:
-        route = self._router.resolve(request)
+        route = self.router.resolve(request)
         authorization = request.headers.get(b"authorization")
         request.subject = await self._authenticator.authenticate(request.path, authorization, route.role)
         return await route.handler(request)

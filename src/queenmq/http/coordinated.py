@@ -82,7 +82,7 @@ class CoordinatedApp(App):
             return await self._handle_passed_on(request)
         if FORWARDED_BY in headers:
             raise Forbidden("X-Forwarded-By is for the servers of this cluster")
-        route = self._router.resolve(request)
+        route = self.router.resolve(request)
         request.subject = await self._authenticator.authenticate(
             request.path, headers.get(b"authorization"), route.role
         )
@@ -100,7 +100,7 @@ class CoordinatedApp(App):
         """Serve here what another server has passed on. Raises Forbidden if it was not one."""
         request.path = request.path.removeprefix(FORWARDED)
         request.origin = self._proven(request)
-        route = self._router.resolve(request)
+        route = self.router.resolve(request)
         if route.pattern not in self._ways:
             raise Forbidden("this is not to be passed on")
         try:

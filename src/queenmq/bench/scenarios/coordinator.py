@@ -1,5 +1,5 @@
 """What passing requests on costs: the same pushes without a coordinator, with one but served where they arrive, and
-passed on to another server."""
+passed on to another server. And what it costs to decide, for each kind of request."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from queenmq.bench.broker import Want
+from queenmq.bench.decision import decision_costs
 from queenmq.bench.errors import BenchError
 from queenmq.bench.layout import Layout
 from queenmq.bench.load import Pushing
@@ -48,11 +49,13 @@ class Coordinated:
                 f"{way}_per_s": measured.rate,
                 f"{way}_p50_ms": latency.p50_ms,
                 f"{way}_p99_ms": latency.p99_ms,
+                f"{way}_server_cpu_s": measured.server_cpu_s,
                 f"{way}_passed_on": measured.extra["passed_on"],
             }
             measured.problems += result.problems
             result = measured
-        result.extra = extra
+        costs = await decision_costs()
+        result.extra = extra | {f"decision_{kind}_us": cost for kind, cost in costs.items()}
         return result
 
     async def _measure(self, subject: Subject, options: Options, waits_at: int | None) -> Result:
