@@ -41,6 +41,7 @@ NEEDED_ROLE = {
     ("POST", "/api/v1/lease/{leaseId}/extend"): "read-write",
     ("DELETE", "/api/v1/resources/queues/{queue}"): "admin",
     ("GET", "/api/v1/dlq"): "read-only",
+    ("POST", "/api/v1/dlq/redrive"): "read-write",
     ("POST", "/api/v1/traces"): "read-write",
     ("DELETE", "/api/v1/consumer-groups/{group}"): "admin",
     ("DELETE", "/api/v1/consumer-groups/{group}/queues/{queue}"): "admin",
