@@ -9,7 +9,7 @@ DECLARE
 BEGIN
     SELECT array_agg(x.id) INTO v_queues FROM (
         SELECT q.id FROM queen.queues q
-        WHERE (p_queue IS NULL OR q.name = p_queue)
+        WHERE q.name IS NOT NULL AND (p_queue IS NULL OR q.name = p_queue)
           AND EXISTS (SELECT 1 FROM queen.partition_consumers c WHERE c.queue_id = q.id AND c.consumer_group = p_group)
         ORDER BY q.name FOR UPDATE OF q
     ) x;

@@ -5,7 +5,7 @@ SELECT q.name AS queue, p.name AS partition, c.lease_id, c.last_consumed_at, c.t
 FROM (
     SELECT q.id, q.name FROM queen.consumer_groups g JOIN queen.queues q ON q.name = g.queue_name WHERE g.name = $1
     UNION
-    SELECT q.id, q.name FROM queen.group_statistics s JOIN queen.queues q ON q.id = s.queue_id WHERE s.consumer_group = $1
+    SELECT q.id, q.name FROM queen.group_statistics s JOIN queen.queues q ON q.id = s.queue_id WHERE s.consumer_group = $1 AND q.name IS NOT NULL
     ORDER BY 2
 ) q
 CROSS JOIN LATERAL (

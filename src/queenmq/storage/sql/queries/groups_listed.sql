@@ -1,6 +1,7 @@
 -- A page of the groups, one row a (group, queue), from the statistics and the subscriptions.
 WITH known AS (
-    SELECT g.consumer_group AS name, q.name AS queue FROM queen.group_statistics g JOIN queen.queues q ON q.id = g.queue_id
+    SELECT g.consumer_group AS name, q.name AS queue FROM queen.group_statistics g
+    JOIN queen.queues q ON q.id = g.queue_id AND q.name IS NOT NULL
     UNION
     SELECT g.name, g.queue_name FROM queen.consumer_groups g
 )
