@@ -12,7 +12,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from queenmq.pipeline.errors import PipelineError
 
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 300
+POLL_S: Final = 60
 GROUP: Final = "bench"
 ARRIVED: Final = (
     "SELECT coalesce(sum(l.last_offset), 0) FROM queen.partition_lookup l "
@@ -31,17 +32,19 @@ class OverHttp:
     def __init__(self, server: str, source: str, target: str) -> None:
         parts = urlsplit(server)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._opened = kind(parts.hostname or "127.0.0.1", parts.port, timeout=PATIENCE_S + 10)
+        self._opened = kind(parts.hostname or "127.0.0.1", parts.port, timeout=POLL_S + 10)
         self._source = source
-        query = {"wait": "true", "timeout": PATIENCE_S * 1000, "consumerGroup": GROUP, "autoAck": "true", "batch": 1000}
+        query = {"wait": "true", "timeout": POLL_S * 1000, "consumerGroup": GROUP, "autoAck": "true", "batch": 1000}
         path = f"/api/v1/pop/queue/{quote(target)}"
         self._wait = f"{path}?{urlencode(query)}"
         self._call("GET", f"{path}?{urlencode(query | {'wait': 'false'})}")
 
     def trip(self, partition: str) -> None:
         self._call("POST", "/api/v1/push", {"items": [{"queue": self._source, "partition": partition, "payload": 1}]})
-        if self._call("GET", self._wait) == http.HTTPStatus.NO_CONTENT:
-            raise PipelineError("the window job gave no result")
+        until = time.perf_counter() + PATIENCE_S
+        while self._call("GET", self._wait) == http.HTTPStatus.NO_CONTENT:
+            if time.perf_counter() > until:
+                raise PipelineError("the window job gave no result")
 
     def _call(self, method: str, path: str, body: Any = None) -> int:
         try:

@@ -22,13 +22,7 @@ SETTINGS: Final = {
     # What goes wrong is told in a sentence; --conf spark.log.level=WARN shows what Spark thinks of it.
     "spark.log.level": "OFF",
 }
-LOCAL_SETTINGS: Final = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    # Cheaper than TCP on the way of the batches between a worker and its JVM.
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "queenmq.pipeline.daemon",
-}
+LOCAL_SETTINGS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
 def session(master: str = LOCAL, name: str = "queen", settings: dict[str, str] | None = None) -> Any:
