@@ -97,6 +97,11 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/operations/{operationId}"): "read-only",
     ("POST", "/api/v1/operations/{operationId}/retry"): "admin",
     ("POST", "/api/v1/operations/{operationId}/cancel"): "admin",
+    ("GET", "/api/v1/resources/queues/{queue}/partitions"): "read-only",
+    ("GET", "/api/v1/pipeline/runs"): "read-only",
+    ("GET", "/api/v1/live"): "read-only",
+    ("GET", "/"): None,
+    ("GET", "/assets/{file}"): None,
     ("GET", "/health"): None,
     ("GET", "/metrics"): None,
     ("GET", "/metrics/prometheus"): None,
@@ -132,6 +137,7 @@ def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str
         "transactionId": "t",
         "name": "n",
         "operationId": ID,
+        "file": "index.html",
     }
     path = pattern.format(**names)
     return http.request(method, path, headers=headers, **({"json": {}} if method == "POST" else {}))

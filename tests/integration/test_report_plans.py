@@ -99,6 +99,7 @@ HOUR = "now() - interval '1 hour'"
 QUESTIONS: dict[str, tuple[Any, ...]] = {
     "queue_partitions": ("large", PAGE, 0),
     "partitions_listed": ("large name", PAGE, 0),
+    "partition_heads": ("large", NO, NO, PAGE, 0),
     "queue_described": ("large name",),
     "queues_listed": (NO, NO, NO, PAGE, 0),
     "namespaces_listed": (PAGE, 0),

@@ -98,6 +98,7 @@ def _process(told: Exposition, engine: Engine) -> None:
     told.gauge(
         "queen_response_registry_size", "Long polls that are held.", waiters, worker_id=engine.settings.worker_id
     )
+    told.gauge("queen_live_streams", "Open streams of GET /api/v1/live.", engine.live.watchers)
     told.gauge("queen_file_buffer_pending", "Messages that wait outside of the database.", 0)
     told.gauge("queen_file_buffer_failed", "Of these, such that cannot be stored.", 0)
     told.gauge("queen_file_buffer_db_healthy", "Whether the database answers.", 1)
