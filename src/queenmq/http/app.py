@@ -28,6 +28,7 @@ from queenmq.http.routes import (
     push,
     queues,
     resources,
+    session,
     status,
     streams,
     transaction,
@@ -55,6 +56,7 @@ _TOPICS = (
     partitions,
     pipeline,
     live,
+    session,
     health,
     docs,
     dashboard,
@@ -76,5 +78,5 @@ class App:
     async def handle(self, request: Request) -> Response:
         route = self._router.resolve(request)
         authorization = request.headers.get(b"authorization")
-        request.subject = await self._authenticator.authenticate(request.path, authorization, route.role)
+        request.subject, request.role = await self._authenticator.authenticate(request.path, authorization, route.role)
         return await route.handler(request)

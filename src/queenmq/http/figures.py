@@ -435,6 +435,14 @@ class ExplainedPlace(Struct, kw_only=True, rename="camel"):
     last_consumed_at: Moment | None
 
 
+class Session(Struct, kw_only=True):
+    """`tokens`: whether they are demanded here."""
+
+    tokens: bool
+    subject: str | None
+    role: Literal["read-only", "read-write", "admin"]
+
+
 class PartitionGroup(Struct, kw_only=True, rename="camel"):
     """Where a group stands in a partition: the last offset that it has finished, and the lease that it holds."""
 

@@ -47,6 +47,7 @@ class Request(msgspec.Struct, eq=False):
     keep_alive: bool = True
     params: tuple[str, ...] = ()
     subject: str | None = None
+    role: int = 0
     held: bool = False
     half_closed: bool = False
     origin: str | None = None
