@@ -106,7 +106,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "tasks_listed": (PAGE, 0),
     "overview": (NO, NO, NO),
     "recent_rates": (),
-    "groups_listed": (PAGE, 0),
+    "groups_listed": (PAGE, 0, NO, NO),
     "groups_lagging": (0, PAGE),
     "group_described": ("g", PAGE),
     "top_errors": ("large name",),
