@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
@@ -25,6 +28,7 @@ FLAGS = (
 )
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
+Result = TypeVar("Result")
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
 
@@ -37,9 +41,15 @@ def require_chromium() -> None:
         pytest.skip(reason)
 
 
+def outside(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run it in another thread: the browser's event loop may be running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """While it runs, its event loop is the one of this thread: what needs another must have begun before."""
+    """While it runs, its event loop is the one of this thread; see `outside`."""
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)

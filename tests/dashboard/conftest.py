@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from cluster.processes import SECRET, ServeProcess
 from playwright.sync_api import Browser, Page
 from ports import free_udp_port
 
-from dashboard.browser import chromium, require_chromium, visit
+from dashboard.browser import chromium, outside, require_chromium, visit
 from dashboard.scene import Shop, fill, past
 
 if TYPE_CHECKING:
@@ -27,13 +26,20 @@ class Served:
 
 
 @pytest.fixture(scope="package")
-def served(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def browser(postgres: Postgres) -> Iterator[Browser]:
+    """PostgreSQL must be there before: it cannot be started from this thread while the browser runs."""
     require_chromium()
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def served(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("dashboard")
-    url = asyncio.run(postgres.create())
+    url = outside(postgres.create())
     ports = [free_udp_port() for _ in range(2)]
     with ExitStack() as stack:
-        stack.callback(lambda: asyncio.run(postgres.drop(url)))
+        stack.callback(lambda: outside(postgres.drop(url)))
         servers = []
         for name, own, other in (("queen-1", *ports), ("queen-2", *reversed(ports))):
             server = ServeProcess(
@@ -53,15 +59,9 @@ def served(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
             server.until_up()
         shop = Shop(servers[0].url)
         stack.callback(shop.http.close)
-        asyncio.run(past(url))
+        outside(past(url))
         fill(shop)
         yield Served(servers[0].url, shop)
-
-
-@pytest.fixture(scope="package")
-def browser(served: Served) -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture

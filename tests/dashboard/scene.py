@@ -102,7 +102,7 @@ class Traffic:
     def _work(self) -> None:
         shop = Shop(self._url)
         turn = 0
-        while not self._over.wait(0.05):
+        while not self._over.wait(0.1):
             turn += 1
             shop.push("clicks", f"page-{turn % 9}", *[{"click": turn}] * (1 + turn % 5))
             shop.read("clicks", "analytics", batch=20, partitions=5)

@@ -159,7 +159,7 @@ def test_rewind_a_group_to_a_moment_in_one_partition(page: Page, served: Served)
     page.goto(f"/#/queues/{queue}/partitions/a")
     page.get_by_role("button", name="Seek").click()
     dialog(page).get_by_text("To a moment").click()
-    dialog(page).get_by_label("Moment").fill("2020-01-01T00:00:00")
+    dialog(page).get_by_label("Moment", exact=True).fill("2020-01-01T00:00:00")
     confirm(page, "Move the group")
     told(page, "The group was moved.")
     [message] = shop.pop(queue, "readers", batch=10, partitions=10)
@@ -220,13 +220,12 @@ def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) ->
 
 
 def test_figures_come_in_live(page: Page, served: Served) -> None:
-    queue = fresh("live")
+    queues = served.shop.call("GET", "/api/v1/live")["backlog"]["queues"]
     page.goto("/")
-    tile = page.locator(".tile").filter(has_text="Stored messages").locator(".tile-value")
-    expect(tile).to_have_text(re.compile(r"^\d+$"))
-    before = int(tile.inner_text())
-    served.shop.push(queue, "p", *range(7))
-    expect(tile).to_have_text(str(before + 7))
+    tile = page.locator(".tile").filter(has_text="Stored messages")
+    expect(tile).to_contain_text(f" {queues} queues")
+    served.shop.push(fresh("live"), "p", 1)
+    expect(tile).to_contain_text(f" {queues + 1} queues")
 
 
 def test_without_the_server_it_says_so_and_comes_back(page: Page) -> None:

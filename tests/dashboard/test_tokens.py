@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ import pytest
 from cluster.processes import ServeProcess
 from playwright.sync_api import Browser, Page, expect
 
-from dashboard.browser import chromium, require_chromium, visit
+from dashboard.browser import outside, visit
 from dashboard.scene import Shop
 
 if TYPE_CHECKING:
@@ -27,12 +26,11 @@ def token(role: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Browser]]:
-    require_chromium()
+def guarded(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("tokens")
-    url = asyncio.run(postgres.create())
+    url = outside(postgres.create())
     with ExitStack() as stack:
-        stack.callback(lambda: asyncio.run(postgres.drop(url)))
+        stack.callback(lambda: outside(postgres.drop(url)))
         server = ServeProcess(
             folder,
             "guarded",
@@ -49,14 +47,12 @@ def guarded(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Ite
         stack.callback(shop.http.close)
         shop.push("orders", "eu", 1)
         shop.pop("orders", "billing")
-        with chromium() as browser:
-            yield server.url, browser
+        yield server.url
 
 
 @pytest.fixture
-def page(guarded: tuple[str, Browser]) -> Iterator[Page]:
-    url, browser = guarded
-    with visit(browser, url) as opened:
+def page(browser: Browser, guarded: str) -> Iterator[Page]:
+    with visit(browser, guarded) as opened:
         yield opened
 
 

@@ -215,7 +215,7 @@ function pressed(event) {
     if (event.target.matches?.("input")) event.target.blur();
     return;
   }
-  if (event.target.closest?.("input, select, textarea, dialog")) return;
+  if (event.target.closest?.("input, select, textarea, dialog[open]")) return;
   if (jumping) {
     jumping = false;
     const entry = NAVIGATION.find(([key]) => key === event.key);

@@ -1,7 +1,7 @@
 // The search of the top bar: queues and groups by part of their name, a message by its ids.
 
 import { get } from "./api.js";
-import { groupName, number } from "./format.js";
+import { number } from "./format.js";
 import { groupTable } from "./queues.js";
 import { empty, heading, link, panel, table, to } from "./ui.js";
 
