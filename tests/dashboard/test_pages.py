@@ -26,7 +26,7 @@ def _message(page: Page) -> None:
 
 
 def _operation(page: Page) -> None:
-    page.goto("/#/operations?status=failed")
+    page.goto("/#/operations?status=completed")
     page.get_by_role("link", name="push").first.click()
 
 
@@ -42,7 +42,7 @@ PAGES: dict[str, tuple[str | Callable[[Page], None], str]] = {
     "message": (_message, "What happened to it"),
     "dead-letters": ("/#/dead-letters", "550 mailbox unknown"),
     "operations": ("/#/operations", "orders / customer-01"),
-    "operation": (_operation, "the queue is full"),
+    "operation": (_operation, "Result"),
     "cluster": ("/#/cluster", "queen-2"),
     "pipeline": ("/#/pipeline", "812,400"),
     "search": ("/#/search?q=order", "Queues and groups by part"),

@@ -108,11 +108,11 @@ def test_redrive_a_dead_letter(page: Page, served: Served) -> None:
     assert message["transactionId"] == "mail-1"
 
 
-def test_redrive_all_that_are_shown(page: Page, served: Served) -> None:
+def test_redrive_all_of_a_queue(page: Page, served: Served) -> None:
     queue = fresh("mails")
     dead_letters(served.shop, queue, 4)
     page.goto(f"/#/dead-letters?queue={queue}")
-    page.get_by_role("button", name="Redrive these 4").click()
+    page.get_by_role("button", name="Redrive all 4").click()
     confirm(page, "Deliver again")
     told(page, "4 messages will be delivered again")
     expect(page.get_by_text("No dead letter matches.")).to_be_visible()

@@ -151,18 +151,20 @@ export function redrive(letters, done) {
     title: many ? `Redrive ${number(letters.length)} dead letters?` : "Redrive this message?",
     text: many ? "Each leaves the dead letters and is delivered again, only to the groups that gave it up." : `Message ${letters[0].transactionId} leaves the dead letters and is delivered again, only to the groups that gave it up.`,
     action: "Deliver again",
-    act: async (_, report) => {
-      let told = "";
-      for (const [index, letter] of letters.entries()) {
-        const answer = await post(path`/api/v1/messages/${letter.partitionId}/${letter.transactionId}/retry`);
-        if (answer.operationId && !many) return answer;
-        told = answer.message;
-        if (many) report((index + 1) / letters.length, `${number(index + 1)} of ${number(letters.length)}`);
-      }
-      return many ? `${number(letters.length)} messages will be delivered again.` : told;
-    },
+    act: (_, report) => deliverAgain(letters, report),
     done,
   });
+}
+
+export async function deliverAgain(letters, report) {
+  // A message that several groups gave up is one message.
+  const keys = [...new Set(letters.map((letter) => path`/api/v1/messages/${letter.partitionId}/${letter.transactionId}/retry`))];
+  for (const [index, key] of keys.entries()) {
+    const answer = await post(key);
+    if (keys.length === 1) return answer.operationId ? answer : answer.message;
+    report((index + 1) / keys.length, `${number(index + 1)} of ${number(keys.length)}`);
+  }
+  return `${number(keys.length)} messages will be delivered again.`;
 }
 
 function bury(key, told, page) {

@@ -4,7 +4,7 @@ import { get, may, path, post } from "./api.js";
 import { bar } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, duration, number, percent } from "./format.js";
-import { ask, badge, button, choice, code, empty, facts, heading, json, link, moment, pager, panel, problem, shareOf, table, tile, tiles, to, toolbar } from "./ui.js";
+import { ask, badge, button, choice, code, doneOf, empty, facts, heading, json, link, moment, pager, panel, problem, shareOf, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const STATES = { pending: ["calm", "Waiting"], processing: ["busy", "Running"], completed: ["good", "Completed"], failed: ["bad", "Failed"], cancelled: ["warn", "Cancelled"] };
@@ -15,6 +15,7 @@ function state(operation) {
 
 function progress(operation) {
   const share = shareOf(operation);
+  if (operation.progress && operation.status !== "completed") return h("span", { class: "with-bar" }, h("span", {}, doneOf(operation)), share !== null && bar(share, "one"));
   if (share === null) return operation.queuePosition === null ? h("span", { class: "note" }, "–") : h("span", { class: "note" }, `${number(operation.queuePosition)} before it${operation.estimatedWait ? `, about ${duration(operation.estimatedWait)}` : ""}`);
   return h("span", { class: "with-bar" }, h("span", {}, `${Math.round(share * 100)} %`), bar(share, operation.status === "completed" ? "three" : "one"));
 }
@@ -22,11 +23,14 @@ function progress(operation) {
 function actions(operation, page) {
   if (!may("admin")) return null;
   const base = path`/api/v1/operations/${operation.id}`;
+  const isPush = operation.operationType === "push";
+  const retries = operation.status === "failed" || (operation.status === "cancelled" && !isPush);
+  const cancels = ["failed", "pending"].includes(operation.status) || (operation.status === "processing" && !isPush);
   return h(
     "span",
     { class: "actions" },
-    operation.status === "failed" && button("Retry", () => ask({ title: "Do it again?", text: "It is done behind what came after it in its partition.", action: "Do it again", act: async () => (await post(`${base}/retry`), "It waits for its turn."), done: page.reload })),
-    ["failed", "pending"].includes(operation.status) && button("Cancel", () => ask({ title: "Never do it?", text: "What it was to store or change is given up. This cannot be undone.", action: "Give it up", danger: true, act: async () => (await post(`${base}/cancel`), "It was cancelled."), done: page.reload }), { kind: "danger" }),
+    retries && button("Retry", () => ask({ title: "Do it again?", text: isPush ? "It is done behind what came after it in its partition." : "It goes on where it was stopped.", action: "Do it again", act: async () => (await post(`${base}/retry`), "It waits for its turn."), done: page.reload })),
+    cancels && button("Cancel", () => ask({ title: isPush ? "Never do it?" : "Stop it?", text: isPush ? "The messages that it was to store are given up. This cannot be undone." : "What is done stays done; it can go on later.", action: isPush ? "Give it up" : "Stop it", danger: true, act: async () => (await post(`${base}/cancel`)).message ?? "It was cancelled.", done: page.reload }), { kind: "danger" }),
   );
 }
 
@@ -61,7 +65,7 @@ export const operations = {
         columns: [
           { name: "Operation", cell: (row) => link(to.operation(row.id), row.operationType, { class: "strong" }) },
           { name: "State", cell: state },
-          { name: "Where", wide: true, cell: (row) => link(to.queue(row.queue), row.partition ? `${row.queue} / ${row.partition}` : row.queue) },
+          { name: "Where", wide: true, cell: (row) => (row.queue ? link(to.queue(row.queue), row.partition ? `${row.queue} / ${row.partition}` : row.queue) : "–") },
           { name: "Messages", num: true, cell: (row) => number(row.items) },
           { name: "Progress", cell: progress },
           { name: "Created", cell: (row) => moment(row.createdAt) },
@@ -89,7 +93,7 @@ export const operation = {
         facts(
           ["State", state(told)],
           ["Progress", progress(told)],
-          ["Queue", link(to.queue(told.queue), told.queue)],
+          ["Queue", told.queue ? link(to.queue(told.queue), told.queue) : "–"],
           ["Partition", told.partition ?? "–"],
           ["Messages", number(told.items)],
           ["Priority", number(told.priority)],

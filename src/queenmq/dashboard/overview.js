@@ -43,7 +43,7 @@ export const overview = {
         panel(
           "Age at delivery",
           { note: "Seconds that the oldest message of a delivery had waited" },
-          lines({ points, series: [{ key: "maxLag", name: "longest", tone: "two" }], format: duration, what: "Longest wait before a delivery in the last hour" }),
+          lines({ points, series: [{ key: "maxLag", name: "longest", tone: "four" }], format: duration, what: "Longest wait before a delivery in the last hour" }),
         ),
         panel(
           "Errors",

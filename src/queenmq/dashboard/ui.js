@@ -198,19 +198,22 @@ async function follow(id, progress) {
     if (operation.status === "failed") throw new Error(operation.errorMessage || "The operation failed.");
     if (operation.status === "cancelled") throw new Error("The operation was cancelled.");
     const share = shareOf(operation);
-    report(progress, share, share === null ? "Under way…" : `${Math.round(share * 100)} %`);
+    report(progress, share, doneOf(operation));
     await new Promise((resolve) => setTimeout(resolve, 500));
   }
+}
+
+/** The same in words. */
+export function doneOf({ progress }) {
+  if (!progress) return "Under way…";
+  return `${number(progress.done)}${progress.total ? ` of ${number(progress.total)}` : ""} ${progress.unit}`;
 }
 
 /** How much of an operation is done, from 0 to 1; null if it does not say. */
 export function shareOf(operation) {
   if (operation.status === "completed") return 1;
   const told = operation.progress;
-  if (typeof told === "number") return told > 1 ? told / 100 : told;
-  const total = told?.total ?? operation.total;
-  const finished = told?.done ?? told?.processed ?? operation.done ?? operation.processed;
-  return total > 0 && typeof finished === "number" ? Math.min(1, finished / total) : null;
+  return told?.total > 0 ? Math.min(1, told.done / told.total) : null;
 }
 
 /** A value as JSON, indented and coloured; every part of it is text. */

@@ -5,7 +5,7 @@ WITH page AS MATERIALIZED (
      WHERE p.queue_id = $1 AND $2::text IS NULL AND $3::text IS NULL ORDER BY p.name LIMIT $4 OFFSET $5)
     UNION ALL
     (SELECT p.name FROM queen.partitions p
-     WHERE p.queue_id = $1 AND $2 IS NOT NULL AND $3 IS NULL AND strpos(lower(p.name), lower($2)) > 0
+     WHERE p.queue_id = $1 AND $2 IS NOT NULL AND $3 IS NULL AND strpos(lower(p.name), (SELECT lower($2))) > 0
      ORDER BY p.name LIMIT $4 OFFSET $5)
     UNION ALL
     (SELECT p.name FROM queen.partitions p WHERE p.queue_id = $1 AND p.name = $3 LIMIT $4 OFFSET $5)
