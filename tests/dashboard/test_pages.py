@@ -68,4 +68,8 @@ def test_every_page_is_seen(browser: Browser, served: Served, look: str) -> None
             go(page, name)
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name} can be scrolled sideways by {wide} pixels"
+            tables = page.evaluate(
+                "[...document.querySelectorAll('.table-wrap')].map((e) => e.scrollWidth - e.clientWidth)"
+            )
+            assert max(tables, default=0) <= 0, f"a table of {name} does not fit: {tables}"
             page.screenshot(path=SCREENSHOTS / f"{name}-{look}.png", full_page=True)

@@ -93,7 +93,7 @@ export const group = {
 /** Ask where to, and move the group in a queue or in one partition of it. */
 export function seekDialog({ group: name, queue, partition, done }) {
   const where = partition ? `partition ${partition} of ${queue}` : `every partition of ${queue}`;
-  const when = h("input", { type: "datetime-local", name: "at", step: "1", "aria-label": "Moment", value: localNow() });
+  const when = h("input", { type: "datetime-local", name: "at", "aria-label": "Moment", value: localNow(), onfocus: (event) => (event.currentTarget.closest("label").querySelector("input").checked = true) });
   const option = (value, text, hint, checked) => h("label", { class: "option" }, h("input", { type: "radio", name: "to", value, checked }), h("span", {}, h("b", {}, text), hint));
   ask({
     title: `Move ${groupName(name)}`,
@@ -128,7 +128,7 @@ function seekBody(form) {
 
 function localNow() {
   const now = new Date(Date.now() - 3600000);
-  return new Date(now.getTime() - now.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+  return new Date(now.getTime() - now.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
 }
 
 function forget(name, queue) {

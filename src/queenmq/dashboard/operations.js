@@ -64,12 +64,11 @@ export const operations = {
         none: empty("No operation.", "Under load pushes are answered with 202 and wait here; see docs/overload.md."),
         columns: [
           { name: "Operation", cell: (row) => link(to.operation(row.id), row.operationType, { class: "strong" }) },
-          { name: "State", cell: state },
+          { name: "State", wide: true, cell: (row) => [state(row), row.errorMessage && h("p", { class: "letter-error note" }, row.errorMessage)] },
           { name: "Where", wide: true, cell: (row) => (row.queue ? link(to.queue(row.queue), row.partition ? `${row.queue} / ${row.partition}` : row.queue) : "–") },
           { name: "Messages", num: true, cell: (row) => number(row.items) },
           { name: "Progress", cell: progress },
           { name: "Created", cell: (row) => moment(row.createdAt) },
-          { name: "Error", wide: true, cell: (row) => row.errorMessage ?? "–" },
           { name: "", actions: true, cell: (row) => actions(row, page) },
         ],
       }),
