@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 def fresh(name: str) -> str:
     """A queue that no other test touches."""
-    return f"{name}-{next(_numbers)}"
+    return f"{name}-{next(_numbers):03}"
 
 
 def dialog(page: Page) -> Locator:
@@ -142,7 +142,9 @@ def test_rewind_a_group(page: Page, served: Served, option: str, again: list[str
     page.goto("/")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Groups").click()
     page.get_by_label("Search groups").fill(group)
-    page.get_by_role("region", name="Consumer groups").get_by_role("link", name=group).click()
+    rows = page.get_by_role("region", name="Consumer groups").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("link", name=group).click()
     page.get_by_role("button", name="Rewind or skip").click()
     dialog(page).get_by_text(option).click()
     confirm(page, "Move the group")
@@ -273,6 +275,8 @@ def test_the_theme_is_switched_and_remembered(page: Page) -> None:
 
 def test_nothing_from_a_message_becomes_part_of_the_page(page: Page, served: Served) -> None:
     page.goto("/#/queues")
+    page.get_by_label("Search queues").fill("onerror")
+    expect(page.locator("tbody tr")).to_have_count(1)
     page.get_by_role("link", name=HARMFUL_QUEUE).click()
     expect(page.get_by_role("heading", name=HARMFUL_QUEUE)).to_be_visible()
     page.get_by_role("region", name="Partitions", exact=True).get_by_role("link", name=HARM).click()

@@ -70,6 +70,8 @@ function routeOf(hash) {
 const page = {
   /** Change what the address asks for; an empty value leaves it out. */
   set(changes) {
+    // Somebody may have gone on while a search was still waiting for the end of the typing.
+    if (routeOf(location.hash)?.where !== state.route?.where) return;
     const asked = new URLSearchParams(Object.entries({ ...state.route.query, ...changes }).filter(([, value]) => value !== "" && value !== undefined));
     const [where] = location.hash.split("?", 1);
     location.replace(`${where || "#/"}${asked.size ? `?${asked}` : ""}`);

@@ -34,17 +34,40 @@ export function show(container, ...tree) {
 }
 
 function children(from, to) {
-  const old = [...from.childNodes];
   const wanted = [...to.childNodes];
-  wanted.forEach((node, index) => {
-    if (index < old.length) patch(old[index], node);
-    else from.append(node);
-  });
-  for (const extra of old.slice(wanted.length)) extra.remove();
+  const keys = new Set(wanted.map(keyOf));
+  const known = new Map();
+  for (const node of [...from.childNodes]) {
+    const key = keyOf(node);
+    if (key === undefined) continue;
+    if (keys.has(key)) known.set(key, node);
+    else node.remove();
+  }
+  let at = from.firstChild;
+  for (const node of wanted) {
+    const key = keyOf(node);
+    const same = key !== undefined ? known.get(key) : at && keyOf(at) === undefined ? at : undefined;
+    if (!same) from.insertBefore(node, at);
+    else {
+      if (same === at) at = at.nextSibling;
+      else from.insertBefore(same, at);
+      known.delete(key);
+      patch(same, node);
+    }
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+function keyOf(node) {
+  return node.dataset?.key;
 }
 
 function patch(from, to) {
-  if (from.nodeType !== to.nodeType || from.nodeName !== to.nodeName || from.dataset?.key !== to.dataset?.key) {
+  if (from.nodeType !== to.nodeType || from.nodeName !== to.nodeName || keyOf(from) !== keyOf(to)) {
     from.replaceWith(to);
     return;
   }
