@@ -99,6 +99,12 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/operations/{operationId}"): "read-only",
     ("POST", "/api/v1/operations/{operationId}/retry"): "admin",
     ("POST", "/api/v1/operations/{operationId}/cancel"): "admin",
+    ("GET", "/api/v1/resources/queues/{queue}/partitions"): "read-only",
+    ("GET", "/api/v1/pipeline/runs"): "read-only",
+    ("GET", "/api/v1/live"): "read-only",
+    ("GET", "/api/v1/session"): "read-only",
+    ("GET", "/"): None,
+    ("GET", "/assets/{file}"): None,
     ("GET", "/health"): None,
     ("GET", "/metrics"): None,
     ("GET", "/metrics/prometheus"): None,
@@ -134,6 +140,7 @@ def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str
         "transactionId": "t",
         "name": "n",
         "operationId": ID,
+        "file": "index.html",
     }
     path = pattern.format(**names)
     return http.request(method, path, headers=headers, **({"json": {}} if method == "POST" else {}))
@@ -200,6 +207,12 @@ async def test_public_routes_need_none(http: httpx.AsyncClient, route: tuple[str
 async def test_the_highest_role_counts(http: httpx.AsyncClient, claims: Json, status: int) -> None:
     answer = await http.delete("/api/v1/resources/queues/q", headers=bearer(claims))
     assert answer.status_code == status
+
+
+async def test_a_session_says_what_its_token_may_do(http: httpx.AsyncClient) -> None:
+    for role in ROLES:
+        answer = await http.get("/api/v1/session", headers=bearer({"role": role}))
+        assert answer.json() == {"tokens": True, "subject": "alice", "role": role}
 
 
 async def test_a_refused_request_does_nothing(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:

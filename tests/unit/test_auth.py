@@ -92,7 +92,8 @@ def with_secret(clock: ManualClock, **values: Any) -> Authenticator:
 async def ask(
     authenticator: Authenticator, token: bytes | None, role: Role = Role.ADMIN, path: str = PATH
 ) -> str | None:
-    return await authenticator.authenticate(path, token, role)
+    subject, _ = await authenticator.authenticate(path, token, role)
+    return subject
 
 
 async def refusal(authenticator: Authenticator, token: bytes | None, role: Role = Role.READ_ONLY) -> str:

@@ -13,6 +13,7 @@ from queenmq.engine.activity import Activity
 from queenmq.engine.administration import Administration
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
+from queenmq.engine.live import Live
 from queenmq.engine.load import LoadWatch
 from queenmq.engine.long_operations import LongOperations
 from queenmq.engine.maintenance import Maintenance
@@ -108,6 +109,7 @@ class Engine:
         self.sidecar = Sidecar(
             self.pusher.lane, self.pusher.queue_lane, self.popper.lane, self.acker.lane, self.leases.lane
         )
+        self.live = Live()
         node.on_wake = self.popper.waiting.wake
         node.on_maintenance = self.popper.pause_changed
         node.requests = self.requests
@@ -141,8 +143,9 @@ class Engine:
         }
 
     def end_long_polls(self) -> None:
-        """Answer every waiting long poll now."""
+        """Answer every waiting long poll now, and end every live stream."""
         self.popper.close()
+        self.live.close()
 
     async def close(self) -> None:
         """Finish what was submitted. The HTTP front has stopped before."""

@@ -10,20 +10,25 @@ from queenmq.http.routes import (
     ack,
     analytics,
     cluster,
+    dashboard,
     docs,
     explain,
     groups,
     health,
     leases,
+    live,
     maintenance,
     messages,
     metrics,
     observe,
     operations,
+    partitions,
+    pipeline,
     pop,
     push,
     queues,
     resources,
+    session,
     status,
     streams,
     transaction,
@@ -48,8 +53,13 @@ _TOPICS = (
     cluster,
     maintenance,
     operations,
+    partitions,
+    pipeline,
+    live,
+    session,
     health,
     docs,
+    dashboard,
 )
 
 
@@ -68,5 +78,5 @@ class App:
     async def handle(self, request: Request) -> Response:
         route = self.router.resolve(request)
         authorization = request.headers.get(b"authorization")
-        request.subject = await self._authenticator.authenticate(request.path, authorization, route.role)
+        request.subject, request.role = await self._authenticator.authenticate(request.path, authorization, route.role)
         return await route.handler(request)

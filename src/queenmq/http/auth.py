@@ -95,14 +95,16 @@ class Authenticator:
     def remembered_tokens(self) -> int:
         return len(self._remembered)
 
-    async def authenticate(self, path: str, authorization: bytes | None, role: Role) -> str | None:
-        """Return the token's `sub`, or None where no token is needed (or the token has no `sub`).
+    async def authenticate(self, path: str, authorization: bytes | None, role: Role) -> tuple[str | None, Role]:
+        """Return the token's `sub` and role; without `sub`, or where no token is needed, there is None of it.
 
         `path` is what the router matches, without the query. Raises Unauthenticated, Forbidden, or
         UnavailableError when the published keys are needed and cannot be had.
         """
-        if self._verifier is None or role is Role.PUBLIC or self._is_skipped(path):
-            return None
+        if self._verifier is None:
+            return None, Role.ADMIN
+        if role is Role.PUBLIC or self._is_skipped(path):
+            return None, role
         if not authorization:
             raise Unauthenticated("Authentication required")
         if len(authorization) > MAX_TOKEN_BYTES:
@@ -114,7 +116,7 @@ class Authenticator:
             self._remember(digest, caller)
         if caller.role < role:
             raise Forbidden("Insufficient permissions")
-        return caller.subject
+        return caller.subject, caller.role
 
     def _is_skipped(self, path: str) -> bool:
         return path in self._skipped_paths or path.startswith(self._skipped_prefixes)

@@ -83,7 +83,7 @@ class CoordinatedApp(App):
         if FORWARDED_BY in headers:
             raise Forbidden("X-Forwarded-By is for the servers of this cluster")
         route = self.router.resolve(request)
-        request.subject = await self._authenticator.authenticate(
+        request.subject, request.role = await self._authenticator.authenticate(
             request.path, headers.get(b"authorization"), route.role
         )
         way = self._ways.get(route.pattern)
@@ -104,7 +104,7 @@ class CoordinatedApp(App):
         if route.pattern not in self._ways:
             raise Forbidden("this is not to be passed on")
         try:
-            request.subject = await self._authenticator.authenticate(
+            request.subject, request.role = await self._authenticator.authenticate(
                 request.path, request.headers.get(b"authorization"), route.role
             )
             response = await route.handler(request)

@@ -447,6 +447,141 @@ class ExplainedPlace(Struct, kw_only=True, rename="camel"):
     journalled_pushes: int
 
 
+class Session(Struct, kw_only=True):
+    """`tokens`: whether they are demanded here."""
+
+    tokens: bool
+    subject: str | None
+    role: Literal["read-only", "read-write", "admin"]
+
+
+class PartitionGroup(Struct, kw_only=True, rename="camel"):
+    """Where a group stands in a partition: the last offset that it has finished, and the lease that it holds."""
+
+    name: str
+    position: int
+    unread: int
+    lease_id: Uuid | None
+    lease_expires_at: Moment | None
+    leased: int
+    attempts: int
+    retry_at: Moment | None
+    last_consumed_at: Moment | None
+
+
+class PartitionHead(Struct, kw_only=True, rename="camel"):
+    """A partition from its first stored offset to its last, with its groups, the one that is furthest behind first."""
+
+    id: Uuid
+    name: str
+    created_at: Moment
+    first_offset: int
+    last_offset: int
+    stored: int
+    dead_letters: int
+    oldest_message_at: Moment | None
+    last_message_at: Moment | None
+    group_count: int
+    groups: list[PartitionGroup]
+
+
+class PartitionHeads(Struct, kw_only=True):
+    queue: str
+    partitions: list[PartitionHead]
+    pagination: Page
+
+
+class PipelineRun(Struct, kw_only=True, rename="camel"):
+    """One run of a pipeline job; `lost` is one that has said nothing for five minutes."""
+
+    id: Uuid
+    job: str
+    queue: str | None
+    master: str
+    state: Literal["running", "finished", "failed", "lost"]
+    started_at: Moment
+    seen_at: Moment
+    ended_at: Moment | None
+    rows: int
+    options: Raw
+    offsets: Raw
+    summary: Raw
+    error: str | None
+
+
+class PipelineRuns(Struct, kw_only=True):
+    runs: list[PipelineRun]
+    pagination: Page
+
+
+class LiveBacklog(Struct, kw_only=True, rename="camel"):
+    """Of all servers together, as of the last look of the statistics."""
+
+    queues: int
+    partitions: int
+    total: int
+    pending: int
+    processing: int
+    dead_letters: int
+    leases: int
+    lag_seconds: float
+    lag_messages: int
+    pushed_per_second: float
+    popped_per_second: float
+    acked_per_second: float
+    age_seconds: float
+
+
+class LiveCounts(Struct, kw_only=True, rename="camel"):
+    """What the server that answers has done since it started."""
+
+    pushed: int
+    popped: int
+    acked: int
+    failed: int
+    dead_lettered: int
+    pop_requests: int
+    pop_empty: int
+    database_errors: int
+
+
+class LiveServer(Struct, kw_only=True, rename="camel"):
+    """How the server that answers is."""
+
+    id: str
+    version: str
+    uptime_seconds: float
+    processor_microseconds: int
+    memory_bytes: int
+    event_loop_lag_ms: float
+    pool_used: float
+    pool_waiting: int
+    requests_waiting: int
+
+
+class LiveQueue(Struct, kw_only=True):
+    queue: str
+    waiters: int
+
+
+class Snapshot(Struct, kw_only=True, rename="camel"):
+    """One beat. `problem` is why there is no backlog; `journal` the messages that wait for the database."""
+
+    at: Moment
+    server: LiveServer
+    counts: LiveCounts
+    waiters: int
+    waited_for: list[LiveQueue]
+    operations_waiting: int
+    journal: int
+    servers_alive: int
+    servers_dead: int
+    push_maintenance: bool
+    pop_maintenance: bool
+    problem: str | None
+    backlog: LiveBacklog | None
+
+
 class Explained(Struct, kw_only=True, rename="camel"):
     """The reason, a sentence about it and one that says what to do. `until` is when it ends by itself, if it does;
     `waiters` are the long polls of the queue on this server. Of the partitions those are told that come next."""

@@ -1,4 +1,5 @@
-"""What passes between the HTTP front and the routes: `Request` and `Response`, and how the latter is written.
+"""What passes between the HTTP front and the routes: `Request`, `Response` and `StreamedResponse`, and how the latter
+two are written.
 
 Owns the decoding of query strings and the header blocks of answers. Parsing requests from the wire
 belongs to `protocol`, path parameters to `router`, and errors as answers to `refusals`.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -24,6 +26,7 @@ _CORS = (
     b"Access-Control-Allow-Headers: Content-Type, Authorization\r\n"
     b"Access-Control-Max-Age: 86400\r\n"
 )
+_LENGTH = b"Content-Length: "
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 _encode_json = msgspec.json.Encoder().encode
@@ -44,6 +47,7 @@ class Request(msgspec.Struct, eq=False):
     keep_alive: bool = True
     params: tuple[str, ...] = ()
     subject: str | None = None
+    role: int = 0
     held: bool = False
     half_closed: bool = False
     origin: str | None = None
@@ -75,6 +79,26 @@ class Response(msgspec.Struct, eq=False):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+class Source(Protocol):
+    """Where the body of a streamed answer comes from."""
+
+    async def read(self) -> bytes | None:
+        """Wait for the next part; None at the end. It is cancelled when the client goes away."""
+
+    def close(self) -> None:
+        """Nobody reads any more. Called once, whichever way the answer ends."""
+
+
+class StreamedResponse(Response, kw_only=True):
+    """An answer whose body comes part by part and ends with the connection.
+
+    The next part is asked for only when the client has taken the one before, so a source that always gives its newest
+    part leaves out what a slow client would have missed. For the client going away the request counts as held.
+    """
+
+    source: Source
+
+
 def json_response(status: int, obj: object) -> Response:
     return Response(status, _encode_json(obj))
 
@@ -85,6 +109,8 @@ def head_of(response: Response, keep_alive: bool) -> bytes:
     extra = b"".join([b"%b: %b\r\n" % header for header in response.headers]) if response.headers else b""
     if response.status in BODILESS:
         return b"%b%b\r\n" % (block, extra)
+    if isinstance(response, StreamedResponse):
+        return b"%b%b\r\n" % (block.removesuffix(_LENGTH), extra)
     return b"%b%d\r\n%b\r\n" % (block, len(response.body), extra)
 
 
@@ -95,7 +121,7 @@ def _head_block(status: int, content_type: bytes, keep_alive: bool) -> bytes:
     head = b"HTTP/1.1 %d %b\r\n%bConnection: %b\r\n" % (status, _REASONS.get(status, b"Unknown"), _CORS, connection)
     if status in BODILESS:
         return head
-    return b"%bContent-Type: %b\r\nContent-Length: " % (head, content_type)
+    return b"%bContent-Type: %b\r\n%b" % (head, content_type, _LENGTH)
 
 
 def parse_query(query_string: bytes) -> dict[str, str]:

@@ -72,6 +72,7 @@ def _process(told: Exposition, engine: Engine) -> None:
         told.gauge("queen_threadpool_size", "Calls in flight; there are no threads.", size, pool=pool)
         told.gauge("queen_threadpool_queue_size", "Requests that wait for a call.", queued, pool=pool)
     waiters = engine.popper.waiting.statistics()["waiters"]
+    told.gauge("queen_live_streams", "Open streams of GET /api/v1/live.", engine.live.watchers)
     told.gauge(
         "queen_response_registry_size", "Long polls that are held.", waiters, worker_id=engine.settings.worker_id
     )

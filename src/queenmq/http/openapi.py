@@ -77,9 +77,9 @@ def documented(
 ) -> Callable[[Documented], Documented]:
     """Say what a handler takes and answers; its docstring is the summary.
 
-    `answers` maps a status to a type, to `str` for plain text, or to None where there is no body; refusals that every
-    route may give need not be listed. A path parameter is a name unless `path` says otherwise. `links` says, by name of
-    the handler, what of the first answer goes into the next request.
+    `answers` maps a status to a type, to `str` for plain text, to a media type, or to None where there is no body;
+    refusals that every route may give need not be listed. A path parameter is a name unless `path` says otherwise.
+    `links` says, by name of the handler, what of the first answer goes into the next request.
     """
 
     def remember(handler: Documented) -> Documented:
@@ -174,6 +174,8 @@ def _response(status: int, kind: Any, kinds: _Kinds) -> dict[str, object]:
     response: dict[str, object] = {"description": HTTPStatus(status).phrase}
     if kind is str:
         response["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    elif isinstance(kind, str):
+        response["content"] = {kind: {"schema": {"type": "string"}}}
     elif kind is not None:
         response["content"] = _json(kinds.schema(kind))
     return response

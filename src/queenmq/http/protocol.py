@@ -14,6 +14,8 @@ Decisions:
 * Input is parsed in slices, so that one read cannot make more than a slice's worth of objects.
 * A refused client may still be sending. Closing then would reset the connection and destroy the answer, so
   the sending side is shut and input is thrown away until the client closes, up to a limit.
+* A streamed answer has no length and is the last one of its connection. Nothing is asked of its source while the
+  client does not read; one that does not read at all is cut off after `Limits.stall_s`, as with any answer.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from queenmq.errors import HttpError, InternalError, ServerStopping
-from queenmq.http.messages import BODILESS, Request, Response, head_of
+from queenmq.http.messages import BODILESS, Request, Response, StreamedResponse, head_of
 from queenmq.http.reader import RequestReader
 from queenmq.http.refusals import RequestTimeout, TooManyConnections, error_response
 from queenmq.request_id import RequestId, current, given_id
@@ -78,6 +82,7 @@ class HttpProtocol(asyncio.Protocol):
         "_task",
         "_transport",
         "_unparsed",
+        "_writable",
         "_write_paused",
     )
 
@@ -93,6 +98,7 @@ class HttpProtocol(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._out = bytearray()  # answers that go out together
         self._write_paused = False
+        self._writable: asyncio.Future[None] | None = None  # a stream waits for it
 
         # For the sweep: since when the connection is in its state, and how far it had come.
         self._since = front.now
@@ -161,6 +167,8 @@ class HttpProtocol(asyncio.Protocol):
         self._write_paused = False
         self._since = self._front.now
         self._mark = 0
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
         if self._queue and self._active is None:
             self._dispatch(0)
 
@@ -296,8 +304,40 @@ class HttpProtocol(asyncio.Protocol):
             except Exception:
                 _log.exception("%s %s failed", request.method, request.path)
                 response = error_response(InternalError())
-            self._answer(request, response if identity.known is None else _named(response, identity.known))
+            if identity.known is not None:
+                response = _named(response, identity.known)
+            if isinstance(response, StreamedResponse):
+                await self._stream(request, response)
+            else:
+                self._answer(request, response)
             request = self._next()
+
+    async def _stream(self, request: Request, response: StreamedResponse) -> None:
+        """Answer part by part until the source or the client ends, and close."""
+        source = response.source
+        try:
+            request.hold()
+            self._last = True
+            self._front.requests_total += 1
+            self._send(head_of(response, False))
+            self._flush()
+            while request.method != "HEAD" and (part := await source.read()) is not None:
+                self._front.bytes_out += len(part)
+                self._transport.write(part)
+                if self._write_paused:
+                    self._writable = self._loop.create_future()
+                    await self._writable
+        except asyncio.CancelledError:
+            if self._gone or self._eof:
+                self._close()
+                raise
+        except Exception:
+            _log.exception("%s %s failed while its answer was under way", request.method, request.path)
+        finally:
+            self._writable = None
+            source.close()
+        if not self._gone:
+            self._end(request)
 
     def _cancelled(self, request: Request) -> Response:
         if self._front.stopping.is_set():
@@ -431,5 +471,4 @@ class HttpProtocol(asyncio.Protocol):
 
 def _named(response: Response, request_id: bytes) -> Response:
     """The same answer with the id of its request; another object, because answers may be shared."""
-    headers = (*response.headers, (b"X-Request-Id", request_id))
-    return Response(response.status, response.body, response.content_type, headers)
+    return msgspec.structs.replace(response, headers=(*response.headers, (b"X-Request-Id", request_id)))

@@ -10,10 +10,10 @@ from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered
 from queenmq.http.auth import Role
-from queenmq.http.decoding import decode, query_count, query_flag
+from queenmq.http.decoding import decode, query_count, query_flag, query_name
 from queenmq.http.figures import GroupInQueue, GroupListed, GroupPartition, LaggingPartition, PartitionSought
 from queenmq.http.messages import Request, Response, json_response
-from queenmq.http.openapi import COUNT, FLAG, Parameter, documented
+from queenmq.http.openapi import COUNT, FLAG, LABEL, Parameter, documented
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import OFFSET, moment, page
 from queenmq.http.schemas import Error, GroupDeleted, SeekBody, SeekRequest, Sought, SubscriptionBody, SubscriptionMoved
@@ -28,7 +28,12 @@ _MOST_PARTITIONS = 500
 _LAGGING_S = 300  # from here on a group is called lagging
 _LONGEST_S = 10**9
 _SECONDS_AN_HOUR = 3600
-_LISTED = (Parameter("limit", COUNT, "Most entries; cut to the server's limit.", _MOST_LISTED), OFFSET)
+_LISTED = (
+    Parameter("search", LABEL, "Part of the name."),
+    Parameter("queue", LABEL, "Only in this queue."),
+    Parameter("limit", COUNT, "Most entries; cut to the server's limit.", _MOST_LISTED),
+    OFFSET,
+)
 _PARTITIONS = Parameter("limit", COUNT, "Most partitions; cut to the server's limit.", _MOST_PARTITIONS)
 _LEAST_LAG = Parameter("minLagSeconds", COUNT, "Only where the oldest unread message is at least so old.", 3600)
 _METADATA = Parameter("deleteMetadata", FLAG, "Forget also where the group was told to start.", True)
@@ -41,8 +46,9 @@ def add_routes(router: Router, engine: Engine) -> None:
     async def list_groups(request: Request) -> Response:
         """The groups, one entry for each queue that they read."""
         limit, offset = page(request, engine, _MOST_LISTED)
+        search, queue = query_name(request, "search"), query_name(request, "queue")
         await engine.statistics.freshen()
-        rows = await engine.reports.rows("groups_listed", limit, offset)
+        rows = await engine.reports.rows("groups_listed", limit, offset, search, queue)
         return json_response(200, [_listed(row) for row in rows])
 
     @documented({200: list[LaggingPartition]}, query=[_LEAST_LAG, _PARTITIONS])

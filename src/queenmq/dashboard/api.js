@@ -1,0 +1,112 @@
+// Talks to the server: requests with the token of this tab, refusals as sentences, and the live stream.
+
+const TOKEN = "queen.token";
+
+export class Refused extends Error {
+  constructor(status, sentence) {
+    super(sentence);
+    this.status = status;
+  }
+}
+
+/** A number as it was written, where JavaScript would have changed it. */
+export class Exact {
+  constructor(source) {
+    this.source = source;
+  }
+}
+
+export const session = { role: "admin", subject: null, tokens: false };
+const RANKS = ["read-only", "read-write", "admin"];
+
+export function may(role) {
+  return RANKS.indexOf(session.role) >= RANKS.indexOf(role);
+}
+
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN),
+  set: (value) => sessionStorage.setItem(TOKEN, value),
+  forget: () => sessionStorage.removeItem(TOKEN),
+};
+
+let onToken = () => {};
+export function whenTokenIsWanted(callback) {
+  onToken = callback;
+}
+
+export function path(strings, ...names) {
+  return String.raw({ raw: strings }, ...names.map(encodeURIComponent));
+}
+
+export function query(parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+export const get = (where, parameters = {}) => request("GET", where + query(parameters));
+export const post = (where, body = {}) => request("POST", where, body);
+export const remove = (where) => request("DELETE", where);
+
+function headers() {
+  const held = token.get();
+  return held ? { Authorization: `Bearer ${held}` } : {};
+}
+
+async function request(method, where, body) {
+  let answer;
+  try {
+    answer = await fetch(where, {
+      method,
+      headers: body === undefined ? headers() : { ...headers(), "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new Refused(0, "The server cannot be reached. It may be restarting; this page goes on trying.");
+  }
+  const text = await answer.text();
+  const told = parsed(text);
+  if (answer.ok && told?.success !== false) return told;
+  throw refusal(answer, told);
+}
+
+function refusal(answer, told) {
+  const sentence = told?.error || `The server answered ${answer.status}.`;
+  if (answer.status === 401) onToken(sentence);
+  return new Refused(answer.status, sentence);
+}
+
+function parsed(text) {
+  if (!text) return null;
+  try {
+    return JSON.parse(text, (_, value, context) =>
+      typeof value === "number" && context?.source !== undefined && String(value) !== context.source && !isSameNumber(value, context.source)
+        ? new Exact(context.source)
+        : value,
+    );
+  } catch {
+    return null;
+  }
+}
+
+function isSameNumber(value, source) {
+  const digits = source.replace(/[-.]|e.*$/gi, "").replace(/^0+/, "");
+  return Number.isFinite(value) && digits.length <= 15;
+}
+
+/** Call `beat` with every snapshot until `signal` aborts or the server ends the stream. */
+export async function watch(beat, signal) {
+  const answer = await fetch("/api/v1/live", { headers: { ...headers(), Accept: "text/event-stream" }, signal, cache: "no-store" });
+  if (!answer.ok) throw refusal(answer, parsed(await answer.text()));
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const data = event.split("\n").find((line) => line.startsWith("data: "));
+      if (data) beat(JSON.parse(data.slice(6)));
+    }
+  }
+}

@@ -1,0 +1,146 @@
+// Consumer groups: how far behind they are, and moving them.
+
+import { get, may, path, post, remove } from "./api.js";
+import { h } from "./dom.js";
+import { duration, groupName, number, plural } from "./format.js";
+import { groupState, groupTable } from "./queues.js";
+import { ask, badge, button, code, empty, explanation, heading, lagBar, link, moment, pager, panel, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+
+const PAGE = 50;
+const SHOWN = 100;
+
+export const groups = {
+  title: () => "Consumer groups",
+  every: 5000,
+
+  async load({ query }) {
+    const offset = Number(query.offset ?? 0);
+    const rows = await get("/api/v1/consumer-groups", { search: query.search, limit: PAGE + 1, offset });
+    return { rows: rows.slice(0, PAGE), more: rows.length > PAGE, offset };
+  },
+
+  view({ rows, more, offset }, { query }, page) {
+    return [
+      heading("Consumer groups", { note: "One line for each queue that a group reads. Each group reads everything at its own pace." }),
+      toolbar(searchField({ label: "Search groups", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
+      rows.length || !query.search ? groupTable(rows) : empty("No group has that in its name."),
+      pager({ offset, limit: PAGE, shown: rows.length, more, go: (next) => page.set({ offset: next || "" }) }),
+    ];
+  },
+};
+
+export const group = {
+  title: ({ params }) => groupName(params[0]),
+  every: 5000,
+
+  async load({ params: [name], query }) {
+    const [standing, listed] = await Promise.all([get(path`/api/v1/consumer-groups/${name}`, { limit: SHOWN }), get("/api/v1/consumer-groups", { search: name, limit: 1000 })]);
+    const entries = listed.filter((row) => row.name === name);
+    const chosen = query.queue ?? entries[0]?.queueName;
+    const told = chosen ? await get(path`/api/v1/explain/${chosen}`, { consumerGroup: name }) : null;
+    return { standing, entries, chosen, told };
+  },
+
+  view({ standing, entries, chosen, told }, { params: [name] }, page) {
+    const crumbs = [["Consumer groups", "#/groups"]];
+    const entry = entries.find((row) => row.queueName === chosen);
+    if (!entry) {
+      return [heading(groupName(name), { kind: "Group", crumbs }), empty("There is no such group.", "A group begins with its first pop: ", code(`GET /api/v1/pop/queue/…?consumerGroup=${name}`))];
+    }
+    const partitions = standing[chosen]?.partitions ?? [];
+    const most = Math.max(1, ...partitions.map((row) => row.offsetLag));
+    return [
+      heading(groupName(name), {
+        kind: "Group",
+        crumbs,
+        note: [`in queue `, link(to.queue(chosen), chosen)],
+        actions: [
+          may("read-write") && button("Rewind or skip", () => seekDialog({ group: name, queue: chosen, done: page.reload }), { kind: "primary" }),
+          may("admin") && button("Forget", () => forget(name, chosen), { kind: "danger" }),
+        ],
+      }),
+      entries.length > 1 && h("p", { class: "chips" }, h("span", { class: "note" }, "Reads "), entries.slice(0, 30).map((row) => button(row.queueName, () => page.set({ queue: row.queueName }), { kind: row.queueName === chosen ? "chip chosen" : "chip" }))),
+      tiles(
+        tile("State", groupState(entry)),
+        tile("Unread", number(entry.totalLag ?? 0), { note: `in ${plural(entry.partitionsWithLag, "partition")}` }),
+        tile("Oldest unread", entry.totalLag ? duration(entry.maxTimeLag) : "–", { tone: entry.state === "Lagging" ? "warn" : "" }),
+        tile("Leases", number(entry.members)),
+        tile("Started", entry.subscriptionMode ?? "all", { note: entry.subscriptionTimestamp ? moment(entry.subscriptionTimestamp) : "from the first message" }),
+      ),
+      panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told)),
+      panel(
+        "Partitions",
+        { note: `Those first that have waited longest; ${number(SHOWN)} at most` },
+        table({
+          label: "Partitions of this group",
+          rows: partitions,
+          key: (row) => row.partition,
+          none: empty("The group has no place in any partition yet."),
+          columns: [
+            { name: "Partition", cell: (row) => link(to.partition(chosen, row.partition), row.partition, { class: "strong" }) },
+            { name: "Unread", num: true, cell: (row) => lagBar(row.offsetLag, most) },
+            { name: "Oldest unread", num: true, cell: (row) => (row.offsetLag ? duration(row.timeLagSeconds) : "–") },
+            { name: "Read", num: true, cell: (row) => number(row.totalConsumed) },
+            { name: "Lease", cell: (row) => (row.leaseActive ? badge("busy", "Leased", `Lease ${row.workerId}`) : h("span", { class: "note" }, "free")) },
+            { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
+          ],
+        }),
+      ),
+    ];
+  },
+};
+
+/** Ask where to, and move the group in a queue or in one partition of it. */
+export function seekDialog({ group: name, queue, partition, done }) {
+  const where = partition ? `partition ${partition} of ${queue}` : `every partition of ${queue}`;
+  const when = h("input", { type: "datetime-local", name: "at", "aria-label": "Moment", value: localNow(), onfocus: (event) => (event.currentTarget.closest("label").querySelector("input").checked = true) });
+  const option = (value, text, hint, checked) => h("label", { class: "option" }, h("input", { type: "radio", name: "to", value, checked }), h("span", {}, h("b", {}, text), hint));
+  ask({
+    title: `Move ${groupName(name)}`,
+    text: `In ${where}. Leases that the group holds there end, and what lies behind the new position is delivered again.`,
+    action: "Move the group",
+    fields: h(
+      "fieldset",
+      { class: "options" },
+      h("legend", {}, "Where to"),
+      option("beginning", "To the beginning", " – everything that is stored is read again", true),
+      option("moment", "To a moment", [" – read again what came after ", when]),
+      option("end", "To the end", " – skip everything that is unread"),
+    ),
+    act: async (form) => {
+      const base = path`/api/v1/consumer-groups/${name}/queues/${queue}`;
+      const target = partition ? `${base}${path`/partitions/${partition}`}/seek` : `${base}/seek`;
+      const answer = await post(target, seekBody(form));
+      if (answer.operationId) return answer;
+      return partition ? "The group was moved." : `The group was moved in ${plural(answer.partitionsUpdated, "partition")}.`;
+    },
+    done,
+  });
+}
+
+function seekBody(form) {
+  if (form.get("to") === "end") return { toEnd: true };
+  if (form.get("to") === "beginning") return { timestamp: "1970-01-01T00:00:00Z" };
+  const at = new Date(form.get("at"));
+  if (Number.isNaN(at.getTime())) throw new Error("Choose a moment first.");
+  return { timestamp: at.toISOString() };
+}
+
+function localNow() {
+  const now = new Date(Date.now() - 3600000);
+  return new Date(now.getTime() - now.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+}
+
+function forget(name, queue) {
+  ask({
+    title: `Forget ${groupName(name)} in ${queue}?`,
+    text: "Its position is forgotten. The next pop starts as a new group, and may read everything again.",
+    action: "Forget the group",
+    danger: true,
+    act: async () => {
+      const answer = await remove(path`/api/v1/consumer-groups/${name}/queues/${queue}`);
+      return answer.operationId ? answer : "The group was forgotten.";
+    },
+    done: () => (location.hash = "#/groups"),
+  });
+}

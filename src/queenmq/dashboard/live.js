@@ -1,0 +1,78 @@
+// The live stream as the pages see it: the newest snapshot, the rates of the last minutes, and whether it is coming in.
+
+import { Refused, watch } from "./api.js";
+
+const KEPT = 120;
+const PAUSES_MS = [500, 1000, 2000, 5000, 10000];
+const COUNTED = ["pushed", "popped", "acked", "failed", "deadLettered", "databaseErrors"];
+
+export const live = { state: "connecting", sentence: "", now: null, history: [] };
+const listeners = new Set();
+let stream = null;
+let wake = null;
+
+export function listen(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function tell() {
+  for (const listener of listeners) listener();
+}
+
+function took(snapshot) {
+  const at = Date.parse(snapshot.at);
+  const before = live.now;
+  if (before && before.server.id === snapshot.server.id && snapshot.server.uptimeSeconds > before.server.uptimeSeconds) {
+    const seconds = Math.max(0.001, snapshot.server.uptimeSeconds - before.server.uptimeSeconds);
+    const rates = Object.fromEntries(COUNTED.map((name) => [name, Math.max(0, snapshot.counts[name] - before.counts[name]) / seconds]));
+    const processor = (snapshot.server.processorMicroseconds - before.server.processorMicroseconds) / 1e6 / seconds;
+    live.history.push({ at, ...rates, processor, waiters: snapshot.waiters, pending: snapshot.backlog?.pending ?? null });
+    if (live.history.length > KEPT) live.history.shift();
+  }
+  live.now = snapshot;
+  live.state = "live";
+  live.sentence = "";
+  tell();
+}
+
+function say(state, sentence = "") {
+  live.state = state;
+  live.sentence = sentence;
+  tell();
+}
+
+/** Watch for as long as the page is open and visible, and come again whenever the stream ends. */
+export async function keepWatching() {
+  let failures = 0;
+  document.addEventListener("visibilitychange", () => (document.hidden ? stream?.abort() : again()));
+  for (;;) {
+    if (document.hidden) {
+      say("paused");
+      await new Promise((resolve) => (wake = resolve));
+    }
+    stream = new AbortController();
+    try {
+      await watch((snapshot) => {
+        failures = 0;
+        took(snapshot);
+      }, stream.signal);
+    } catch (error) {
+      if (!document.hidden) {
+        say("away", error instanceof Refused && error.status ? error.message : "The server cannot be reached; trying again.");
+      }
+    }
+    if (document.hidden) continue;
+    const pause = PAUSES_MS[Math.min(failures, PAUSES_MS.length - 1)];
+    failures += 1;
+    await new Promise((resolve) => {
+      wake = resolve;
+      setTimeout(resolve, pause);
+    });
+  }
+}
+
+/** Try at once: there is a new token, or somebody looks again. */
+export function again() {
+  wake?.();
+}

@@ -1,0 +1,190 @@
+// Messages, and one message with its payload and what happened to it.
+
+import { get, may, path, post, remove } from "./api.js";
+import { h } from "./dom.js";
+import { groupName, number, plural } from "./format.js";
+import { ask, badge, button, choice, code, empty, facts, heading, json, link, moment, pager, panel, problem, searchField, table, to, toolbar } from "./ui.js";
+
+const PAGE = 50;
+const HOUR_MS = 3600000;
+const SPANS = { "": HOUR_MS, day: 24 * HOUR_MS, week: 7 * 24 * HOUR_MS, year: 364 * 24 * HOUR_MS };
+const STATES = { pending: ["calm", "Pending"], processing: ["busy", "Processing"], completed: ["good", "Completed"], dead_letter: ["bad", "Dead letter"] };
+
+export function messageState(status) {
+  return badge(...(STATES[status] ?? ["calm", status]));
+}
+
+export function messageTable(messages, none) {
+  return table({
+    label: "Messages",
+    rows: messages,
+    key: (row) => row.id,
+    none,
+    columns: [
+      { name: "Transaction", cell: (row) => link(to.message(row.partitionId, row.transactionId), row.transactionId, { class: "strong" }) },
+      { name: "Queue", cell: (row) => link(to.queue(row.queue), row.queue) },
+      { name: "Partition", cell: (row) => link(to.partition(row.queue, row.partition), row.partition) },
+      { name: "State", cell: (row) => messageState(row.status) },
+      { name: "Read by", num: true, cell: (row) => (row.busStatus?.totalGroups ? `${number(row.busStatus.consumedBy)} of ${number(row.busStatus.totalGroups)}` : "–") },
+      { name: "Pushed", cell: (row) => moment(row.createdAt) },
+    ],
+  });
+}
+
+export const messages = {
+  title: () => "Messages",
+  every: 5000,
+
+  async load({ query }) {
+    const offset = Number(query.offset ?? 0);
+    const from = new Date(Date.now() - (SPANS[query.span ?? ""] ?? HOUR_MS)).toISOString();
+    const answer = await get("/api/v1/messages", { queue: query.queue, partition: query.partition, status: query.status, from, limit: PAGE + 1, offset });
+    return { rows: answer.messages.slice(0, PAGE), more: answer.messages.length > PAGE, offset };
+  },
+
+  view({ rows, more, offset }, { query }, page) {
+    return [
+      heading("Messages", { note: "The newest first. Payloads are behind each message." }),
+      toolbar(
+        searchField({ label: "Queue", value: query.queue, placeholder: "Every queue", onsearch: (queue) => page.set({ queue, offset: "" }) }),
+        searchField({ label: "Partition", value: query.partition, placeholder: "Every partition", onsearch: (partition) => page.set({ partition, offset: "" }) }),
+        choice({ label: "State", value: query.status, options: [["", "Every state"], ["pending", "Pending"], ["processing", "Processing"], ["completed", "Completed"], ["dead_letter", "Dead letter"]], onchoose: (status) => page.set({ status, offset: "" }) }),
+        choice({ label: "Pushed in", value: query.span, options: [["", "the last hour"], ["day", "the last day"], ["week", "the last week"], ["year", "the last year"]], onchoose: (span) => page.set({ span, offset: "" }) }),
+      ),
+      messageTable(rows, empty("No message matches.", "Queue and partition are matched as a whole; look further back with ", h("b", {}, "Pushed in"), ", or push one: ", code("queen push orders '{\"order\":1}'"))),
+      pager({ offset, limit: PAGE, shown: rows.length, more, go: (next) => page.set({ offset: next || "" }) }),
+    ];
+  },
+};
+
+export const message = {
+  title: ({ params }) => params[1],
+  every: 10000,
+
+  async load({ params: [partitionId, transactionId] }) {
+    const [told, { traces }, letters] = await Promise.all([
+      get(path`/api/v1/messages/${partitionId}/${transactionId}`),
+      get(path`/api/v1/traces/${partitionId}/${transactionId}`),
+      null,
+    ]);
+    const dead = told.status === "dead_letter" || told.errorMessage ? (await get("/api/v1/dlq", { queue: told.queue, partition: told.partition, limit: 200 })).messages.filter((row) => row.transactionId === transactionId && row.partitionId === partitionId) : [];
+    return { told, traces, dead };
+  },
+
+  view({ told, traces, dead }, route, page) {
+    const key = path`/api/v1/messages/${told.partitionId}/${told.transactionId}`;
+    return [
+      heading(told.transactionId, {
+        kind: "Message",
+        crumbs: [["Queues", "#/queues"], [told.queue, to.queue(told.queue)], [told.partition, to.partition(told.queue, told.partition)]],
+        actions: may("read-write") && [
+          dead.length > 0 && button("Redrive", () => redrive([told], page.reload), { kind: "primary" }),
+          told.status !== "completed" && !dead.length && button("To the dead letters", () => bury(key, told, page)),
+          button("Delete", () => erase(key, told), { kind: "danger" }),
+        ],
+      }),
+      told.errorMessage && problem(told.errorMessage),
+      h(
+        "div",
+        { class: "columns" },
+        panel("Payload", { note: told.isEncrypted ? "Decrypted for this page" : undefined }, told.undecryptable ? empty("This server has no key for the payload.", "Start it with QUEEN_ENCRYPTION_KEY.") : json(told.payload)),
+        panel(
+          "About",
+          {},
+          facts(
+            ["State", messageState(told.status)],
+            ["Queue", link(to.queue(told.queue), told.queue)],
+            ["Partition", link(to.partition(told.queue, told.partition), told.partition)],
+            ["Pushed", moment(told.createdAt, { absolute: true })],
+            ["Pushed by", told.producerSub ?? "–"],
+            ["Message id", code(told.id)],
+            ["Trace id", told.traceId ? code(told.traceId) : "–"],
+            told.retryCount > 0 && ["Retries", number(told.retryCount)],
+            ["Lease", told.leaseExpiresAt ? ["until ", moment(told.leaseExpiresAt)] : "none"],
+          ),
+        ),
+      ),
+      panel("What happened to it", { note: plural(traces.length, "trace") }, timeline(told, traces, dead)),
+      panel(
+        "Groups",
+        {},
+        table({
+          label: "Groups of this message",
+          rows: told.consumerGroups,
+          key: (row) => row.name,
+          none: empty("No group has read this partition."),
+          columns: [
+            { name: "Group", cell: (row) => link(to.group(row.name, told.queue), groupName(row.name), { class: "strong" }) },
+            { name: "State", cell: (row) => (row.consumed ? badge("good", "Finished") : row.leaseExpiresAt ? badge("busy", "Leased") : badge("calm", "Not finished")) },
+            { name: "Lease until", cell: (row) => moment(row.leaseExpiresAt) },
+          ],
+        }),
+      ),
+    ];
+  },
+};
+
+function timeline(told, traces, dead) {
+  const events = [
+    { at: told.createdAt, tone: "calm", title: "Pushed", note: told.producerSub ? `by ${told.producerSub}` : `to ${told.queue} / ${told.partition}` },
+    ...traces.map((trace) => ({ at: trace.created_at, tone: toneOf(trace.event_type), title: trace.event_type, note: [trace.consumer_group && groupName(trace.consumer_group), ...trace.trace_names].filter(Boolean).join(", "), data: trace.data })),
+    ...dead.map((letter) => ({ at: letter.failedAt, tone: "bad", title: "Became a dead letter", note: `${groupName(letter.consumerGroup)}: ${letter.errorMessage}` })),
+  ].sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
+  return h(
+    "ol",
+    { class: "timeline" },
+    events.map((event) => h("li", { class: event.tone }, h("div", { class: "timeline-head" }, badge(event.tone, event.title), moment(event.at, { absolute: true }), event.note && h("span", { class: "note" }, event.note)), event.data !== undefined && event.data !== null && json(event.data))),
+  );
+}
+
+function toneOf(kind) {
+  if (/error|fail/i.test(kind)) return "bad";
+  if (/warn/i.test(kind)) return "warn";
+  if (/complete|done|success/i.test(kind)) return "good";
+  return "busy";
+}
+
+/** Deliver dead letters again, one after the other. */
+export function redrive(letters, done) {
+  const many = letters.length > 1;
+  ask({
+    title: many ? `Redrive ${number(letters.length)} dead letters?` : "Redrive this message?",
+    text: many ? "Each leaves the dead letters and is delivered again, only to the groups that gave it up." : `Message ${letters[0].transactionId} leaves the dead letters and is delivered again, only to the groups that gave it up.`,
+    action: "Deliver again",
+    act: (_, report) => deliverAgain(letters, report),
+    done,
+  });
+}
+
+export async function deliverAgain(letters, report) {
+  // A message that several groups gave up is one message.
+  const keys = [...new Set(letters.map((letter) => path`/api/v1/messages/${letter.partitionId}/${letter.transactionId}/retry`))];
+  for (const [index, key] of keys.entries()) {
+    const answer = await post(key);
+    if (keys.length === 1) return answer.operationId ? answer : answer.message;
+    report((index + 1) / keys.length, `${number(index + 1)} of ${number(keys.length)}`);
+  }
+  return `${number(keys.length)} messages will be delivered again.`;
+}
+
+function bury(key, told, page) {
+  ask({
+    title: "Give this message up?",
+    text: `Message ${told.transactionId} goes to the dead letters of every group that has not finished it. It can be redriven later.`,
+    action: "To the dead letters",
+    danger: true,
+    act: async () => (await post(`${key}/dlq`)).message,
+    done: page.reload,
+  });
+}
+
+export function erase(key, told, done = () => history.back()) {
+  ask({
+    title: "Delete this message?",
+    text: `Message ${told.transactionId} is deleted with its traces and dead letters. This cannot be undone.`,
+    action: "Delete the message",
+    danger: true,
+    act: async () => (await remove(key)).message,
+    done,
+  });
+}

@@ -1,0 +1,159 @@
+// The first page: is it well, and if not, where to look.
+
+import { get } from "./api.js";
+import { lines, spark } from "./chart.js";
+import { h } from "./dom.js";
+import { bytes, compact, duration, groupName, number, percent, plural, rate } from "./format.js";
+import { live } from "./live.js";
+import { badge, code, empty, heading, link, panel, table, tile, tiles, to } from "./ui.js";
+
+const LAGGING_S = 60;
+const LATE_S = 300;
+
+export const overview = {
+  title: () => "Overview",
+  every: 15000,
+  live: true,
+
+  async load() {
+    const [status, lagging] = await Promise.all([get("/api/v1/status"), get("/api/v1/consumer-groups/lagging", { minLagSeconds: LAGGING_S, limit: 6 })]);
+    const points = status.throughput.map((point) => ({ ...point, at: Date.parse(point.timestamp), maxLag: point.maxLagMs / 1000, errors: point.dbErrors + point.ackFailed + point.dlqCount }));
+    return { status, lagging, points: byMinute(points, status.timeRange, status.bucketMinutes) };
+  },
+
+  view({ status, lagging, points }) {
+    const now = live.now;
+    return [
+      heading("Overview", { note: now ? `${now.server.id}, Queen ${now.server.version}, up for ${duration(now.server.uptimeSeconds)}` : "Waiting for the first live figures…" }),
+      health(now, status, lagging),
+      now && figures(now, status),
+      h(
+        "div",
+        { class: "columns" },
+        panel(
+          "Now",
+          { note: now && now.serversAlive > 1 ? "Messages a second on the server that answers, over the last two minutes" : "Messages a second over the last two minutes" },
+          lines({ points: live.history, series: [{ key: "pushed", name: "pushed", tone: "one" }, { key: "popped", name: "delivered", tone: "two" }, { key: "acked", name: "acknowledged", tone: "three" }], format: rate, what: "Messages a second, live", empty: "The first line appears after two beats." }),
+        ),
+        panel(
+          "Last hour",
+          { note: "Messages a second on all servers, by minute" },
+          lines({ points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: "Messages a second in the last hour" }),
+        ),
+        panel(
+          "Age at delivery",
+          { note: "Seconds that the oldest message of a delivery had waited" },
+          lines({ points, series: [{ key: "maxLag", name: "longest", tone: "four" }], format: duration, what: "Longest wait before a delivery in the last hour" }),
+        ),
+        panel(
+          "Errors",
+          { note: "Refused acknowledgements, dead letters and database errors, by minute" },
+          lines({ points, series: [{ key: "errors", name: "errors", tone: "bad" }], format: rate, what: "Errors in the last hour" }),
+        ),
+      ),
+      panel(
+        "Waiting longest",
+        { note: `Partitions whose oldest unread message is older than ${duration(LAGGING_S)}`, actions: link("#/groups", "All groups") },
+        table({
+          label: "Partitions that wait longest",
+          rows: lagging,
+          key: (row) => `${row.consumer_group}/${row.partition_id}`,
+          none: empty("Nobody is behind.", "Groups whose oldest unread message is more than a minute old are listed here."),
+          columns: [
+            { name: "Partition", cell: (row) => link(to.partition(row.queue_name, row.partition_name), `${row.queue_name} / ${row.partition_name}`) },
+            { name: "Group", cell: (row) => link(to.group(row.consumer_group, row.queue_name), groupName(row.consumer_group)) },
+            { name: "Unread", num: true, cell: (row) => number(row.offset_lag) },
+            { name: "Oldest", num: true, cell: (row) => duration(row.time_lag_seconds) },
+            { name: "", actions: true, cell: (row) => link(to.partition(row.queue_name, row.partition_name), "Why?") },
+          ],
+        }),
+      ),
+      h(
+        "div",
+        { class: "columns" },
+        panel(
+          "Dead letters by error",
+          { actions: link("#/dead-letters", "All dead letters") },
+          table({
+            label: "Dead letters by error",
+            rows: status.deadLetterQueue.topErrors,
+            key: (row) => row.error,
+            none: empty("No dead letters.", "Messages that fail more often than their queue allows end up here."),
+            columns: [
+              { name: "Error", wide: true, cell: (row) => row.error },
+              { name: "Messages", num: true, cell: (row) => number(row.count) },
+            ],
+          }),
+        ),
+        panel(
+          "Waiting consumers",
+          { note: "Long polls that are held by the server that answers" },
+          table({
+            label: "Waiting consumers",
+            rows: now?.waitedFor ?? [],
+            key: (row) => row.queue,
+            none: empty("No consumer waits.", "A consumer that pops with ", code("wait=true"), " is held here until there is something for it."),
+            columns: [
+              { name: "Queue", cell: (row) => (row.queue ? link(to.queue(row.queue), row.queue) : "several queues") },
+              { name: "Long polls", num: true, cell: (row) => number(row.waiters) },
+            ],
+          }),
+        ),
+      ),
+    ];
+  },
+};
+
+/** Minutes in which nothing happened have no row: they are zero. The present one is left out: it is not over. */
+function byMinute(points, { from, to: until }, minutes) {
+  const width = minutes * 60000;
+  const known = new Map(points.map((point) => [Math.floor(point.at / width), point]));
+  const first = Math.floor(Date.parse(from) / width);
+  const last = Math.floor(Date.parse(until) / width);
+  const nothing = { ingestedPerSecond: 0, popPerSecond: 0, processedPerSecond: 0, maxLag: 0, errors: 0 };
+  return Array.from({ length: Math.max(0, last - first) }, (_, index) => known.get(first + index) ?? { ...nothing, at: (first + index) * width });
+}
+
+export { byMinute };
+
+function figures(now, status) {
+  const backlog = now.backlog;
+  const history = live.history;
+  const errors = status.errors.dbErrors + status.errors.ackFailed + status.errors.dlqMessages;
+  return tiles(
+    tile("Pushed a second", rate(history.at(-1)?.pushed ?? backlog?.pushedPerSecond), { extra: spark(history.map((beat) => beat.pushed), "one") }),
+    tile("Delivered a second", rate(history.at(-1)?.popped ?? backlog?.poppedPerSecond), { extra: spark(history.map((beat) => beat.popped), "two") }),
+    tile("Acknowledged a second", rate(history.at(-1)?.acked ?? backlog?.ackedPerSecond), { extra: spark(history.map((beat) => beat.acked), "three") }),
+    tile("Unread messages", compact(backlog?.pending), { note: backlog ? `${compact(backlog.processing)} under ${plural(backlog.leases, "lease")}` : "not known", href: "#/queues" }),
+    tile("Oldest unread", backlog ? duration(backlog.lagSeconds) : "–", { note: backlog ? `at most ${plural(backlog.lagMessages, "message")} behind` : "not known", tone: backlog?.lagSeconds > LATE_S ? "warn" : "", href: "#/groups" }),
+    tile("Waiting consumers", compact(now.waiters), { note: "long polls", extra: spark(history.map((beat) => beat.waiters), "four") }),
+    tile("Dead letters", compact(backlog?.deadLetters), { note: backlog?.deadLetters ? "look at them" : "none", tone: backlog?.deadLetters ? "warn" : "", href: "#/dead-letters" }),
+    tile("Errors in the last hour", compact(errors), { note: `${number(status.errors.ackFailed)} acks, ${number(status.errors.dlqMessages)} dead letters`, tone: errors ? "warn" : "" }),
+    tile("Stored messages", compact(backlog?.total), { note: backlog ? `${compact(backlog.partitions)} partitions, ${plural(backlog.queues, "queue")}` : "not known" }),
+    tile("Operations waiting", compact(now.operationsWaiting), { note: now.journal ? `${number(now.journal)} messages in the journal` : "journal empty", tone: now.journal ? "warn" : "", href: "#/operations" }),
+    tile("Processor", percent(history.at(-1)?.processor ?? 0), { note: `${bytes(now.server.memoryBytes)} memory`, extra: spark(history.map((beat) => beat.processor), "one") }),
+    tile("Servers", number(now.serversAlive), { note: now.serversDead ? `${number(now.serversDead)} dead` : "all alive", tone: now.serversDead ? "bad" : "", href: "#/cluster" }),
+  );
+}
+
+function health(now, status, lagging) {
+  if (!now) return null;
+  const worries = [];
+  if (now.problem) worries.push(["bad", `The database does not answer: ${now.problem}. Pushes go to the journal meanwhile.`, null]);
+  if (now.pushMaintenance) worries.push(["warn", "Push maintenance is on: pushes are kept in the journals.", "#/cluster"]);
+  if (now.popMaintenance) worries.push(["warn", "Pop maintenance is on: consumers get nothing.", "#/cluster"]);
+  if (now.serversDead) worries.push(["bad", `${plural(now.serversDead, "server is", "servers are")} silent and counted as dead.`, "#/cluster"]);
+  if (now.journal && !now.problem) worries.push(["busy", `${plural(now.journal, "message")} of the journal ${now.journal === 1 ? "is" : "are"} being replayed.`, "#/operations"]);
+  const late = lagging.filter((row) => row.time_lag_seconds > LATE_S);
+  if (late.length) {
+    const [first] = late;
+    worries.push(["warn", `Group ${groupName(first.consumer_group)} is ${duration(first.time_lag_seconds)} behind in ${first.queue_name} / ${first.partition_name}.`, to.partition(first.queue_name, first.partition_name)]);
+  }
+  if (status.errors.dlqMessages) worries.push(["warn", `${plural(status.errors.dlqMessages, "message")} became ${status.errors.dlqMessages === 1 ? "a dead letter" : "dead letters"} in the last hour.`, "#/dead-letters"]);
+  if (!worries.length) return h("div", { class: "health good", role: "status" }, badge("good", "All is well"), h("p", {}, "The database answers, no group is far behind, and nothing has failed in the last hour."));
+  return h(
+    "ul",
+    { class: "health", "aria-label": "What needs attention" },
+    worries.map(([tone, sentence, href]) => h("li", {}, badge(tone, tone === "bad" ? "Trouble" : tone === "busy" ? "Under way" : "Look at this"), h("span", {}, sentence), href && link(href, "Look"))),
+  );
+}

@@ -1,0 +1,104 @@
+// One partition: its head, where each group stands and why, its newest messages.
+
+import { get, may, path, post, remove } from "./api.js";
+import { h } from "./dom.js";
+import { compact, groupName, number } from "./format.js";
+import { seekDialog } from "./groups.js";
+import { messageTable } from "./messages.js";
+import { ask, badge, button, empty, explanation, heading, lease, link, moment, panel, problem, table, tile, tiles, to } from "./ui.js";
+
+const MOST_EXPLAINED = 6;
+const YEAR_MS = 364 * 86400000;
+
+export const partition = {
+  title: ({ params }) => `${params[0]} / ${params[1]}`,
+  every: 5000,
+
+  async load({ params: [queue, name], query }) {
+    const [heads, listed] = await Promise.all([
+      get(path`/api/v1/resources/queues/${queue}/partitions`, { partition: name }),
+      get("/api/v1/messages", { queue, partition: name, limit: 20, from: new Date(Date.now() - YEAR_MS).toISOString() }),
+    ]);
+    const [head] = heads.partitions;
+    if (!head) return { head: null };
+    const asked = query.group ? [query.group] : head.groups.slice(0, MOST_EXPLAINED).map((group) => group.name);
+    const told = await Promise.all(asked.map((consumerGroup) => get(path`/api/v1/explain/${queue}`, { partition: name, consumerGroup })));
+    if (!asked.length) told.push(await get(path`/api/v1/explain/${queue}`, { partition: name }));
+    return { head, told, messages: listed.messages };
+  },
+
+  view({ head, told, messages }, { params: [queue, name] }, page) {
+    const crumbs = [["Queues", "#/queues"], [queue, to.queue(queue)]];
+    if (!head) return [heading(name, { kind: "Partition", crumbs }), problem(`Queue ${queue} has no partition ${name}. Check the name, or push something to it: that makes it.`)];
+    return [
+      heading(name, {
+        kind: "Partition",
+        crumbs,
+        actions: [link(to.messages(queue, name), "Messages", { class: "button" }), may("admin") && button("Clear", () => clear(queue, name, page), { kind: "danger" })],
+      }),
+      tiles(
+        tile("Stored", compact(head.stored)),
+        tile("First offset", head.stored ? number(head.firstOffset) : "–", { note: head.oldestMessageAt && moment(head.oldestMessageAt) }),
+        tile("Head", number(head.lastOffset), { note: head.lastMessageAt ? moment(head.lastMessageAt) : "nothing stored" }),
+        tile("Groups", number(head.groupCount)),
+        tile("Dead letters", number(head.deadLetters), { tone: head.deadLetters ? "warn" : "", href: to.deadLetters(queue) }),
+      ),
+      panel("Why is nothing delivered?", { note: "Asked for each group, just now" }, h("div", { class: "explanations" }, told.map((one) => explanation(one, ...remedies(one, queue, name, head, page))))),
+      panel(
+        "Groups",
+        {},
+        table({
+          label: "Groups of this partition",
+          rows: head.groups,
+          key: (row) => row.name,
+          none: empty("No group has read this partition.", "A group gets its place with its first pop."),
+          columns: [
+            { name: "Group", cell: (row) => link(to.group(row.name, queue), groupName(row.name), { class: "strong" }) },
+            { name: "Read up to", num: true, cell: (row) => number(row.position) },
+            { name: "Unread", num: true, cell: (row) => number(row.unread) },
+            { name: "Lease", cell: (row) => lease(row) ?? h("span", { class: "note" }, "free") },
+            { name: "Failed attempts", num: true, cell: (row) => (row.attempts ? badge("bad", number(row.attempts)) : "0") },
+            { name: "Next try", cell: (row) => moment(row.retryAt) },
+            { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
+            { name: "", actions: true, cell: (row) => may("read-write") && button("Seek", () => seekDialog({ group: row.name, queue, partition: name, done: page.reload })) },
+          ],
+        }),
+      ),
+      panel("Newest messages", {}, messageTable(messages, empty("No message is stored here."))),
+    ];
+  },
+};
+
+/** What can be done about it from here. */
+function remedies(told, queue, name, head, page) {
+  const [place] = told.partitions;
+  const actions = [];
+  if (place?.nextTransactionId && place.unread) actions.push(link(to.message(head.id, place.nextTransactionId), "See the message at the head", { class: "button" }));
+  if (told.reason === "retry_pause" && may("read-write")) actions.push(button("Put the head to the dead letters", () => bury(head.id, place.nextTransactionId, page)));
+  return actions;
+}
+
+function bury(partitionId, transactionId, page) {
+  ask({
+    title: "Give this message up?",
+    text: `Message ${transactionId} goes to the dead letters of every group that has not finished it, and the partition moves on. It can be redriven later.`,
+    action: "To the dead letters",
+    danger: true,
+    act: async () => (await post(path`/api/v1/messages/${partitionId}/${transactionId}/dlq`)).message,
+    done: page.reload,
+  });
+}
+
+function clear(queue, name, page) {
+  ask({
+    title: `Clear partition ${name}?`,
+    text: `Every message of this partition of ${queue} is deleted. This cannot be undone.`,
+    action: "Delete the messages",
+    danger: true,
+    act: async () => {
+      const answer = await remove(path`/api/v1/queues/${queue}/clear?partition=${name}`);
+      return answer.operationId ? answer : `${number(answer.deleted)} messages were deleted.`;
+    },
+    done: page.reload,
+  });
+}

@@ -1,0 +1,208 @@
+// Queues, and one queue with its partitions, groups and settings.
+
+import { get, may, path, remove } from "./api.js";
+import { lines } from "./chart.js";
+import { h } from "./dom.js";
+import { compact, duration, groupName, number, rate } from "./format.js";
+import { byMinute } from "./overview.js";
+import { ask, badge, button, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+
+const PAGE = 50;
+
+export const queues = {
+  title: () => "Queues",
+  every: 5000,
+
+  async load({ query }) {
+    const offset = Number(query.offset ?? 0);
+    const answer = await get("/api/v1/resources/queues", { search: query.search, namespace: query.namespace, limit: PAGE + 1, offset });
+    return { rows: answer.queues.slice(0, PAGE), more: answer.queues.length > PAGE, offset };
+  },
+
+  view({ rows, more, offset }, { query }, page) {
+    const most = Math.max(1, ...rows.map((row) => row.messages.pending));
+    return [
+      heading("Queues", { note: "Pending and processing are those of the slowest group of each partition." }),
+      toolbar(searchField({ label: "Search queues", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
+      table({
+        label: "Queues",
+        rows,
+        key: (row) => row.id,
+        none: query.search ? empty("No queue has that in its name.", "Try a shorter part of it.") : empty("There is no queue yet.", "The first push makes one: ", code(`curl ${location.origin}/api/v1/push -d '{"items":[{"queue":"orders","payload":{"order":1}}]}'`)),
+        columns: [
+          { name: "Queue", cell: (row) => link(to.queue(row.name), row.name, { class: "strong" }) },
+          { name: "Namespace", cell: (row) => row.namespace || "–" },
+          { name: "Partitions", num: true, cell: (row) => number(row.partitions) },
+          { name: "Stored", num: true, cell: (row) => number(row.messages.total) },
+          { name: "Pending", num: true, cell: (row) => lagBar(row.messages.pending, most) },
+          { name: "Processing", num: true, cell: (row) => number(row.messages.processing) },
+          { name: "Created", cell: (row) => moment(row.createdAt, { absolute: true }) },
+        ],
+      }),
+      pager({ offset, limit: PAGE, shown: rows.length, more, go: (next) => page.set({ offset: next || "" }) }),
+    ];
+  },
+};
+
+export const queue = {
+  title: ({ params }) => params[0],
+  every: 5000,
+
+  async load({ params: [name], query }) {
+    const offset = Number(query.offset ?? 0);
+    const groups = await get("/api/v1/consumer-groups", { queue: name, limit: 100 });
+    // Without a choice, ask for the group that is furthest behind.
+    const asked = query.group ?? groups.reduce((worst, row) => ((row.totalLag ?? 0) > (worst?.totalLag ?? -1) ? row : worst), null)?.name;
+    const [status, heads, told, history] = await Promise.all([
+      get(path`/api/v1/status/queues/${name}`, { limit: 1 }),
+      get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.search, limit: PAGE + 1, offset }),
+      get(path`/api/v1/explain/${name}`, { consumerGroup: asked }),
+      get("/api/v1/status", { queue: name }),
+    ]);
+    const points = byMinute(history.throughput.map((point) => ({ ...point, at: Date.parse(point.timestamp), maxLag: 0, errors: 0 })), history.timeRange, history.bucketMinutes);
+    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, points };
+  },
+
+  view({ status, heads, more, offset, groups, told, points }, { params: [name], query }, page) {
+    const { totals, queue: about } = status;
+    const config = about.config;
+    return [
+      heading(name, {
+        kind: "Queue",
+        crumbs: [["Queues", "#/queues"]],
+        actions: [
+          link(to.messages(name), "Messages", { class: "button" }),
+          may("admin") && button("Clear", () => clear(name, page), { kind: "danger" }),
+          may("admin") && button("Delete", () => drop(name), { kind: "danger" }),
+        ],
+      }),
+      tiles(
+        tile("Stored", compact(totals.total)),
+        tile("Pending", compact(totals.pending), { note: "of the slowest groups" }),
+        tile("Processing", compact(totals.processing), { note: "under leases" }),
+        tile("Completed", compact(totals.completed), { note: "by every group" }),
+        tile("Dead letters", compact(totals.deadLetter), { tone: totals.deadLetter ? "warn" : "", href: to.deadLetters(name) }),
+      ),
+      h(
+        "div",
+        { class: "columns" },
+        panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told), groupChooser(told, query, page)),
+        panel("Last hour", { note: "Messages a second, by minute" }, lines({ points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: `Messages a second of ${name} in the last hour` })),
+      ),
+      panel("Consumer groups", {}, groupTable(groups)),
+      panel(
+        "Partitions",
+        { note: "By name, with the group that is furthest behind" },
+        toolbar(searchField({ label: "Search partitions", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
+        partitionTable(name, heads, query.search),
+        pager({ offset, limit: PAGE, shown: heads.length, more, go: (next) => page.set({ offset: next || "" }) }),
+      ),
+      panel(
+        "Settings",
+        { note: "Changed with POST /api/v1/configure or a client's create()" },
+        facts(
+          ["Namespace", about.namespace || "–"],
+          ["Task", about.task || "–"],
+          ["Priority", number(about.priority)],
+          ["Lease", duration(config.leaseTime)],
+          ["Retries", `${number(config.retryLimit)}, ${duration(config.retryDelay / 1000)} apart`],
+          ["Size limit", config.maxQueueSize ? number(config.maxQueueSize) : "none"],
+          ["Created", moment(about.createdAt, { absolute: true })],
+        ),
+      ),
+    ];
+  },
+};
+
+function groupChooser(told, query, page) {
+  const others = told.groups.filter((group) => group !== told.consumerGroup);
+  return others.length > 0 && h("p", { class: "chips" }, h("span", { class: "note" }, "Ask for "), others.slice(0, 12).map((group) => button(groupName(group), () => page.set({ group }), { kind: "chip" })));
+}
+
+export function groupTable(groups) {
+  const most = Math.max(1, ...groups.map((row) => row.totalLag ?? 0));
+  return table({
+    label: "Consumer groups",
+    rows: groups,
+    key: (row) => `${row.name}/${row.queueName}`,
+    none: empty("No group has read this queue.", "A group begins with its first pop: ", code("GET /api/v1/pop/queue/…?consumerGroup=billing")),
+    columns: [
+      { name: "Group", cell: (row) => link(to.group(row.name, row.queueName), groupName(row.name), { class: "strong" }) },
+      { name: "Queue", cell: (row) => link(to.queue(row.queueName), row.queueName) },
+      { name: "State", cell: (row) => groupState(row) },
+      { name: "Unread", num: true, cell: (row) => lagBar(row.totalLag ?? 0, most, row.state === "Lagging" ? "bad" : "two") },
+      { name: "Oldest unread", num: true, cell: (row) => (row.totalLag ? duration(row.maxTimeLag) : "–") },
+      { name: "Partitions behind", num: true, cell: (row) => number(row.partitionsWithLag) },
+      { name: "Leases", num: true, cell: (row) => number(row.members) },
+    ],
+  });
+}
+
+export function groupState(row) {
+  if (row.state === "Lagging") return badge("warn", "Lagging");
+  if (row.state === "Dead") return badge("bad", "Queue is gone");
+  return row.totalLag ? badge("busy", "Reading") : badge("good", "Up to date");
+}
+
+function partitionTable(name, heads, search) {
+  return table({
+    label: "Partitions",
+    rows: heads,
+    key: (row) => row.id,
+    none: search ? empty("No partition has that in its name.") : empty("This queue has no partition yet.", "A push to a new partition makes it."),
+    columns: [
+      { name: "Partition", cell: (row) => link(to.partition(name, row.name), row.name, { class: "strong" }) },
+      { name: "Stored", num: true, cell: (row) => number(row.stored) },
+      { name: "Offsets", num: true, cell: (row) => (row.stored ? `${number(row.firstOffset)}–${number(row.lastOffset)}` : "–") },
+      { name: "Furthest behind", cell: (row) => furthest(row) },
+      { name: "State", cell: (row) => partitionState(row) },
+      { name: "Last message", cell: (row) => moment(row.lastMessageAt) },
+    ],
+  });
+}
+
+function furthest(row) {
+  const [group] = row.groups;
+  if (!group) return h("span", { class: "note" }, "no group");
+  return group.unread ? [`${groupName(group.name)}: ${number(group.unread)}`, row.groupCount > 1 && h("span", { class: "note" }, ` of ${number(row.groupCount)} groups`)] : h("span", { class: "note" }, "all read");
+}
+
+/** What is the matter with a partition, the worst first. */
+export function partitionState(row) {
+  const shown = [];
+  const failing = row.groups.find((group) => group.attempts > 0);
+  if (failing) shown.push(badge("bad", `Failing head, ${number(failing.attempts)} failed`));
+  const leased = row.groups.find((group) => group.leaseId);
+  if (leased) shown.push(lease(leased));
+  if (row.deadLetters) shown.push(badge("warn", `${number(row.deadLetters)} dead`));
+  if (!shown.length) shown.push(row.groups.some((group) => group.unread) ? badge("good", "Ready") : badge("calm", "Quiet"));
+  return h("span", { class: "badges" }, shown);
+}
+
+function clear(name, page) {
+  ask({
+    title: `Clear ${name}?`,
+    text: "Every message of this queue is deleted. Its settings, groups and dead letters stay. This cannot be undone.",
+    action: "Delete the messages",
+    danger: true,
+    act: async () => {
+      const answer = await remove(path`/api/v1/queues/${name}/clear`);
+      return answer.operationId ? answer : `${number(answer.deleted)} messages were deleted.`;
+    },
+    done: page.reload,
+  });
+}
+
+function drop(name) {
+  ask({
+    title: `Delete ${name}?`,
+    text: "The queue goes with everything of it: messages, groups, dead letters, traces. This cannot be undone.",
+    action: "Delete the queue",
+    danger: true,
+    act: async () => {
+      const answer = await remove(path`/api/v1/resources/queues/${name}`);
+      return answer.operationId ? answer : "The queue was deleted.";
+    },
+    done: () => (location.hash = "#/queues"),
+  });
+}

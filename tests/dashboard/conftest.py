@@ -1,0 +1,71 @@
+"""Two servers of a cluster with a shop on them, and one browser, for all tests of the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from cluster.processes import SECRET, ServeProcess
+from playwright.sync_api import Browser, Page
+from ports import free_udp_port
+
+from dashboard.browser import chromium, outside, require_chromium, visit
+from dashboard.scene import Shop, fill, past
+
+if TYPE_CHECKING:
+    from conftest import Postgres
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    shop: Shop
+
+
+@pytest.fixture(scope="package")
+def browser(postgres: Postgres) -> Iterator[Browser]:
+    """PostgreSQL must be there before: it cannot be started from this thread while the browser runs."""
+    require_chromium()
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def served(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    url = outside(postgres.create())
+    ports = [free_udp_port() for _ in range(2)]
+    with ExitStack() as stack:
+        stack.callback(lambda: outside(postgres.drop(url)))
+        servers = []
+        for name, own, other in (("queen-1", *ports), ("queen-2", *reversed(ports))):
+            server = ServeProcess(
+                folder,
+                name,
+                DATABASE_URL=url,
+                QUEEN_UDP_PORT=str(own),
+                QUEEN_UDP_PEERS=f"127.0.0.1:{other}",
+                QUEEN_SYNC_SECRET=SECRET,
+                DB_POOL_SIZE="8",
+                FILE_BUFFER_DIR=str(folder / name),
+            )
+            stack.callback(server.make_sure_it_is_gone)
+            server.launch()
+            servers.append(server)
+        for server in servers:
+            server.until_up()
+        shop = Shop(servers[0].url)
+        stack.callback(shop.http.close)
+        outside(past(url))
+        fill(shop)
+        yield Served(servers[0].url, shop)
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    """A desktop browser on the first server."""
+    with visit(browser, served.url) as opened:
+        yield opened

@@ -1,0 +1,310 @@
+"""What people come for, done with mouse and keyboard from the first page to the last click."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from dashboard.browser import visit
+from dashboard.conftest import Served
+from dashboard.scene import HARM, HARMFUL_QUEUE, Shop
+
+_numbers = itertools.count(1)
+
+
+def fresh(name: str) -> str:
+    """A queue that no other test touches."""
+    return f"{name}-{next(_numbers):03}"
+
+
+def dialog(page: Page) -> Locator:
+    return page.get_by_role("dialog")
+
+
+def confirm(page: Page, action: str) -> None:
+    dialog(page).get_by_role("button", name=action).click()
+
+
+def told(page: Page, text: str) -> None:
+    expect(page.locator("#toasts")).to_contain_text(text)
+
+
+def failing_head(shop: Shop, queue: str) -> None:
+    shop.configure(queue, retryLimit=3, retryDelay=3_600_000)
+    for partition in ("quick", "stuck"):
+        shop.push(queue, partition, {"n": 1}, {"n": 2}, name="invoice")
+    shop.read(queue, "ledger", partition="quick", batch=10)
+    head = shop.fail(queue, "ledger", "stuck", "the bank says no")
+    shop.trace(head, "error", {"answer": "503 from the bank"}, "ledger")
+    shop.refresh()
+
+
+def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -> None:
+    queue = fresh("stuck")
+    failing_head(served.shop, queue)
+    page.goto("/")
+    page.get_by_role("searchbox", name="Search").first.fill(queue)
+    page.keyboard.press("Enter")
+    page.get_by_role("region", name="Queues").get_by_role("link", name=queue).click()
+    row = page.get_by_role("row", name=re.compile("^stuck "))
+    expect(row).to_contain_text("Failing head")
+    expect(page.get_by_role("row", name=re.compile("^quick "))).to_contain_text("Quiet")
+    row.get_by_role("link", name="stuck").click()
+    why = page.get_by_role("region", name="Why is nothing delivered?")
+    expect(why).to_contain_text("The message at the head failed once")
+    expect(why).to_contain_text("3 attempts are left")
+    expect(why).to_contain_text("What to do:")
+    page.get_by_role("link", name="See the message at the head").click()
+    expect(page.get_by_role("heading", name="invoice-1")).to_be_visible()
+    expect(page.get_by_role("region", name="Payload")).to_contain_text('"n": 1')
+    expect(page.get_by_role("region", name="What happened to it")).to_contain_text("503 from the bank")
+    page.go_back()
+    page.get_by_role("button", name="Put the head to the dead letters").click()
+    expect(dialog(page)).to_contain_text("invoice-1")
+    confirm(page, "To the dead letters")
+    told(page, "Message moved to the dead letters")
+    expect(why).to_contain_text("Ready")
+    [message] = served.shop.pop(queue, "ledger", "stuck")
+    assert message["transactionId"] == "invoice-2"
+
+
+def test_a_lease_says_who_and_until_when(page: Page, served: Served) -> None:
+    queue = fresh("leased")
+    served.shop.push(queue, "p", 1, 2)
+    [message] = served.shop.pop(queue, "workers", "p", batch=1)
+    page.goto(f"/#/queues/{queue}/partitions/p")
+    why = page.get_by_role("region", name="Why is nothing delivered?")
+    expect(why).to_contain_text("Leased")
+    expect(why).to_contain_text(message["leaseId"])
+    expect(page.get_by_role("region", name="Groups of this partition")).to_contain_text("1 leased")
+
+
+def dead_letters(shop: Shop, queue: str, count: int) -> None:
+    shop.configure(queue, retryLimit=0)
+    for n in range(1, count + 1):
+        shop.push(queue, f"p{n}", {"mail": n}, name=f"mail-{n}")
+        shop.fail(queue, "smtp", f"p{n}", f"550 mailbox {n} unknown")
+
+
+def test_redrive_a_dead_letter(page: Page, served: Served) -> None:
+    queue = fresh("mails")
+    dead_letters(served.shop, queue, 2)
+    page.goto("/")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Dead letters").click()
+    page.get_by_label("Queue", exact=True).fill(queue)
+    letter = page.get_by_role("listitem").filter(has_text="550 mailbox 1 unknown")
+    expect(page.locator(".letter")).to_have_count(2)
+    letter.get_by_text("Payload").click()
+    expect(letter).to_contain_text('"mail": 1')
+    letter.get_by_role("button", name="Redrive").click()
+    expect(dialog(page)).to_contain_text("mail-1")
+    confirm(page, "Deliver again")
+    told(page, "Message will be delivered again")
+    expect(page.locator(".letter")).to_have_count(1)
+    [message] = served.shop.pop(queue, "smtp", "p1")
+    assert message["transactionId"] == "mail-1"
+
+
+def test_redrive_all_of_a_queue(page: Page, served: Served) -> None:
+    queue = fresh("mails")
+    dead_letters(served.shop, queue, 4)
+    page.goto(f"/#/dead-letters?queue={queue}")
+    page.get_by_role("button", name="Redrive all 4").click()
+    confirm(page, "Deliver again")
+    told(page, "4 messages will be delivered again")
+    expect(page.get_by_text("No dead letter matches.")).to_be_visible()
+    assert len(served.shop.pop(queue, "smtp", batch=10, partitions=10)) == 4
+
+
+def test_a_refusal_is_shown_in_the_words_of_the_server(page: Page, served: Served) -> None:
+    queue = fresh("mails")
+    dead_letters(served.shop, queue, 1)
+    page.goto(f"/#/dead-letters?queue={queue}")
+    page.get_by_role("button", name="Redrive", exact=True).click()
+    [letter] = served.shop.call("GET", "/api/v1/dlq", queue=queue)["messages"]
+    served.shop.call("POST", f"/api/v1/messages/{letter['partitionId']}/mail-1/retry", {})
+    confirm(page, "Deliver again")
+    expect(dialog(page).get_by_role("alert")).to_have_text("Dead letter not found")
+    dialog(page).get_by_role("button", name="Cancel").click()
+    expect(dialog(page)).to_have_count(0)
+
+
+@pytest.mark.parametrize(("option", "again"), [("To the beginning", ["m-1", "m-2", "m-3"]), ("To the end", [])])
+def test_rewind_a_group(page: Page, served: Served, option: str, again: list[str]) -> None:
+    queue, group = fresh("replayed"), fresh("readers")
+    shop = served.shop
+    shop.push(queue, "p", 1, 2, 3, name="m")
+    shop.read(queue, group, batch=1 if option == "To the end" else 10)
+    shop.refresh()
+    page.goto("/")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Groups").click()
+    page.get_by_label("Search groups").fill(group)
+    rows = page.get_by_role("region", name="Consumer groups").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("link", name=group).click()
+    page.get_by_role("button", name="Rewind or skip").click()
+    dialog(page).get_by_text(option).click()
+    confirm(page, "Move the group")
+    told(page, "The group was moved in 1 partition")
+    assert [message["transactionId"] for message in shop.pop(queue, group, batch=10)] == again
+
+
+def test_rewind_a_group_to_a_moment_in_one_partition(page: Page, served: Served) -> None:
+    queue = fresh("replayed")
+    shop = served.shop
+    for partition in ("a", "b"):
+        shop.push(queue, partition, 1, name="m")
+        shop.read(queue, "readers", partition=partition)
+    page.goto(f"/#/queues/{queue}/partitions/a")
+    page.get_by_role("button", name="Seek").click()
+    dialog(page).get_by_text("To a moment").click()
+    dialog(page).get_by_label("Moment", exact=True).fill("2020-01-01T00:00")
+    confirm(page, "Move the group")
+    told(page, "The group was moved.")
+    [message] = shop.pop(queue, "readers", batch=10, partitions=10)
+    assert message["partition"] == "a"
+
+
+def test_a_large_queue_is_paged_and_searched(page: Page) -> None:
+    page.goto("/#/queues/devices")
+    rows = page.get_by_role("region", name="Partitions", exact=True).locator("tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Next").click()
+    expect(rows.first).to_contain_text("sensor-051")
+    page.get_by_label("Search partitions").fill("SOR-12")
+    expect(rows).to_have_count(10)
+    expect(rows.first).to_contain_text("sensor-120")
+    expect(page.get_by_label("Search partitions")).to_be_focused()
+
+
+def test_clear_and_delete_a_queue(page: Page, served: Served) -> None:
+    queue = fresh("doomed")
+    served.shop.push(queue, "p", 1, 2, 3)
+    page.goto(f"/#/queues/{queue}")
+    page.get_by_role("button", name="Clear").click()
+    page.keyboard.press("Escape")
+    expect(dialog(page)).to_have_count(0)
+    page.get_by_role("button", name="Clear").click()
+    confirm(page, "Delete the messages")
+    told(page, "3 messages were deleted.")
+    assert served.shop.pop(queue, "g") == []
+    page.get_by_role("button", name="Delete").click()
+    confirm(page, "Delete the queue")
+    told(page, "The queue was deleted.")
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    page.goto(f"/#/queues/{queue}")
+    expect(page.get_by_role("alert")).to_contain_text("Queue not found")
+
+
+def test_an_operation_is_retried_and_cancelled(page: Page) -> None:
+    page.goto("/#/operations?status=failed")
+    page.get_by_role("button", name="Cancel").click()
+    confirm(page, "Give it up")
+    told(page, "It was cancelled.")
+    expect(page.get_by_text("No operation.")).to_be_visible()
+
+
+def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) -> None:
+    page.goto("/#/cluster")
+    row = page.locator(".switch-row").filter(has_text="Pop maintenance")
+    row.get_by_role("button", name="Switch on").click()
+    confirm(page, "Switch on")
+    try:
+        expect(row).to_contain_text("Consumers get nothing")
+        page.goto("/#/")
+        expect(page.get_by_role("list", name="What needs attention")).to_contain_text("Pop maintenance is on")
+    finally:
+        served.shop.call("POST", "/api/v1/system/maintenance/pop", {"enabled": False})
+    expect(page.locator(".health")).not_to_contain_text("Pop maintenance")
+
+
+def test_figures_come_in_live(page: Page, served: Served) -> None:
+    queues = served.shop.call("GET", "/api/v1/live")["backlog"]["queues"]
+    page.goto("/")
+    tile = page.locator(".tile").filter(has_text="Stored messages")
+    expect(tile).to_contain_text(f" {queues} queues")
+    served.shop.push(fresh("live"), "p", 1)
+    expect(tile).to_contain_text(f" {queues + 1} queues")
+
+
+def test_without_the_server_it_says_so_and_comes_back(page: Page) -> None:
+    page.goto("/#/queues")
+    live = page.locator(".live")
+    expect(live).to_have_text("Live")
+    page.context.set_offline(True)
+    page.keyboard.press("r")
+    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    page.context.set_offline(False)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(live).to_have_text("Live")
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    page.goto("/")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.keyboard.press("?")
+    expect(dialog(page)).to_contain_text("Next and previous row")
+    page.keyboard.press("Escape")
+    expect(dialog(page)).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    expect(page.get_by_role("link", name="devices")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator("tbody tr").nth(1).get_by_role("link").first).to_be_focused()
+    page.keyboard.press("/")
+    page.keyboard.type("payments")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Search: payments")).to_be_visible()
+
+
+def test_the_theme_is_switched_and_remembered(page: Page) -> None:
+    page.goto("/")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Dark or light").click()
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+
+
+def test_nothing_from_a_message_becomes_part_of_the_page(page: Page, served: Served) -> None:
+    page.goto("/#/queues")
+    page.get_by_label("Search queues").fill("onerror")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name=HARMFUL_QUEUE).click()
+    expect(page.get_by_role("heading", name=HARMFUL_QUEUE)).to_be_visible()
+    page.get_by_role("region", name="Partitions", exact=True).get_by_role("link", name=HARM).click()
+    expect(page.get_by_role("heading", name=HARM)).to_be_visible()
+    page.get_by_role("region", name="Messages").get_by_role("link", name=HARM).first.click()
+    expect(page.get_by_role("region", name="Payload")).to_contain_text(f'"text": "{HARM}"')
+    expect(page.locator("main script, main img, main iframe")).to_have_count(0)
+    page.goto("/#/dead-letters?queue=emails")
+    letter = page.locator(".letter").filter(has_text="mail-4")
+    expect(letter).to_contain_text(HARM)
+    page.goto(f"/#/search?q={HARM}")
+    expect(page.get_by_role("heading", name=f"Search: {HARM}")).to_be_visible()
+    expect(page.locator("main script, main img, main iframe")).to_have_count(0)
+    assert page.evaluate("document.title").endswith("· Queen")
+
+
+def test_numbers_are_shown_as_they_were_pushed(page: Page) -> None:
+    page.goto("/#/queues/payments/partitions/globex")
+    page.get_by_role("link", name="invoice-1").click()
+    expect(page.get_by_role("region", name="Payload")).to_contain_text("12345678901234567890")
+
+
+def test_a_phone_has_everything_behind_a_menu(browser: Browser, served: Served) -> None:
+    with visit(browser, served.url, phone=True) as page:
+        page.goto("/")
+        menu = page.get_by_role("navigation", name="Pages")
+        expect(menu).to_be_hidden()
+        page.get_by_role("button", name="Menu").tap()
+        menu.get_by_role("link", name="Dead letters").tap()
+        expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
+        expect(menu).to_be_hidden()

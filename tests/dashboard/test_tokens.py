@@ -1,0 +1,91 @@
+"""The dashboard of a server that demands tokens: asked for once, kept in the tab, and shown only what they allow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import jwt
+import pytest
+from cluster.processes import ServeProcess
+from playwright.sync_api import Browser, Page, expect
+
+from dashboard.browser import outside, visit
+from dashboard.scene import Shop
+
+if TYPE_CHECKING:
+    from conftest import Postgres
+
+SECRET = "a secret of more than thirty-two bytes"
+
+
+def token(role: str) -> str:
+    return jwt.encode({"sub": "alice", "role": role, "exp": time.time() + 86_400}, SECRET, "HS256")
+
+
+@pytest.fixture(scope="module")
+def guarded(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("tokens")
+    url = outside(postgres.create())
+    with ExitStack() as stack:
+        stack.callback(lambda: outside(postgres.drop(url)))
+        server = ServeProcess(
+            folder,
+            "guarded",
+            DATABASE_URL=url,
+            JWT_ENABLED="true",
+            JWT_SECRET=SECRET,
+            DB_POOL_SIZE="6",
+            FILE_BUFFER_DIR=str(folder / "journal"),
+        )
+        stack.callback(server.make_sure_it_is_gone)
+        server.launch()
+        server.until_up()
+        shop = Shop(server.url, token("admin"))
+        stack.callback(shop.http.close)
+        shop.push("orders", "eu", 1)
+        shop.pop("orders", "billing")
+        yield server.url
+
+
+@pytest.fixture
+def page(browser: Browser, guarded: str) -> Iterator[Page]:
+    with visit(browser, guarded) as opened:
+        yield opened
+
+
+def sign_in(page: Page, given: str) -> None:
+    page.get_by_label("Token").last.fill(given)
+    page.get_by_role("button", name="Go on").click()
+
+
+def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page) -> None:
+    page.goto("/")
+    expect(page.get_by_role("dialog")).to_contain_text("This server demands a token")
+    sign_in(page, "nonsense")
+    expect(page.get_by_role("dialog")).to_contain_text("The server says: Malformed token")
+    sign_in(page, token("admin"))
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator(".live")).to_have_text("Live")
+    expect(page.locator(".who")).to_have_text("alice: admin")
+    assert page.evaluate("localStorage.length") == 0
+    page.reload()
+    expect(page.locator(".live")).to_have_text("Live")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("dialog")).to_contain_text("This server demands a token")
+
+
+@pytest.mark.parametrize(
+    ("role", "clears", "seeks"), [("read-only", 0, 0), ("read-write", 0, 1), ("admin", 1, 1)], ids=str
+)
+def test_a_token_sees_the_buttons_that_it_may_press(page: Page, role: str, clears: int, seeks: int) -> None:
+    page.goto("/#/queues/orders/partitions/eu")
+    sign_in(page, token(role))
+    expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("Leased")
+    expect(page.get_by_role("button", name="Clear")).to_have_count(clears)
+    expect(page.get_by_role("button", name="Seek")).to_have_count(seeks)
+    page.goto("/#/cluster")
+    expect(page.get_by_role("region", name="Maintenance")).to_be_visible()
+    expect(page.get_by_role("button", name="Switch on")).to_have_count(2 * clears)

@@ -1,0 +1,86 @@
+"""GET /api/v1/resources/queues/{queue}/partitions and GET /api/v1/pipeline/runs"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import asyncpg
+import httpx
+
+from integration.queen import Queen
+
+
+async def heads(http: httpx.AsyncClient, queue: str, **params: Any) -> list[dict[str, Any]]:
+    answer = await http.get(f"/api/v1/resources/queues/{queue}/partitions", params=params)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["partitions"]
+    return found
+
+
+async def test_a_partition_shows_its_head_and_its_leases(queen: Queen, http: httpx.AsyncClient) -> None:
+    await queen.push("orders", "a", "b", "c", partition="eu")
+    [message] = await queen.pop("orders", "eu", consumerGroup="billing", batch=1)
+    await queen.ack(message)
+    leased = await queen.pop("orders", "eu", consumerGroup="billing", batch=2)
+    await queen.drain("orders", "eu", consumerGroup="audit")
+    [head] = await heads(http, "orders")
+    assert (head["name"], head["firstOffset"], head["lastOffset"], head["stored"]) == ("eu", 1, 3, 3)
+    assert head["groupCount"] == 2
+    billing, audit = head["groups"]
+    assert (billing["name"], billing["position"], billing["unread"], billing["leased"]) == ("billing", 1, 2, 2)
+    assert billing["leaseId"] == leased[0]["leaseId"]
+    assert billing["leaseExpiresAt"]
+    assert (audit["name"], audit["position"], audit["unread"], audit["leaseId"]) == ("audit", 3, 0, None)
+
+
+async def test_a_failing_head_shows_its_attempts_and_pause(queen: Queen, http: httpx.AsyncClient) -> None:
+    await queen.configure("orders", retryDelay=600_000)
+    await queen.push("orders", "a", partition="eu")
+    [message] = await queen.pop("orders", "eu", consumerGroup="billing")
+    await queen.ack(message, "failed", error="no")
+    [head] = await heads(http, "orders", partition="eu")
+    [group] = head["groups"]
+    assert group["attempts"] == 1
+    assert group["retryAt"]
+    assert group["leaseId"] is None
+
+
+async def test_pages_search_and_names(queen: Queen, http: httpx.AsyncClient) -> None:
+    for name in ("Alpha-1", "alpha-2", "beta", "gamma%"):
+        await queen.push("orders", 1, partition=name)
+    assert [head["name"] for head in await heads(http, "orders", limit=2)] == ["Alpha-1", "alpha-2"]
+    assert [head["name"] for head in await heads(http, "orders", limit=2, offset=2)] == ["beta", "gamma%"]
+    assert [head["name"] for head in await heads(http, "orders", search="ALPHA")] == ["Alpha-1", "alpha-2"]
+    assert [head["name"] for head in await heads(http, "orders", search="%")] == ["gamma%"]
+    assert [head["name"] for head in await heads(http, "orders", partition="beta")] == ["beta"]
+    assert await heads(http, "orders", partition="bet") == []
+
+
+async def test_an_unknown_queue_is_not_found(queen: Queen, http: httpx.AsyncClient) -> None:
+    answer = await http.get("/api/v1/resources/queues/nowhere/partitions")
+    assert answer.status_code == 404
+
+
+async def test_pipeline_runs_newest_first(queen: Queen, http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
+    await sql.execute("DELETE FROM queen.pipeline_runs")
+    for job, state, minutes in (("archive", "finished", 30), ("window", "running", 20), ("audit", "failed", 10)):
+        await sql.execute(
+            "INSERT INTO queen.pipeline_runs (id, job, queue_name, master, state, started_at, seen_at, rows, error) "
+            "SELECT $1, $2, 'orders', 'local[2]', $3, at, at, 7, $4 "
+            "FROM (SELECT now() - make_interval(mins => $5)) t (at)",
+            uuid.uuid4(),
+            job,
+            state,
+            "broken" if state == "failed" else None,
+            minutes,
+        )
+    runs = (await http.get("/api/v1/pipeline/runs")).json()["runs"]
+    assert [(run["job"], run["state"]) for run in runs] == [
+        ("audit", "failed"),
+        ("window", "lost"),
+        ("archive", "finished"),
+    ]
+    assert runs[0]["error"] == "broken"
+    assert [run["job"] for run in (await http.get("/api/v1/pipeline/runs?job=window")).json()["runs"]] == ["window"]
+    await sql.execute("DELETE FROM queen.pipeline_runs")
