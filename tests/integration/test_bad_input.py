@@ -857,5 +857,5 @@ async def refuse_in_database(sql: asyncpg.Connection, table: str, condition: str
 
 def expect_complaints(caplog: pytest.LogCaptureFixture) -> None:
     """What only the database finds is logged, because it is a defect of Queen."""
-    assert set(loud(caplog)) == {"statement failed: RaiseError: guilty"}
+    assert set(loud(caplog)) == {"statement failed: RaiseError (P0001): guilty"}
     caplog.clear()
