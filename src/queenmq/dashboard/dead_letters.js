@@ -1,9 +1,9 @@
 // Dead letters: what failed too often, and delivering it again.
 
-import { Refused, get, may, path, post } from "./api.js";
+import { get, may, path, post } from "./api.js";
 import { h } from "./dom.js";
 import { groupName, number, plural } from "./format.js";
-import { deliverAgain, erase, redrive } from "./messages.js";
+import { erase, redrive } from "./messages.js";
 import { ask, button, code, empty, heading, json, link, moment, pager, searchField, to, toolbar } from "./ui.js";
 
 const PAGE = 25;
@@ -41,22 +41,17 @@ export const deadLetters = {
 /** All that match if a queue is named: the server does that in one go. Else those that are shown. */
 function redriveMany(rows, total, query, page) {
   if (!query.queue) return button(`Redrive these ${number(rows.length)}`, () => redrive(rows, page.reload), { kind: "primary" });
-  return button(`Redrive all ${number(total)}`, () => redriveAll(rows, total, query, page), { kind: "primary" });
+  return button(`Redrive all ${number(total)}`, () => redriveAll(total, query, page), { kind: "primary" });
 }
 
-function redriveAll(rows, total, { queue, group, partition }, page) {
+function redriveAll(total, { queue, group, partition }, page) {
   ask({
     title: `Redrive ${plural(total, "dead letter")} of ${queue}?`,
     text: "They leave the dead letters and are delivered again, in their order, only to the groups that gave them up.",
     action: "Deliver again",
-    act: async (_, report) => {
-      try {
-        const answer = await post("/api/v1/dlq/redrive", { queue, consumerGroup: group, partition });
-        return answer.operationId ? answer : `${plural(answer.redriven, "message")} will be delivered again.`;
-      } catch (error) {
-        if (!(error instanceof Refused) || error.status !== 404) throw error;
-        return deliverAgain(rows, report);
-      }
+    act: async () => {
+      const answer = await post("/api/v1/dlq/redrive", { queue, consumerGroup: group, partition });
+      return answer.operationId ? answer : `${plural(answer.redriven, "message")} will be delivered again.`;
     },
     done: page.reload,
   });
