@@ -237,7 +237,7 @@ class TestLyingServer:
     @pytest.mark.parametrize("fault", ["lose", "double"])
     async def test_the_command_fails(self, fault: str, tmp_path: Path) -> None:
         async with LyingServer(fault).listening() as url:
-            arguments = ["--only", "push-10", "--seconds", "0.2", "--connections", "4", "--partitions", "10"]
+            arguments = ["--only", "push-10", "--seconds", "1", "--connections", "4", "--partitions", "10"]
             status, printed, written = await bench(tmp_path, "--url", url, *arguments)
         assert status == 1
         assert "FAILED push-10" in printed
