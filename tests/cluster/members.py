@@ -113,10 +113,6 @@ class Member:
     def alive(self) -> set[str]:
         return {member.id for member in self.server.node.state.members.members() if member.alive}
 
-    @property
-    def database_calls(self) -> int:
-        return self.server.database.calls
-
 
 async def joined(members: Sequence[Member], timeout_s: float = 10) -> None:
     """Return when each of these knows that all the others live."""

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import asyncpg
 import pytest
@@ -52,10 +53,13 @@ class TestOptions:
         changed_at = time.perf_counter()
         await until(lambda: all(m.engine.queue_settings.encrypted("q") for m in members), ON_A_BUSY_MACHINE_S)
         log.info("used everywhere after %.2f ms", 1000 * (time.perf_counter() - changed_at))
-        calls = [m.database_calls for m in members]
+        refused = AsyncMock()
+        for member in members:
+            # Called when the database has refused what a cache that is out of date let pass.
+            member.engine.pusher._places.demand_encryption = refused
         await pushed_by_all(members, "q")
         assert await encrypted(sql) == [False] * 3 + [True] * 3
-        assert [m.database_calls for m in members] == [c + 1 for c in calls], "the cache was not trusted"
+        assert not refused.called, "the cache was not trusted"
 
     async def test_a_change_is_used_at_once_although_its_packet_is_lost(
         self, trio: Trio, sql: asyncpg.Connection

@@ -34,10 +34,10 @@ async def leased(a: Member, others: list[Member], queue: str = "q") -> dict[str,
 
 async def asks(member: Member, pops: int = POPS) -> int:
     """How often that many pops of the partition asked the database."""
-    before = member.database_calls
+    before = member.engine.popper.lane.calls
     for _ in range(pops):
         assert await member.queen.pop("q", "p") == []
-    return member.database_calls - before
+    return member.engine.popper.lane.calls - before
 
 
 class TestWhileItIsLeased:

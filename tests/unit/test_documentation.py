@@ -15,7 +15,9 @@ DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "deploy" / "README.md"])
 KNOWN = {name.split("`")[1] for name in config.markdown_table().splitlines() if name.startswith("| `")}
 PREFIXES = "QUEEN|PG|DB|JWT|FILE|POP_WAIT|DEFAULT|RETENTION|EVICTION|STATS|METRICS|SIDECAR|PARTITION"
-NOT_OF_THE_SERVER = re.compile(r"QUEEN_(URL|TEST_POSTGRES|LONG|CHAOS_ROUNDS|SIMULATION_SEED|PIPELINE_JAVA)")
+NOT_OF_THE_SERVER = re.compile(
+    r"QUEEN_(URL|TOKEN|TRACEBACK|REQUIRE_BROWSER|TEST_POSTGRES|LONG|CHAOS_ROUNDS|SIMULATION_SEED|PIPELINE_JAVA)"
+)
 
 
 def prose(document: Path) -> str:
