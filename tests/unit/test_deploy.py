@@ -56,9 +56,7 @@ def manifests() -> dict[str, dict[str, Any]]:
 
 
 def is_a_command(*arguments: str) -> bool:
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--help"])
-    return ended.value.code == 0
+    return main([*arguments, "--help"]) == 0
 
 
 # systemd
