@@ -12,6 +12,8 @@ from queenmq.overload.standing_queue import StandingQueue
 from queenmq.storage.database import Database
 
 _EXECUTE = Decision(Choice.EXECUTE)
+# For so long a decision holds for whatever else comes: the load does not change faster, and measuring it costs.
+_HOLDS_S = 0.001
 _AVERAGE_WEIGHT = 0.3
 
 
@@ -35,6 +37,8 @@ class LoadWatch:
         self._lanes: tuple[Lane[Any, Any], ...] = ()
         self.load = Load()
         self._slow = False
+        self._decision = _EXECUTE
+        self._decided_at = 0.0
         self.decisions = dict.fromkeys(Choice, 0)
 
     def watch(self, *lanes: Lane[Any, Any]) -> None:
@@ -55,11 +59,18 @@ class LoadWatch:
             self._standing_pool.stands(0.0, 0.0)
             self.decisions[Choice.EXECUTE] += 1
             return _EXECUTE
+        now = asyncio.get_running_loop().time()
+        if not 0 <= now - self._decided_at < _HOLDS_S:
+            self._decision = self._decide(direct, queued)
+            self._decided_at = now
+        self.decisions[self._decision.choice] += 1
+        return self._decision
+
+    def _decide(self, direct: Lane[Any, Any], queued: Lane[Any, Any]) -> Decision:
         decision = decide(self.measured(direct), self._limits)
         # When even queueing waits too long, nothing more can be taken.
         if decision.choice is Choice.QUEUE and self._is_stuck(queued):
-            decision = Decision(Choice.REJECT, "system_busy", self.retry_after_s())
-        self.decisions[decision.choice] += 1
+            return Decision(Choice.REJECT, "system_busy", self.retry_after_s())
         return decision
 
     def _is_stuck(self, lane: Lane[Any, Any]) -> bool:
