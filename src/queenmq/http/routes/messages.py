@@ -79,8 +79,8 @@ def add_routes(router: Router, engine: Engine) -> None:
         until = None if given is None else end_of_minute(span.until)
         where = queue, partition, namespace, task, span.since, until
         matching: list[asyncpg.Record] = []
-        # Most are in few states: with a filter, twice as many are mostly enough, and all only if they are not.
-        for looked_at in (2 * (limit + offset), _MOST_LOOKED_AT) if status else (limit + offset,):
+        # Neighbours are mostly in the same state: with a filter, more are looked at only if these are not enough.
+        for looked_at in (limit + offset, _MOST_LOOKED_AT) if status else (limit + offset,):
             most = max(1, min(looked_at, _MOST_LOOKED_AT))
             rows = await reports.rows("messages_listed", *where, most, wanted)
             matching = [row for row in rows if status in (None, row["status"])][offset : offset + limit]
