@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
 import pytest
 
@@ -264,6 +266,18 @@ class TestEviction:
         await age_messages(sql, "orders", 11)
         step = "SELECT deleted FROM queen.evict((SELECT id FROM queen.queues), NULL, 10)"
         assert 0 < await sql.fetchval(step) <= 10
+
+
+async def test_a_run_goes_on_while_interrupted_work_is_given_back(
+    queen: Queen, sql: asyncpg.Connection, server: Server, retention: Retention
+) -> None:
+    await queen.configure("orders", retentionEnabled=True, retentionSeconds=10)
+    for _ in range(10):
+        await queen.push("orders", *range(35))
+        await age_messages(sql, "orders", 11)
+        server.engine.long_operations._interrupted = True
+        await asyncio.gather(server.engine.long_operations.work(), retention.work())
+        assert await stored(sql, "orders") == 0
 
 
 class TestPartitionCleanup:

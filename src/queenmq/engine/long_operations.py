@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,6 +61,8 @@ class LongOperations:
         self._activity = activity
         self._changed = changed
         self._running: dict[str, asyncio.Task[None]] = {}  # by claim
+        self._claims: set[str] = set()  # of these, and of what is being claimed
+        self._releasing = asyncio.Lock()
         self._interrupted = True  # by the end of an earlier process of the same name, perhaps
         self.steps = 0
         self.completed = 0
@@ -74,69 +76,94 @@ class LongOperations:
 
     async def begin(self, kind: str, queue: str, parameters: Mapping[str, Any]) -> Standing | None:
         """Do it, or as much as the time for an answer allows; None if there is no such queue."""
-        deadline, claim = self._deadline(), self._next_claim()
-        row = await self._database.fetchrow(
-            statement("begin_operation"),
-            kind,
-            queue,
-            _encode({name: value for name, value in parameters.items() if value is not None}).decode(),
-            self._node.server_id,
-            claim,
-            self._settings.operation_step,
-            self._settings.operation_most,
-        )
-        if row is None:
-            raise AssertionError("queen.begin_operation returned no row")
-        if not row["known"]:
-            return None
-        self._tell(kind, queue, None)
-        if row["id"] is None:
-            return Standing(row["done"])
-        return await self._answer(str(row["id"]), claim if row["running"] else None, deadline)
+        deadline = self._deadline()
+        await self._ready()
+        with self._claiming() as claim:
+            row = await self._database.fetchrow(
+                statement("begin_operation"),
+                kind,
+                queue,
+                _encode({name: value for name, value in parameters.items() if value is not None}).decode(),
+                self._node.server_id,
+                claim,
+                self._settings.operation_step,
+                self._settings.operation_most,
+            )
+            if row is None:
+                raise AssertionError("queen.begin_operation returned no row")
+            if not row["known"]:
+                return None
+            self._tell(kind, queue, None)
+            if row["id"] is None:
+                return Standing(row["done"])
+            task = self._take_up(str(row["id"]), claim if row["running"] else None)
+        return await self._answer(str(row["id"]), task, deadline)
 
     async def delete_queue(self, queue: str) -> tuple[bool, Standing]:
         """Delete a queue; False if there was none. After it the name is free, and nothing of the queue is reachable."""
-        deadline, claim = self._deadline(), self._next_claim()
+        deadline = self._deadline()
         answer = {"answer": {"deleted": True, "queue": queue, "existed": True}}
-        row = await self._database.fetchrow(
-            statement("delete_queue"),
-            queue,
-            _encode(answer).decode(),
-            self._node.server_id,
-            claim,
-            self._settings.operation_step,
-        )
-        if row is None:
-            raise AssertionError("queen.delete_queue returned no row")
-        self._node.config_deleted(queue, row["version"])
-        if row["id"] is None:
-            return row["existed"], Standing(row["total"] or 0)
-        return True, await self._answer(str(row["id"]), claim, deadline)
+        await self._ready()
+        with self._claiming() as claim:
+            row = await self._database.fetchrow(
+                statement("delete_queue"),
+                queue,
+                _encode(answer).decode(),
+                self._node.server_id,
+                claim,
+                self._settings.operation_step,
+            )
+            if row is None:
+                raise AssertionError("queen.delete_queue returned no row")
+            self._node.config_deleted(queue, row["version"])
+            if row["id"] is None:
+                return row["existed"], Standing(row["total"] or 0)
+            task = self._take_up(str(row["id"]), claim)
+        return True, await self._answer(str(row["id"]), task, deadline)
 
     async def retain(self, limit: int, idle_days: int) -> None:
         """A run of retention to its end, unless one runs or waits already. Looks for remains of deleted queues, too."""
         if await self._database.fetch(statement("adopt_remains")):
             self._load.tell_queued(1)
-        claim = uuid7_text()
         parameters = _encode({"limit": limit, "idleDays": idle_days}).decode()
-        begun = await self._database.fetchval(statement("begin_retention"), parameters, self._node.server_id, claim)
-        if begun is not None:
-            await asyncio.wait((self._start(str(begun), claim),))
+        await self._ready()
+        task = await self._claim("begin_retention", parameters)
+        if task is not None:
+            await asyncio.wait((task,))
+
+    @contextlib.contextmanager
+    def _claiming(self) -> Iterator[str | None]:
+        """A claim for as long as something is claimed with it; then it goes, or belongs to what runs."""
+        claim = self._next_claim()
+        try:
+            yield claim
+        finally:
+            if claim is not None and claim not in self._running:
+                self._claims.discard(claim)
 
     def _next_claim(self) -> str | None:
-        """None if this server has enough to do: then the operation waits for a worker."""
-        return uuid7_text() if self.running < self._settings.operation_concurrent else None
+        """None if this server has enough to do: then a new operation waits for a worker."""
+        return self._new_claim() if self.running < self._settings.operation_concurrent else None
+
+    def _new_claim(self) -> str:
+        claim = uuid7_text()
+        self._claims.add(claim)
+        return claim
+
+    def _take_up(self, operation_id: str, claim: str | None) -> asyncio.Task[None] | None:
+        if claim is not None:
+            return self._start(operation_id, claim)
+        self._load.tell_queued(1)
+        return None
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._settings.operation_wait_ms / 1000
 
-    async def _answer(self, operation_id: str, claim: str | None, deadline: float) -> Standing:
+    async def _answer(self, operation_id: str, task: asyncio.Task[None] | None, deadline: float) -> Standing:
         """How the operation stands when it is finished or the time for an answer is over. It goes on by itself."""
         loop = asyncio.get_running_loop()
-        if claim is None:
-            self._load.tell_queued(1)
-        else:
-            await asyncio.wait((self._start(operation_id, claim),), timeout=max(0.0, deadline - loop.time()))
+        if task is not None:
+            await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
         while True:
             row = await self._database.fetchrow(statement("operation"), operation_id)
             if row is None or row["status"] in ("failed", "cancelled"):
@@ -156,26 +183,44 @@ class LongOperations:
 
     async def work(self) -> None:
         """Take up what waits or what a dead server left, as much as this one may run at once."""
-        if self._interrupted:
-            await self._release()
-            self._interrupted = False
+        await self._ready()
         while self.running < self._settings.operation_concurrent:
-            claim = uuid7_text()
-            claimed = await self._database.fetchval(statement("claim_administration"), self._node.server_id, claim)
-            if claimed is None:
+            if await self._claim("claim_administration") is None:
                 return
-            self._start(str(claimed), claim)
+
+    async def _claim(self, name: str, *arguments: object) -> asyncio.Task[None] | None:
+        """Run the operation that a statement finds or makes, if it does."""
+        claim, found = self._new_claim(), None
+        try:
+            found = await self._database.fetchval(statement(name), *arguments, self._node.server_id, claim)
+        finally:
+            if found is None:
+                self._claims.discard(claim)
+        return None if found is None else self._start(str(found), claim)
+
+    async def _ready(self) -> None:
+        """Give back what was interrupted. Nobody claims meanwhile: the claim would be given back with it."""
+        async with self._releasing:
+            if self._interrupted:
+                self._interrupted = False
+                try:
+                    await self._release()
+                except BaseException:
+                    self._interrupted = True
+                    raise
 
     async def _release(self) -> None:
-        await self._database.fetch(
-            statement("release_administration"), self._node.server_id, [claim for claim in self._running if claim]
-        )
+        await self._database.fetch(statement("release_administration"), self._node.server_id, list(self._claims))
 
     def _start(self, operation_id: str, claim: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(operation_id, claim), name=f"operation {operation_id}")
         self._running[claim] = task
-        task.add_done_callback(lambda _: self._running.pop(claim, None))
+        task.add_done_callback(lambda _: self._ended(claim))
         return task
+
+    def _ended(self, claim: str) -> None:
+        self._running.pop(claim, None)
+        self._claims.discard(claim)
 
     async def _run(self, operation_id: str, claim: str) -> None:
         """Step by step to the end, or until it is cancelled or another worker has it."""
