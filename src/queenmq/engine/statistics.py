@@ -119,7 +119,9 @@ class Statistics:
         self._fresh_at = float("-inf")
         self._errors = 0
         self._one_at_a_time = asyncio.Lock()
-        self._everything: asyncio.Task[int] | None = None
+        self._one_walk_at_a_time = asyncio.Lock()
+        self._walks: set[asyncio.Task[int]] = set()
+        self._next_walk: asyncio.Task[int] | None = None  # not begun yet
 
     async def refresh(self, *, everything: bool = False) -> int:
         """Reckon what is due, as far as the time allows, or every queue. Returns how many were reckoned."""
@@ -142,24 +144,37 @@ class Statistics:
             return done
 
     async def refresh_within(self, seconds: float) -> int | None:
-        """Reckon every queue; None if that takes longer: then it goes on by itself. Callers share one such walk."""
-        if self._everything is None:
-            self._everything = asyncio.get_running_loop().create_task(self.refresh(everything=True))
-            self._everything.add_done_callback(self._walked)
-        walk = self._everything
+        """Reckon every queue; None if that takes longer: then it goes on by itself.
+
+        Callers share the next walk, not the one under way: that may have passed what they have just changed.
+        """
+        if self._next_walk is None:
+            self._next_walk = asyncio.get_running_loop().create_task(self._walk())
+            self._walks.add(self._next_walk)
+            self._next_walk.add_done_callback(self._walked)
+        walk = self._next_walk
         done, _ = await asyncio.wait((walk,), timeout=seconds)
         return walk.result() if done else None
 
+    async def _walk(self) -> int:
+        async with self._one_walk_at_a_time:
+            self._next_walk = None
+            return await self.refresh(everything=True)
+
     def _walked(self, walk: asyncio.Task[int]) -> None:
-        self._everything = None
+        self._walks.discard(walk)
+        if self._next_walk is walk:
+            self._next_walk = None
         if not walk.cancelled() and walk.exception() is not None:
             log.warning("reckoning the figures of every queue failed: %s", walk.exception())
 
     async def close(self) -> None:
         """Give up what goes on in the background."""
-        if self._everything is not None:
-            self._everything.cancel()
-            await asyncio.wait((self._everything,))
+        walks = tuple(self._walks)
+        for walk in walks:
+            walk.cancel()
+        if walks:
+            await asyncio.wait(walks)
 
     async def freshen(self) -> None:
         """Before an answer: look at the queues that were touched here and that take no time."""
