@@ -8,6 +8,7 @@ from queenmq.clock import Clock, SystemClock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
 from queenmq.engine.engine import Engine
+from queenmq.engine.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.errors import DatabaseUnavailable
 from queenmq.http.app import App
 from queenmq.http.auth import Authenticator
@@ -46,6 +47,7 @@ class Server:
         self.database = Database(settings, database_url)
         self.node = Node(settings, clock, siblings)
         self.engine = Engine(settings, self.database, self.node, clock)
+        self.database.on_notice(WRITTEN_ELSEWHERE, self.engine.written_elsewhere)
         self._forwarder = Forwarder(settings, self.node) if settings.coordinator_enabled else None
         self._app = self._make_app(Authenticator.from_settings(settings, clock))
         self._telemetry = telemetry(settings, self.engine)

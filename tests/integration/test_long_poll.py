@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Awaitable
+from dataclasses import replace
 
 import asyncpg
 import pytest
@@ -92,6 +93,39 @@ class TestWokenByAnEvent:
         assert await poll == []
 
 
+class TestToldByTheDatabase:
+    """What no server has written is announced with NOTIFY."""
+
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return replace(settings, database_ping_ms=20)
+
+    @pytest.fixture(autouse=True)
+    async def listening(self, server: Server) -> None:
+        await until(lambda: server.database.is_listening)
+
+    @pytest.mark.parametrize("partition", [None, "Default"])
+    async def test_a_row_inserted_by_psql(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection, partition: str | None
+    ) -> None:
+        partition_id = (await queen.configure("orders"))["partitionId"]
+        poll = await waiting(queen.wait("orders", partition), server)
+        await sql.execute("INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '1')", partition_id)
+        assert data(await soon(poll)) == [1]
+
+    async def test_after_the_connection_was_made_anew(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection
+    ) -> None:
+        partition_id = (await queen.configure("orders"))["partitionId"]
+        poll = await waiting(queen.wait("orders"), server)
+        lost = server.database._lifeline
+        assert lost is not None
+        await sql.execute("SELECT pg_terminate_backend($1)", lost.get_server_pid())
+        await until(lambda: server.database._lifeline is not lost and server.database.is_listening)
+        await sql.execute("INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '1')", partition_id)
+        assert data(await soon(poll)) == [1]
+
+
 class TestEnds:
     async def test_at_its_timeout(self, queen: Queen) -> None:
         started = time.monotonic()
@@ -154,15 +188,6 @@ class TestFoundByLookingAgain:
         async with another_server(settings, database_url) as other:
             await other.push("orders", "m", partition="p")
         assert data(await poll) == ["m"]
-
-    @pytest.mark.parametrize("partition", [None, "Default"])
-    async def test_a_row_inserted_by_psql(
-        self, queen: Queen, server: Server, sql: asyncpg.Connection, partition: str | None
-    ) -> None:
-        partition_id = (await queen.configure("orders"))["partitionId"]
-        poll = await waiting(queen.wait("orders", partition), server)
-        await sql.execute("INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '1')", partition_id)
-        assert data(await poll) == [1]
 
 
 class TestAClientThatGoesAway:

@@ -10,12 +10,12 @@ import pytest
 
 from pipeline.db import Db
 from queenmq.core.encryption import encrypt
-from queenmq.pipeline import read
+from queenmq.pipeline import columns, read, reading
 from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption, DataLost, explained
 from queenmq.pipeline.heads import batch_ranges
 from queenmq.pipeline.options import ReadOptions
-from queenmq.pipeline.planning import Range, Slice
+from queenmq.pipeline.planning import Portion, Range, Slice
 from queenmq.pipeline.reading import read_slice
 
 KEY = bytes(range(32))
@@ -163,3 +163,91 @@ def test_a_read_that_loses_messages_meanwhile_says_so(db: Db) -> None:
     kept = read_slice(ReadOptions(url=db.url, queue="orders", fail_on_data_loss=False), ["offset"], task)
     assert sum(batch.num_rows for batch in kept) == 95
     assert threading.active_count() < 50
+
+
+class TestPacked:
+    """Messages come packed, a range of a partition in a row, as long as they allow it."""
+
+    NAMES = (*columns.BASE, *columns.HEADERS)
+
+    @pytest.fixture
+    def one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> list[Portion]:
+        """What was read one by one."""
+        seen: list[Portion] = []
+        real = reading._Reader._read_single
+
+        def watched(reader: Any, portion: Portion) -> Any:
+            seen.append(portion)
+            return real(reader, portion)
+
+        monkeypatch.setattr(reading._Reader, "_read_single", watched)
+        return seen
+
+    def rows(self, db: Db, names: list[str] | None = None, **given: Any) -> list[dict[str, Any]]:
+        options = ReadOptions(url=db.url, queue="orders", headers=True, **given)
+        with connection(db.url) as opened:
+            ranges = batch_ranges(opened, options)
+        return [
+            row for batch in read_slice(options, names or list(self.NAMES), Slice(ranges)) for row in batch.to_pylist()
+        ]
+
+    def stored(self, db: Db) -> list[tuple[Any, ...]]:
+        return db.sql(
+            'SELECT p.name, m."offset", m.created_at, m.transaction_id, m.trace_id::text, '
+            "convert_from(m.payload, 'UTF8'), m.id::text, p.id::text FROM queen.messages m "
+            'JOIN queen.partitions p ON p.id = m.partition_id ORDER BY p.id, m."offset"'
+        )
+
+    def assert_all(self, db: Db, found: list[dict[str, Any]]) -> None:
+        got = [tuple(row[name] for name in (*columns.BASE[1:], *columns.HEADERS[:2])) for row in found]
+        assert sorted(got, key=lambda row: (row[-1], row[1])) == self.stored(db)
+        assert {row["queue"] for row in found} == {"orders"}
+
+    def test_every_column_is_as_it_is_stored(self, db: Db, one_by_one: list[Portion]) -> None:
+        db.fill("orders", 5, 700)
+        db.fill("orders", 1, 9000, padding=300)
+        self.vary(db)
+        found = self.rows(db)
+        assert len(found) == 5 * 700 + 9000
+        self.assert_all(db, found)
+        assert not one_by_one
+
+    def vary(self, db: Db) -> None:
+        """Transaction ids and payloads of every length and script, trace ids everywhere."""
+        db.sql(
+            'UPDATE queen.messages SET transaction_id = repeat(\'é\', ("offset" %% 5)::int) || "offset", '
+            'trace_id = gen_random_uuid(), created_at = created_at - make_interval(secs => "offset" * 1000003), '
+            "payload = convert_to(to_json(repeat('ß☃x', (\"offset\" %% 7)::int))::text, 'UTF8')"
+        )
+
+    def test_without_payloads(self, db: Db, one_by_one: list[Portion]) -> None:
+        db.fill("orders", 2, 500, padding=20_000)
+        found = self.rows(db, ["partition", "offset", "traceId", "encrypted"])
+        assert [row["offset"] for row in found] == [*range(1, 501)] * 2
+        assert {(row["traceId"], row["encrypted"]) for row in found} == {(None, False)}
+        assert not one_by_one
+
+    @pytest.mark.parametrize(
+        "special",
+        [
+            pytest.param("trace_id = gen_random_uuid()", id="some have a trace id"),
+            pytest.param("payload = convert_to(to_json(repeat('y', 16383))::text, 'UTF8')", id="a large payload"),
+            pytest.param("is_encrypted = true", id="an encrypted one"),
+        ],
+    )
+    def test_what_cannot_be_packed_is_read_one_by_one(self, db: Db, one_by_one: list[Portion], special: str) -> None:
+        db.fill("orders", 3, 3000)
+        db.sql(f'UPDATE queen.messages SET {special} WHERE "offset" = 2500')
+        found = self.rows(db, encrypted="raw")
+        assert len(found) == 9000
+        self.assert_all(db, found)
+        assert one_by_one
+        assert sum(row["encrypted"] for row in found) == (3 if "encrypted" in special else 0)
+
+    def test_what_is_missing_is_left_out(self, db: Db, one_by_one: list[Portion]) -> None:
+        db.fill("orders", 2, 3000)
+        db.sql('DELETE FROM queen.messages WHERE "offset" = 1500')
+        found = self.rows(db, fail_on_data_loss=False)
+        assert len(found) == 5998
+        self.assert_all(db, found)
+        assert one_by_one

@@ -13,6 +13,7 @@ from pyspark import TaskContext
 
 from pipeline.db import Db
 from queenmq.core.encryption import decrypt
+from queenmq.engine.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.pipeline import read, sink, write
 from queenmq.pipeline.errors import PartitionsBusy, PipelineError, explained
 from queenmq.pipeline.options import WriteOptions
@@ -87,6 +88,15 @@ def test_a_waiting_group_gets_them(spark: Any, db: Db) -> None:
     assert db.one("SELECT count(*) FROM queen.partition_consumers WHERE ready_at IS NOT NULL") == 0
     write(numbers(spark, 3), db.url, "orders")
     assert db.one("SELECT count(*) FROM queen.partition_consumers WHERE ready_at IS NOT NULL") == 3
+
+
+def test_servers_are_told_of_it(spark: Any, db: Db) -> None:
+    frame = spark.createDataFrame([("1", "a"), ("2", "b"), ("3", "a")], "value string, queue string")
+    with psycopg.connect(db.url, autocommit=True) as listener:
+        listener.execute(f"LISTEN {WRITTEN_ELSEWHERE}")
+        write(frame, db.url, "usual")
+        told = [notice.payload for notice in listener.notifies(timeout=10, stop_after=2)]
+    assert sorted(told) == ["a", "b"]
 
 
 class TestFailures:

@@ -123,6 +123,10 @@ class Engine:
         self.popper.waiting.wake(queue, partitions)
         self.node.readable(queue, partitions)
 
+    def written_elsewhere(self, queue: str) -> None:
+        """The same for messages that no server has written. Every server hears of them by itself."""
+        self.popper.waiting.wake(queue)
+
     def freed(self, leases: Collection[tuple[str, str, str]]) -> None:
         """The same for leases that ended: whoever they kept away may look."""
         for queue, partitions in by_queue((queue, partition) for queue, partition, _ in leases).items():

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Protocol
+from typing import Final, Protocol
+
+# The channel of NOTIFY on which the database tells of messages that no server has written (promote.sql,
+# messages_allocate.sql); the payload is the queue.
+WRITTEN_ELSEWHERE: Final = "queen_written"
 
 
 class Wake(Protocol):

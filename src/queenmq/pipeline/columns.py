@@ -76,11 +76,13 @@ class Columns:
         return "value" in self._names or PARSED in self._names
 
     @property
+    def needs_id(self) -> bool:
+        return "messageId" in self._names
+
+    @property
     def statement(self) -> str:
-        """The cheapest one that brings what is asked for."""
-        if not self.needs_payload:
-            return "pipeline_read_keys"
-        return "pipeline_read_all" if "messageId" in self._names else "pipeline_read"
+        """The cheaper one that brings what is asked for, for messages one by one."""
+        return "pipeline_read" if self.needs_payload else "pipeline_read_keys"
 
     def lanes(self, ranges: list[Range]) -> tuple[Any, Any]:
         """Names and ids of the slice's partitions; rows come with a 1-based index into them, negative if encrypted."""

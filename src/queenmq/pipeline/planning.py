@@ -14,6 +14,12 @@ from typing import Final
 # Less is not worth a task; more would make a retry expensive.
 LEAST_OFFSETS: Final = 10_000
 MOST_OFFSETS: Final = 250_000
+# A portion is cut into at least so many ranges, none of them with more offsets than this: one is sent as one row.
+PIECES: Final = 8
+MOST_IN_PIECE: Final = 4_096
+
+# Of a slice, for one statement: the index of a range in the slice, the first and the last offset.
+Portion = list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +77,16 @@ def _cut(part: Range, room: int, size: int) -> Iterator[Range]:
         room = size
 
 
-def portions(ranges: Iterable[Range], size: Iterable[int]) -> Iterator[list[tuple[int, int, int]]]:
-    """Cut a slice into statements.
-
-    Each is a list of (index of the range, first, last) with at most as many offsets as `size` says next.
-    """
+def portions(ranges: Iterable[Range], size: Iterable[int]) -> Iterator[Portion]:
+    """Cut a slice into statements, each with at most as many offsets as `size` says next."""
     sizes = iter(size)
-    portion: list[tuple[int, int, int]] = []
+    portion: Portion = []
     room = next(sizes)
+    piece = _piece(room)
     for index, part in enumerate(ranges):
         first = part.first
         while first <= part.last:
-            last = min(part.last, first + room - 1)
+            last = min(part.last, first + min(room, piece) - 1)
             portion.append((index, first, last))
             room -= last - first + 1
             first = last + 1
@@ -90,8 +94,13 @@ def portions(ranges: Iterable[Range], size: Iterable[int]) -> Iterator[list[tupl
                 yield portion
                 portion = []
                 room = next(sizes)
+                piece = _piece(room)
     if portion:
         yield portion
+
+
+def _piece(room: int) -> int:
+    return max(1, min(MOST_IN_PIECE, room // PIECES))
 
 
 def admit(backlog: dict[int, int], most: int) -> dict[int, int]:

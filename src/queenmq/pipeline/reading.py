@@ -2,20 +2,23 @@
 
 The slice is read in portions, a statement each: no transaction is longer than one of them, and what is held in memory
 is one batch of a portion, however large the partition is. Portions grow or shrink until they have about
-`PORTION_BYTES`.
+`PORTION_BYTES`. They come packed (see `packed`) as long as the messages allow it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cached_property
 from typing import Any, Final
 
+from queenmq.pipeline import packed
 from queenmq.pipeline.columns import Columns
-from queenmq.pipeline.connection import arrow_connection
+from queenmq.pipeline.connection import arrow_connection, connection
 from queenmq.pipeline.errors import DataLost
 from queenmq.pipeline.options import ReadOptions
-from queenmq.pipeline.planning import Range, Slice, portions
+from queenmq.pipeline.planning import Portion, Range, Slice, portions
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
@@ -23,9 +26,9 @@ log = logging.getLogger(__name__)
 FIRST_OFFSETS: Final = 1_000
 MOST_OFFSETS: Final = 100_000
 PORTION_BYTES: Final = 32 * 1024 * 1024
-BATCH_BYTES: Final = 4 * 1024 * 1024
+BATCH_BYTES: Final = 2 * 1024 * 1024
 BATCH_HINT: Final = "adbc.postgresql.batch_size_hint_bytes"
-# The loop over the slice must stay one: no other plan gives its rows in order.
+# The loop over the ranges must stay one: no other plan gives its rows in order.
 SESSION: Final = (
     "SET application_name = 'queen pipeline'",
     "SET max_parallel_workers_per_gather = 0",
@@ -57,35 +60,103 @@ def read_slice(options: ReadOptions, names: list[str], task: Slice) -> Iterator[
 
     Raises DataLost if some are gone (retention was faster), unless the options say that this does not matter.
     """
-    columns = Columns(options, names)
-    query = statement(columns.statement)
     size = PortionSize()
-    with arrow_connection(options.url) as opened, opened.cursor() as cursor:
-        for line in SESSION:
-            cursor.execute(line)
+    with ExitStack() as opened:
+        reader = _Reader(options, Columns(options, names), task.ranges, opened)
         for portion in portions(task.ranges, size):
             rows = received = 0
-            lanes = columns.lanes([task.ranges[index] for index, _, _ in portion])
-            for batch in _batches(cursor, query, task.ranges, portion):
+            for batch in reader.read(portion):
                 rows += batch.num_rows
                 received += batch.nbytes
-                yield columns.make(batch, lanes)
+                yield batch
             size.learn(rows, received)
             _check(options, task.ranges, portion, rows)
 
 
-def _batches(cursor: Any, query: str, ranges: list[Range], portion: list[tuple[int, int, int]]) -> Iterator[Any]:
-    ids = "{" + ",".join(ranges[index].partition_id for index, _, _ in portion) + "}"
-    first = "{" + ",".join(str(first) for _, first, _ in portion) + "}"
-    last = "{" + ",".join(str(last) for _, _, last in portion) + "}"
-    cursor.execute(statement("pipeline_slice"), (ids, first, last))
-    cursor.fetchall()
-    cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
-    cursor.execute(query)
-    yield from cursor.fetch_record_batch()
+class _Reader:
+    """Reads portions packed until messages come that cannot be packed, and from there on one by one.
+
+    Connects when it is needed; `opened` closes.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Columns, ranges: list[Range], opened: ExitStack) -> None:
+        self._url = options.url
+        self._columns = columns
+        self._ranges = ranges
+        self._opened = opened
+        self._packed = True
+
+    def read(self, portion: Portion) -> Iterator[Any]:
+        done = 0
+        if self._packed:
+            for batch, ranges in self._read_packed(portion):
+                yield batch
+                done += ranges
+        if done < len(portion):
+            self._packed = False
+            yield from self._read_single(portion[done:])
+
+    def _read_packed(self, portion: Portion) -> Iterator[tuple[Any, int]]:
+        """Batches, with the number of ranges in each, as far as they can be had packed."""
+        columns = self._columns
+        lanes = columns.lanes([self._ranges[index] for index, _, _ in portion])
+        for group in _groups(self._packed_ranges(portion)):
+            batch = packed.unpack(group, [portion[part.lane - 1][1:] for part in group])
+            if batch is None:
+                return
+            yield columns.make(batch, lanes), len(group)
+
+    def _packed_ranges(self, portion: Portion) -> Iterator[packed.PackedRange]:
+        ids = [self._ranges[index].partition_id for index, _, _ in portion]
+        first = [first for _, first, _ in portion]
+        last = [last for _, _, last in portion]
+        wanted = (self._columns.needs_payload, self._columns.needs_id, packed.LARGEST)
+        with self._connection.cursor() as cursor:
+            found = cursor.stream(statement("pipeline_packed"), (ids, first, last, *wanted), binary=True)
+            yield from map(packed.PackedRange._make, found)
+
+    def _read_single(self, portion: Portion) -> Iterator[Any]:
+        lanes = self._columns.lanes([self._ranges[index] for index, _, _ in portion])
+        ids = "{" + ",".join(self._ranges[index].partition_id for index, _, _ in portion) + "}"
+        first = "{" + ",".join(str(first) for _, first, _ in portion) + "}"
+        last = "{" + ",".join(str(last) for _, _, last in portion) + "}"
+        cursor = self._arrow_cursor
+        cursor.execute(statement("pipeline_slice"), (ids, first, last))
+        cursor.fetchall()
+        cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
+        cursor.execute(statement(self._columns.statement))
+        for batch in cursor.fetch_record_batch():
+            yield self._columns.make(batch, lanes)
+
+    @cached_property
+    def _connection(self) -> Any:
+        made = self._opened.enter_context(connection(self._url))
+        made.execute("; ".join(SESSION))
+        return made
+
+    @cached_property
+    def _arrow_cursor(self) -> Any:
+        made = self._opened.enter_context(self._opened.enter_context(arrow_connection(self._url)).cursor())
+        for line in SESSION:
+            made.execute(line)
+        return made
 
 
-def _check(options: ReadOptions, ranges: list[Range], portion: list[tuple[int, int, int]], rows: int) -> None:
+def _groups(found: Iterator[packed.PackedRange]) -> Iterator[list[packed.PackedRange]]:
+    """As many ranges together as make a batch."""
+    group: list[packed.PackedRange] = []
+    size = 0
+    for part in found:
+        group.append(part)
+        size += part.size
+        if size >= BATCH_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _check(options: ReadOptions, ranges: list[Range], portion: Portion, rows: int) -> None:
     expected = sum(last - first + 1 for _, first, last in portion)
     if rows == expected:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -144,6 +144,8 @@ class Database:
         self._url = url
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._lifeline: asyncpg.Connection[asyncpg.Record] | None = None
+        self._heard: dict[str, Callable[[str], None]] = {}
+        self.is_listening = False
         self.calls = 0
         self.errors = 0
         self.answers = 0
@@ -202,9 +204,26 @@ class Database:
             fresh.terminate()
             return False
         self._lifeline = fresh
-        return await _answers(fresh)
+        return await self._listen(fresh)
+
+    def on_notice(self, channel: str, heard: Callable[[str], None]) -> None:
+        """Call `heard` with the payload of each NOTIFY on `channel`, while the database is there.
+
+        The connection on which is_alive asks hears them: what is sent before it is there (`is_listening`) is missed.
+        """
+        self._heard[channel] = heard
+
+    async def _listen(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
+        try:
+            for channel, heard in self._heard.items():
+                await connection.add_listener(channel, lambda _c, _pid, _channel, payload, heard=heard: heard(payload))
+        except (asyncpg.PostgresError, *_CONNECTION_LOST):
+            return False
+        self.is_listening = self._lifeline is connection
+        return True
 
     def _cut_lifeline(self) -> None:
+        self.is_listening = False
         if self._lifeline is not None:
             self._lifeline.terminate()
             self._lifeline = None

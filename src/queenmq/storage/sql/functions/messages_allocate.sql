@@ -1,9 +1,13 @@
--- Allocate the offset of a row that comes without one (a psql session's INSERT). queen.push brings its own.
+-- Allocate the offset of a row that comes without one (a psql session's INSERT), and tell the servers of it at the commit.
+-- queen.push brings its own, and its server knows.
 -- Locks: the partition's row in partition_lookup, to the end of the transaction.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_queue uuid;
 BEGIN
     PERFORM convert_from(NEW.payload, 'UTF8')::json;    -- it goes out as it is, so it must be JSON
-    SELECT last_offset + 1, greatest(NEW.created_at, last_message_at) INTO NEW."offset", NEW.created_at
+    SELECT queue_id, last_offset + 1, greatest(NEW.created_at, last_message_at)
+    INTO v_queue, NEW."offset", NEW.created_at
     FROM queen.partition_lookup WHERE partition_id = NEW.partition_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE foreign_key_violation USING MESSAGE = format('partition %s does not exist', NEW.partition_id);
@@ -13,6 +17,7 @@ BEGIN
     WHERE partition_id = NEW.partition_id AND transaction_id = NEW.transaction_id;
     IF NOT FOUND THEN
         UPDATE queen.partition_lookup SET last_offset = NEW."offset" WHERE partition_id = NEW.partition_id;
+        PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
     END IF;
     RETURN NEW;
 END $$;

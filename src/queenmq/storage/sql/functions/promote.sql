@@ -133,4 +133,7 @@ BEGIN
     GET DIAGNOSTICS written = ROW_COUNT;
     UPDATE queen.pipeline_commits c SET rows = promote.written, duplicates = promote.duplicates
     WHERE c.sink = p_sink AND c.epoch = p_epoch;
+    -- Long polls look at once; beyond so many queues at a time they find it at their next look.
+    PERFORM pg_notify('queen_written', t.queue)
+    FROM (SELECT DISTINCT queue FROM unnest(v_queues) AS q (queue) LIMIT 100) t;
 END $$;
