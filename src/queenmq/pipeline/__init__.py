@@ -27,7 +27,7 @@ __all__ = [
 
 _FRAMES: Final = ("archived", "read", "read_stream", "windowed", "write", "write_stream")
 
-NEEDED: Final = ("pyspark", "pyarrow", "psycopg", "adbc_driver_manager", "adbc_driver_postgresql", "yaml")
+NEEDED: Final = ("pyspark", "numpy", "pyarrow", "psycopg", "adbc_driver_manager", "adbc_driver_postgresql", "yaml")
 
 
 def require() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ SETTINGS: Final = {
     # What goes wrong is told in a sentence; --conf spark.log.level=WARN shows what Spark thinks of it.
     "spark.log.level": "OFF",
 }
+# Each of them costs a window a tenth of a second in every micro-batch: not more than can run at once.
+MOST_LOCAL_SHUFFLE_PARTITIONS: Final = 8
 LOCAL_SETTINGS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
@@ -45,9 +48,18 @@ def session(master: str = LOCAL, name: str = "queen", settings: dict[str, str] |
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         chosen |= LOCAL_SETTINGS
+        chosen["spark.sql.shuffle.partitions"] = str(min(MOST_LOCAL_SHUFFLE_PARTITIONS, local_cores(master)))
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in (chosen | (settings or {})).items():
         builder = builder.config(key, value)
     started = builder.getOrCreate()
     register(started)
     return started
+
+
+def local_cores(master: str) -> int:
+    """How many tasks a local master runs at once: local, local[2], local[2,4], local[*]."""
+    found = re.match(r"local\[(\d+|\*)", master)
+    if found is None:
+        return 1
+    return int(found[1]) if found[1] != "*" else os.cpu_count() or 1

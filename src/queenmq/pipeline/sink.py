@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -68,15 +69,17 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
     context = TaskContext.get()
     task = context.partitionId() if context else 0
     attempt = int(SystemClock().wall() * 1000) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return Staged(sink, attempt, 0)
     with connection(options.url) as opened:
         encrypted = {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
         rows(opened, "pipeline_attempt", attempt, sink, epoch)
     stager = Stager(options, encrypted, attempt, task)
     with arrow_connection(options.url) as opened, opened.cursor() as cursor:
-        for batch in batches:
-            made = stager.make(batch)
-            if made.num_rows:
-                cursor.adbc_ingest("pipeline_staged", made, mode="append", db_schema_name="queen")
+        for batch in chain((first,), filled):
+            cursor.adbc_ingest("pipeline_staged", stager.make(batch), mode="append", db_schema_name="queen")
     return Staged(sink, attempt, stager.rows)
 
 
