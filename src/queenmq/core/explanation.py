@@ -86,7 +86,7 @@ def judge(standing: Standing, options: Options, held: HeldBack = _NOTHING_HELD) 
     if standing.lease_id is not None and standing.lease_expires_at is not None and standing.lease_expires_at > now:
         return Verdict(
             "leased",
-            f"{_messages(standing.leased)} of it are delivered under lease {standing.lease_id} and not acknowledged; "
+            f"Lease {standing.lease_id} holds {_messages(standing.leased)} of it that nobody has acknowledged yet; "
             f"nobody else of the group gets anything from it until {_time(standing.lease_expires_at)}.",
             "Wait for the consumer to acknowledge, or for the lease to end; if the consumer is dead, seek the group in "
             "this partition, which ends its lease. Consumers that need longer should renew, and those that die often "
