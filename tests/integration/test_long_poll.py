@@ -14,6 +14,7 @@ import pytest
 
 from integration.queen import Message, Queen, another_server, blocked, data, leases, parked, push_op, until
 from queenmq.config import Settings
+from queenmq.engine.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.server import Server
 
 
@@ -112,6 +113,20 @@ class TestToldByTheDatabase:
         poll = await waiting(queen.wait("orders", partition), server)
         await sql.execute("INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '1')", partition_id)
         assert data(await soon(poll)) == [1]
+
+    async def test_but_not_of_a_session_that_wants_to_be_quiet(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection
+    ) -> None:
+        partition_id = (await queen.configure("orders"))["partitionId"]
+        heard: asyncio.Queue[object] = asyncio.Queue()
+        insert = "INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '1')"
+        await sql.add_listener(WRITTEN_ELSEWHERE, lambda *notice: heard.put_nowait(notice[-1]))
+        await sql.execute("SET queen.announce = off")
+        await sql.execute(insert, partition_id)
+        await sql.execute("SET queen.announce = on")
+        await sql.execute(insert, partition_id)
+        assert await asyncio.wait_for(heard.get(), 5) == "orders"
+        assert heard.empty()
 
     async def test_after_the_connection_was_made_anew(
         self, queen: Queen, server: Server, sql: asyncpg.Connection

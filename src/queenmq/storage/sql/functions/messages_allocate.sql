@@ -1,5 +1,6 @@
 -- Allocate the offset of a row that comes without one (a psql session's INSERT), and tell the servers of it at the commit.
--- queen.push brings its own, and its server knows.
+-- queen.push brings its own, and its server knows. `SET queen.announce = off` keeps a session quiet: a commit that announces waits
+-- for others that do.
 -- Locks: the partition's row in partition_lookup, to the end of the transaction.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,7 +18,9 @@ BEGIN
     WHERE partition_id = NEW.partition_id AND transaction_id = NEW.transaction_id;
     IF NOT FOUND THEN
         UPDATE queen.partition_lookup SET last_offset = NEW."offset" WHERE partition_id = NEW.partition_id;
-        PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
+        IF current_setting('queen.announce', true) IS DISTINCT FROM 'off' THEN
+            PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
+        END IF;
     END IF;
     RETURN NEW;
 END $$;
