@@ -8,11 +8,11 @@ from queenmq.cluster.maintenance import Switch
 from queenmq.core.explanation import HeldBack, Options, Standing, Verdict, attempts_left, held_back, judge
 from queenmq.core.names import QUEUE_MODE, check_name, iso_millis
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_name
 from queenmq.http.figures import Explained, ExplainedPlace
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import moment
 

@@ -9,11 +9,11 @@ from queenmq.core.names import check_name, iso_millis, parse_timestamp
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_flag, query_name
 from queenmq.http.figures import GroupInQueue, GroupListed, GroupPartition, LaggingPartition, PartitionSought
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, FLAG, LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import OFFSET, moment, page
 from queenmq.http.schemas import Error, GroupDeleted, SeekBody, SeekRequest, Sought, SubscriptionBody, SubscriptionMoved

@@ -13,10 +13,10 @@ from queenmq.cluster.maintenance import Switch
 from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import UnavailableError
-from queenmq.http.auth import Role
 from queenmq.http.figures import LiveBacklog, LiveCounts, LiveQueue, LiveServer, Snapshot
 from queenmq.http.messages import Request, Response, StreamedResponse
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 
 EVENTS = b"text/event-stream"

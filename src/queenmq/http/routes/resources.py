@@ -11,7 +11,6 @@ from queenmq.core.names import check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import NotFound
 from queenmq.http.administered import administered
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_count, query_name
 from queenmq.http.figures import (
     Backlog,
@@ -36,6 +35,7 @@ from queenmq.http.figures import (
 )
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import Error
 
