@@ -403,7 +403,7 @@ async def test_a_client_that_goes_away_leaves_neither_a_poll_nor_a_lease(databas
             writer.write(b"GET /api/v1/pop/queue/q?consumerGroup=g&wait=true&timeout=20000 HTTP/1.1\r\nHost: x\r\n\r\n")
             await parked(b, "q")
             writer.close()
-            await until(lambda: b.server.engine.popper.waiting.total == 0)
+            await until(lambda: b.server.engine.popper.waiting.registry.total == 0)
         await a.push("q", {"payload": 1})
         answer = await a.pop("q", consumerGroup="g")
         assert (answer.status_code, fate(answer)) == (200, ("b", "a", None))
@@ -429,7 +429,7 @@ async def test_a_server_that_stops_ends_what_it_has_passed_on(database_url: str)
         await a.server.front.stop(5)
         assert (await poll).status_code == 204
         assert time.monotonic() - began < 2
-        await until(lambda: b.server.engine.popper.waiting.total == 0)
+        await until(lambda: b.server.engine.popper.waiting.registry.total == 0)
 
 
 # Who may pass requests on

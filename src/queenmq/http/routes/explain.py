@@ -56,7 +56,7 @@ def add_routes(router: Router, engine: Engine) -> None:
             advice="",
             until=None,
             paused=engine.popper.paused,
-            waiters=engine.popper.waiting.parked().get(queue, 0),
+            waiters=engine.popper.waiting.registry.parked().get(queue, 0),
             queued_pushes=sum(one.operations for one in held.values()),
             journalled_pushes=sum(one.journalled for one in held.values()),
             partitions=[],

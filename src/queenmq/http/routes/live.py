@@ -48,12 +48,12 @@ async def _snapshot(engine: Engine) -> Snapshot:
     known = engine.maintenance.is_known
     members = engine.node.state.members.members() if known else []
     alive = sum(member.alive for member in members)
-    parked = engine.popper.waiting.parked()
+    parked = engine.popper.waiting.registry.parked()
     return Snapshot(
         at=iso_millis(datetime.fromtimestamp(SystemClock().wall(), UTC)),
         server=_server(engine),
         counts=_counts(engine),
-        waiters=engine.popper.waiting.total,
+        waiters=engine.popper.waiting.registry.total,
         waited_for=[
             LiveQueue(queue=queue, waiters=parked[queue])
             for queue in heapq.nlargest(_MOST_QUEUES, parked, parked.__getitem__)

@@ -151,7 +151,7 @@ def add_routes(router: Router, engine: Engine) -> None:
     @documented({200: Refreshed})
     async def refresh_statistics(_: Request) -> Response:
         """Reckon the figures of every queue now; what takes longer than a few seconds goes on behind the answer."""
-        await statistics.store_activity(engine.popper.waiting.parked())
+        await statistics.store_activity(engine.popper.waiting.registry.parked())
         queues = await statistics.refresh_within(_REFRESH_S)
         if queues is None:
             return json_response(
