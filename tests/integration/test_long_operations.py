@@ -313,6 +313,24 @@ async def test_seek_to_the_end_is_the_end_of_the_moment_of_the_call(
     assert sorted(data(await queen.drain("q", consumerGroup="g", partitions=30))) == ["later", "new"]
 
 
+async def test_seek_in_one_partition_ends_with_the_answer_of_an_immediate_one(queen: Queen, steps: Steps) -> None:
+    await fill(queen)
+    await queen.pop("q", consumerGroup="g")
+    path = "/api/v1/consumer-groups/{}/queues/q/partitions/p00/seek"
+    expected = {"success": True, "queueName": "q", "partitionName": "p00"}
+    for group, updated, moved_to in (("g", True, 2), ("stranger", False, None)):
+        await begun(queen, "seek", timestamp=FAR_PAST)  # comes first
+        answer = await queen.http.post(path.format(group))
+        assert answer.status_code == 202
+        assert (answer.json()["updated"], answer.json()["cursorMovedTo"]) == (False, None)
+        while (await operation(queen.http, answer.json()["operationId"]))["status"] != "completed":
+            await steps.take()
+        result = (await operation(queen.http, answer.json()["operationId"]))["result"]
+        assert result == expected | {"consumerGroup": group, "updated": updated, "cursorMovedTo": moved_to}
+        immediate = await queen.http.post(path.format(group))
+        assert (immediate.status_code, immediate.json()) == (200, result)
+
+
 async def _read(queen: Queen, partition: str) -> Any:
     for message in await queen.drain("q", partition, consumerGroup="g"):
         yield message["data"]

@@ -130,7 +130,9 @@ def add_routes(router: Router, engine: Engine) -> None:
         if partition_id["id"] is None:
             raise NotFound("Partition not found")
         standing = await administration.seek(group, queue, partition, None if body.to_end else at)
-        stands = await engine.reports.row("position", partition_id["id"], group)
+        stands = None
+        if standing.status == "completed":
+            stands = await engine.reports.row("position", partition_id["id"], group)
         sought = PartitionSought(
             success=True,
             consumer_group=group,
