@@ -242,6 +242,11 @@ async def test_a_deleted_queue_cannot_be_reached_and_its_name_is_free_at_once(
         assert (await queen.http.get("/api/v1/messages", params={"queue": "q"})).json()["messages"] == []
         gone = f"/api/v1/messages/{held[0]['partitionId']}/{held[0]['transactionId']}"
         assert (await queen.http.get(gone)).status_code == 404
+        assert (await queen.http.get(f"/api/v1/traces/{gone.removeprefix('/api/v1/messages/')}")).json()["traces"] == []
+        assert (await queen.extend(held[0]["leaseId"], 60, 404))["error"] == "Lease not found"
+        dead = f"/api/v1/messages/{buried[0]['partitionId']}/{buried[0]['transactionId']}"
+        for method, path in (("POST", f"{gone}/dlq"), ("POST", f"{dead}/retry"), ("DELETE", gone), ("DELETE", dead)):
+            assert (await queen.http.request(method, path)).status_code == 404, path
         await unaware.push("q", "new", partition="p00")
         assert (await begin(queen, "delete_queue", "another")).json()["existed"] is False
         before, [row] = await steps.take(1)
