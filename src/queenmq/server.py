@@ -99,16 +99,13 @@ class Server:
                 log.error("%s; the server starts without it and goes on trying", error)
             await self.front.start(self._settings.host, self._settings.port, shared=self._shares_port)
             await self._announce()
+            for service in self._services:
+                service.start()
+            if self._telemetry is not None:
+                self._telemetry.start()
         except BaseException:
-            await self.node.close()
-            await self.database.close()
-            if self.engine.buffer is not None:
-                await self.engine.buffer.close()
+            await self.stop()
             raise
-        for service in self._services:
-            service.start()
-        if self._telemetry is not None:
-            self._telemetry.start()
 
     async def _reachable_at(self) -> tuple[str, int]:
         """Where other servers reach this one and no other."""

@@ -151,7 +151,7 @@ async def until(condition: Callable[[], bool], within_s: float = MEET_S) -> None
 
 
 async def parked(member: Member, queue: str, count: int = 1) -> None:
-    await until(lambda: member.server.engine.popper.waiting.parked().get(queue, 0) >= count)
+    await until(lambda: member.server.engine.popper.waiting.registry.parked().get(queue, 0) >= count)
 
 
 class SlowWay:

@@ -190,8 +190,8 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], timeout_s: floa
 
 async def parked(server: Server, polls: int = 1) -> None:
     """Return when the server has looked for that many long polls in vain and holds them now."""
-    groups = server.engine.popper.waiting._groups
-    await until(lambda: sum(len(group.waiters) for group in groups.values()) == polls)
+    groups = server.engine.popper.waiting.registry.groups()
+    await until(lambda: sum(len(group.waiters) for group in groups) == polls)
 
 
 async def blocked(sql: asyncpg.Connection, sessions: int = 1) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +20,7 @@ import jwt
 import pytest
 
 from integration.cluster import (
+    MEET_S,
     SECRET,
     Member,
     answer_500,
@@ -36,6 +38,7 @@ from queenmq.bench.audit import Audit
 from queenmq.bench.connection import Connection
 from queenmq.cluster.imbalance import BALANCED_BELOW
 from queenmq.cluster.keys import Key, KeyRing
+from queenmq.cluster.node import Siblings
 from queenmq.cluster.peer_proof import Envelope, prove
 from queenmq.config import Settings
 from queenmq.errors import StartupError
@@ -403,7 +406,7 @@ async def test_a_client_that_goes_away_leaves_neither_a_poll_nor_a_lease(databas
             writer.write(b"GET /api/v1/pop/queue/q?consumerGroup=g&wait=true&timeout=20000 HTTP/1.1\r\nHost: x\r\n\r\n")
             await parked(b, "q")
             writer.close()
-            await until(lambda: b.server.engine.popper.waiting.total == 0)
+            await until(lambda: b.server.engine.popper.waiting.registry.total == 0)
         await a.push("q", {"payload": 1})
         answer = await a.pop("q", consumerGroup="g")
         assert (answer.status_code, fate(answer)) == (200, ("b", "a", None))
@@ -429,7 +432,7 @@ async def test_a_server_that_stops_ends_what_it_has_passed_on(database_url: str)
         await a.server.front.stop(5)
         assert (await poll).status_code == 204
         assert time.monotonic() - began < 2
-        await until(lambda: b.server.engine.popper.waiting.total == 0)
+        await until(lambda: b.server.engine.popper.waiting.registry.total == 0)
 
 
 # Who may pass requests on
@@ -510,6 +513,26 @@ async def test_a_server_without_coordinator_knows_nothing_of_it(http: httpx.Asyn
 async def test_a_coordinator_without_a_cluster_does_not_start(database_url: str) -> None:
     with pytest.raises(StartupError, match="QUEEN_COORDINATOR_ENABLED needs a cluster"):
         Server(Settings(port=0, coordinator_enabled=True), database_url)
+
+
+async def test_a_worker_whose_start_is_given_up_leaves_nothing_open(database_url: str) -> None:
+    """Between the listening on the shared port and the one on the worker's own."""
+    given = {"coordinator_enabled": True, "sync_secret": SECRET, "db_pool_size": 2, "shutdown_grace_s": 2}
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.bind(("127.0.0.1", 0))
+    server = Server(Settings(port=0, **given), database_url, Siblings(0, own, ()))
+    start = asyncio.create_task(server.start())
+    async with asyncio.timeout(MEET_S):
+        while not server.front.is_listening:
+            assert not start.done()
+            await asyncio.sleep(0)
+    address = server.front.address
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not (server.front.is_listening or server.database.is_open)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)
 
 
 # Balance

@@ -58,7 +58,7 @@ async def test_a_snapshot_tells_what_is(queen: Queen, http: httpx.AsyncClient, s
 async def test_waiters_are_told_by_queue(queen: Queen, http: httpx.AsyncClient, server: Server) -> None:
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(queen.wait("quiet"))
-        while not server.engine.popper.waiting.total:
+        while not server.engine.popper.waiting.registry.total:
             await asyncio.sleep(0)
         told = await snapshot(http)
         await queen.push("quiet", 1)

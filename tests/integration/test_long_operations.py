@@ -242,6 +242,11 @@ async def test_a_deleted_queue_cannot_be_reached_and_its_name_is_free_at_once(
         assert (await queen.http.get("/api/v1/messages", params={"queue": "q"})).json()["messages"] == []
         gone = f"/api/v1/messages/{held[0]['partitionId']}/{held[0]['transactionId']}"
         assert (await queen.http.get(gone)).status_code == 404
+        assert (await queen.http.get(f"/api/v1/traces/{gone.removeprefix('/api/v1/messages/')}")).json()["traces"] == []
+        assert (await queen.extend(held[0]["leaseId"], 60, 404))["error"] == "Lease not found"
+        dead = f"/api/v1/messages/{buried[0]['partitionId']}/{buried[0]['transactionId']}"
+        for method, path in (("POST", f"{gone}/dlq"), ("POST", f"{dead}/retry"), ("DELETE", gone), ("DELETE", dead)):
+            assert (await queen.http.request(method, path)).status_code == 404, path
         await unaware.push("q", "new", partition="p00")
         assert (await begin(queen, "delete_queue", "another")).json()["existed"] is False
         before, [row] = await steps.take(1)
@@ -311,6 +316,24 @@ async def test_seek_to_the_end_is_the_end_of_the_moment_of_the_call(
     assert shown["result"]["partitionsUpdated"] == 25
     assert (await queen.ack(held))["success"] is False
     assert sorted(data(await queen.drain("q", consumerGroup="g", partitions=30))) == ["later", "new"]
+
+
+async def test_seek_in_one_partition_ends_with_the_answer_of_an_immediate_one(queen: Queen, steps: Steps) -> None:
+    await fill(queen)
+    await queen.pop("q", consumerGroup="g")
+    path = "/api/v1/consumer-groups/{}/queues/q/partitions/p00/seek"
+    expected = {"success": True, "queueName": "q", "partitionName": "p00"}
+    for group, updated, moved_to in (("g", True, 2), ("stranger", False, None)):
+        await begun(queen, "seek", timestamp=FAR_PAST)  # comes first
+        answer = await queen.http.post(path.format(group))
+        assert answer.status_code == 202
+        assert (answer.json()["updated"], answer.json()["cursorMovedTo"]) == (False, None)
+        while (await operation(queen.http, answer.json()["operationId"]))["status"] != "completed":
+            await steps.take()
+        result = (await operation(queen.http, answer.json()["operationId"]))["result"]
+        assert result == expected | {"consumerGroup": group, "updated": updated, "cursorMovedTo": moved_to}
+        immediate = await queen.http.post(path.format(group))
+        assert (immediate.status_code, immediate.json()) == (200, result)
 
 
 async def _read(queen: Queen, partition: str) -> Any:

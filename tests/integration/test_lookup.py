@@ -60,6 +60,19 @@ async def test_push_and_plain_insert_keep_the_head(http: httpx.AsyncClient, sql:
     assert await pop_all(http) == 7
 
 
+async def test_a_statement_moves_a_head_once(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
+    """Once a row would be quadratic: in a transaction each look at the head walks over all of its versions."""
+    partitions = [await push(http, "a"), await push(http, "b")]
+    async with sql.transaction():
+        await sql.execute(
+            "INSERT INTO queen.messages (partition_id) SELECT unnest($1::uuid[]) FROM generate_series(1, 50)",
+            partitions,
+        )
+        updates = "SELECT n_tup_upd FROM pg_stat_xact_user_tables WHERE relid = 'queen.partition_lookup'::regclass"
+        assert await sql.fetchval(updates) == 2
+    assert [*await sql.fetch("SELECT last_offset FROM queen.partition_lookup")] == [(51,), (51,)]
+
+
 async def test_a_rolled_back_insert_leaves_no_trace(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
     partition = await push(http, "a")
     transaction = sql.transaction()
@@ -72,8 +85,13 @@ async def test_a_rolled_back_insert_leaves_no_trace(http: httpx.AsyncClient, sql
 
 
 @pytest.mark.parametrize("offset", [5, 1])
-async def test_a_made_up_offset_is_refused(http: httpx.AsyncClient, sql: asyncpg.Connection, offset: int) -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_made_up_offset_is_refused(
+    http: httpx.AsyncClient, sql: asyncpg.Connection, offset: int, deleted: bool
+) -> None:
     partition = await push(http, "a")
+    if deleted:
+        await sql.execute("DELETE FROM queen.messages")
     with pytest.raises((asyncpg.ForeignKeyViolationError, asyncpg.UniqueViolationError)):
         await sql.execute('INSERT INTO queen.messages (partition_id, "offset") VALUES ($1, $2)', partition, offset)
 

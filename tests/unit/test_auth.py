@@ -35,17 +35,10 @@ from queenmq.clock import ManualClock
 from queenmq.config import Settings
 from queenmq.errors import Forbidden, QueenError, StartupError, Unauthenticated, UnavailableError
 from queenmq.http import auth
-from queenmq.http.auth import (
-    MAX_KEY_SET_BYTES,
-    MAX_TOKEN_BYTES,
-    REFETCH_PAUSE_S,
-    REMEMBER_S,
-    Authenticator,
-    Claims,
-    Role,
-    RoleClaims,
-    TokenVerifier,
-)
+from queenmq.http.auth import MAX_TOKEN_BYTES, REMEMBER_S, Authenticator
+from queenmq.http.published_keys import MAX_KEY_SET_BYTES, REFETCH_PAUSE_S
+from queenmq.http.roles import Role, RoleClaims
+from queenmq.http.tokens import Claims, TokenVerifier
 
 SECRET = "0123456789abcdef0123456789abcdef"
 PATH = "/api/v1/push"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from queenmq.core.group_backoff import BackoffSettings
-from queenmq.engine.pop_wait import ANY_QUEUE, Place, PopWait
+from queenmq.engine.pop_wait import PopWait
+from queenmq.engine.waiter import ANY_QUEUE, Place
 from queenmq.errors import DatabaseUnavailable, Overloaded
 
 LONG_S = 600.0
@@ -87,7 +88,7 @@ def make(base_s: float = LONG_S, max_waiters: int = 10_000) -> Bench:
 
 async def parked(bench: Bench, count: int, queue: str = "q") -> None:
     async with asyncio.timeout(10):
-        while bench.waiting.parked().get(queue, 0) < count or bench.store.looks < count:
+        while bench.waiting.registry.parked().get(queue, 0) < count or bench.store.looks < count:
             await asyncio.sleep(0)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -96,7 +97,7 @@ async def parked(bench: Bench, count: int, queue: str = "q") -> None:
 async def test_what_is_there_is_returned_at_once(bench: Bench) -> None:
     bench.store.partitions = 1
     assert await bench.poll()
-    assert bench.waiting.parked() == {}
+    assert bench.waiting.registry.parked() == {}
 
 
 async def test_a_push_wakes_a_parked_poll(bench: Bench) -> None:
@@ -157,7 +158,7 @@ async def test_many_messages_serve_many_waiters_with_one_wake_up(bench: Bench) -
 
 async def test_the_deadline_ends_a_poll_with_nothing(bench: Bench) -> None:
     assert await bench.poll(timeout_s=0.01) is None
-    assert bench.waiting.statistics()["waiters"] == 0
+    assert bench.waiting.registry.statistics()["waiters"] == 0
 
 
 async def test_it_looks_again_at_the_moment_that_was_named(bench: Bench) -> None:
@@ -319,12 +320,12 @@ async def test_too_many_waiters_are_refused() -> None:
 async def test_statistics(bench: Bench) -> None:
     polls = [bench.poll(), bench.poll(), bench.poll("other")]
     await parked(bench, 2)
-    assert bench.waiting.parked() == {"q": 2, "other": 1}
-    assert bench.waiting.statistics()["groups_tracked"] == 2
+    assert bench.waiting.registry.parked() == {"q": 2, "other": 1}
+    assert bench.waiting.registry.statistics()["groups_tracked"] == 2
     for poll in polls:
         poll.cancel()
     await asyncio.gather(*polls, return_exceptions=True)
-    assert bench.waiting.statistics() == {
+    assert bench.waiting.registry.statistics() == {
         "groups_tracked": 0,
         "groups_in_flight": 0,
         "groups_backed_off": 0,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.errors import InvalidRequest, NotFound
-from queenmq.http.auth import Role
 from queenmq.http.messages import Request, Response
 from queenmq.http.refusals import WrongMethod, error_response
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 
 GROUP = "/api/v1/consumer-groups/{group}"

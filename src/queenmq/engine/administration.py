@@ -124,10 +124,12 @@ class Administration:
     async def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> Standing:
         """Move a group behind `at`, or to the end if it is None, in a queue or a partition of it."""
         answer: dict[str, object] = {"success": True, "consumerGroup": group, "queueName": queue}
-        answer |= {"seekToEnd": at is None, "targetTimestamp": None if at is None else iso_millis(at)}
+        wanted: dict[str, object] = {"group": group, "partition": partition, "at": at, "answer": answer}
         if partition is not None:
             answer["partitionName"] = partition
-        wanted = {"group": group, "partition": partition, "at": at, "answer": answer, "count": "partitionsUpdated"}
+        else:
+            answer |= {"seekToEnd": at is None, "targetTimestamp": None if at is None else iso_millis(at)}
+            wanted["count"] = "partitionsUpdated"
         return await self._long.begin("seek", queue, wanted) or Standing(0)
 
     async def dead_letters(self, which: DeadLetterFilter) -> tuple[list[asyncpg.Record], int]:

@@ -135,14 +135,14 @@ class Engine:
 
     def requests(self) -> tuple[int, int]:
         """How many long polls are parked, and how many requests wait for the database."""
-        return self.popper.waiting.total, sum(lane.outstanding for lane in self.sidecar.lanes)
+        return self.popper.waiting.registry.total, sum(lane.outstanding for lane in self.sidecar.lanes)
 
     def shared_state(self) -> dict[str, object]:
         """What this server knows of the others, its caches, and how busy it is; every counter."""
         return {
             **self.node.statistics(),
             "sidecar": {"registered": 1, "operations": self.sidecar.statistics()},
-            "pop_wait": {**self.popper.waiting.statistics(), "parked": self.popper.waiting.parked()},
+            "pop_wait": {**self.popper.waiting.registry.statistics(), "parked": self.popper.waiting.registry.parked()},
             "database_calls": self.database.calls,
         }
 

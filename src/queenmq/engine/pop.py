@@ -20,9 +20,10 @@ from queenmq.core.vegas import Vegas
 from queenmq.engine.activity import Activity
 from queenmq.engine.encryption import PayloadEncryption
 from queenmq.engine.lease import Leases
-from queenmq.engine.pop_wait import ANY_QUEUE, Place, PopWait
+from queenmq.engine.pop_wait import PopWait
 from queenmq.engine.queue_settings import QueueSettings
 from queenmq.engine.sidecar import Lane, Policy
+from queenmq.engine.waiter import ANY_QUEUE, Place
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
 from queenmq.storage.database import Database, TryAgain

@@ -412,7 +412,8 @@ class TraceNames(Struct, kw_only=True):
 
 
 class PartitionSought(Administered, kw_only=True, rename="camel"):
-    """`cursorMovedTo` is the offset of the last message that counts as read; null if the group has no place there."""
+    """`cursorMovedTo` is the offset of the last message that counts as read; null if the group has no place there, or
+    is not moved yet (202)."""
 
     success: bool
     consumer_group: str

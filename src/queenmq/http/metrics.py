@@ -28,7 +28,7 @@ async def collect(engine: Engine) -> Exposition:
     tell_load(told, engine)
     tell_long_operations(told, engine)
     tell_forwards(told, engine)
-    for queue, waiters in engine.popper.waiting.parked().items():
+    for queue, waiters in engine.popper.waiting.registry.parked().items():
         told.gauge("queen_queue_parked_consumers", "Long polls parked on this server.", waiters, queue=queue)
     # An outage is when the rest is needed most.
     with suppress(DatabaseUnavailable):
@@ -71,7 +71,7 @@ def _process(told: Exposition, engine: Engine) -> None:
     for pool, (size, queued) in pools.items():
         told.gauge("queen_threadpool_size", "Calls in flight; there are no threads.", size, pool=pool)
         told.gauge("queen_threadpool_queue_size", "Requests that wait for a call.", queued, pool=pool)
-    waiters = engine.popper.waiting.statistics()["waiters"]
+    waiters = engine.popper.waiting.registry.statistics()["waiters"]
     told.gauge("queen_live_streams", "Open streams of GET /api/v1/live.", engine.live.watchers)
     told.gauge(
         "queen_response_registry_size", "Long polls that are held.", waiters, worker_id=engine.settings.worker_id
@@ -100,10 +100,12 @@ def _sidecar(told: Exposition, engine: Engine) -> None:
 
 def _shared_state(told: Exposition, engine: Engine) -> None:
     state: dict[str, Any] = engine.node.statistics()
-    waiting = engine.popper.waiting.statistics()
+    waiting = engine.popper.waiting.registry.statistics()
     told.gauge("queen_pop_wait_waiters", "Long polls that are held.", waiting["waiters"])
     told.gauge("queen_queue_backoff_groups", "Places that long polls wait for.", waiting["groups_tracked"])
-    told.gauge("queen_queue_backoff_queues", "Queues that long polls wait for.", len(engine.popper.waiting.parked()))
+    told.gauge(
+        "queen_queue_backoff_queues", "Queues that long polls wait for.", len(engine.popper.waiting.registry.parked())
+    )
     told.gauge("queen_pop_wait_backed_off", "Places that are looked at less often.", waiting["groups_backed_off"])
     told.histogram(
         "queen_pop_wake_up_seconds",
@@ -113,7 +115,7 @@ def _shared_state(told: Exposition, engine: Engine) -> None:
     told.gauge(
         "queen_queue_backoff_avg_interval_milliseconds",
         "Pause between looks at a place, on average.",
-        engine.popper.waiting.average_interval_s() * 1000,
+        engine.popper.waiting.registry.average_interval_s() * 1000,
     )
     told.gauge("queen_shared_state_enabled", "Whether there are other servers.", int(bool(state["enabled"])))
     configs, ids, hints = state["queue_config_cache"], state["partition_id_cache"], state["lease_hints"]

@@ -16,8 +16,8 @@ import msgspec
 
 import queenmq
 from queenmq.config import Settings
-from queenmq.http.auth import Role
 from queenmq.http.decoding import MAX_INTEGER, MIN_INTEGER
+from queenmq.http.roles import Role
 from queenmq.http.router import Handler, Route
 from queenmq.http.schemas import LABEL_SCHEMA, NAME_SCHEMA, Error, Schema
 

@@ -15,7 +15,7 @@ from queenmq.http.messages import Request, Response
 from queenmq.http.refusals import WrongMethod
 
 if TYPE_CHECKING:
-    from queenmq.http.auth import Role
+    from queenmq.http.roles import Role
 
 Handler = Callable[[Request], Awaitable[Response]]
 

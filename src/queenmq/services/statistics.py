@@ -16,6 +16,6 @@ class StatisticsRefresh(Service):
 
     async def work(self) -> None:
         statistics = self._engine.statistics
-        await statistics.store_activity(self._engine.popper.waiting.parked())
+        await statistics.store_activity(self._engine.popper.waiting.registry.parked())
         await statistics.refresh()
         await statistics.forget_activity()

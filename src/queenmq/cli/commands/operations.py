@@ -100,7 +100,8 @@ def retry(operation_id: str, as_json: bool, server: str) -> None:
 @as_json
 @server
 def cancel(operation_id: str, as_json: bool, server: str) -> None:
-    """Never do an operation that waits or has failed, and stop administration where it is."""
+    """Never do an operation that waits or has failed, and stop administration where it is. A deleted queue stays gone:
+    what is left of it is removed by a retry, or later by retention."""
     with connected(server) as queen:
         answer = queen.admin.cancel_operation(operation_id)
     told = f"; {answer['message']}" if answer.get("message") else ""

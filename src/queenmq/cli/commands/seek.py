@@ -65,7 +65,7 @@ def command(queue: str, group: str, to: str, partition: str | None, yes: bool, a
             answer = followed(
                 queen, queen.admin.seek_partition(group, queue, partition, timestamp=timestamp, to_end=to == "end")
             )
-            moved = int(answer.get("updated", answer.get("partitionsUpdated", 0)))
+            moved = int(answer.get("updated", False))
         if not moved:
             # Only now: a group that reads a partition by its name is not listed before the statistics know it.
             require_group(queen, group)

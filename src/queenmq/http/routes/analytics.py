@@ -11,10 +11,10 @@ import msgspec
 
 from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_name
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.time_range import PARAMETERS as RANGE
 from queenmq.http.time_range import TimeRange, query_range

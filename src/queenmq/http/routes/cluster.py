@@ -9,10 +9,10 @@ import msgspec
 
 from queenmq.core.names import check_name
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import Balance, Notified, NotifyBody
 

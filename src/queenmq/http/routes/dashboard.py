@@ -8,9 +8,9 @@ from importlib.resources import files
 
 from queenmq.engine.engine import Engine
 from queenmq.errors import NotFound
-from queenmq.http.auth import Role
 from queenmq.http.messages import Request, Response
 from queenmq.http.openapi import ANY_STRING, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import Error
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.messages import Request, Response
 from queenmq.http.openapi import document, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 
 

@@ -8,11 +8,11 @@ from queenmq.cluster.maintenance import Switch
 from queenmq.core.explanation import HeldBack, Options, Standing, Verdict, attempts_left, held_back, judge
 from queenmq.core.names import QUEUE_MODE, check_name, iso_millis
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_name
 from queenmq.http.figures import Explained, ExplainedPlace
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import moment
 
@@ -56,7 +56,7 @@ def add_routes(router: Router, engine: Engine) -> None:
             advice="",
             until=None,
             paused=engine.popper.paused,
-            waiters=engine.popper.waiting.parked().get(queue, 0),
+            waiters=engine.popper.waiting.registry.parked().get(queue, 0),
             queued_pushes=sum(one.operations for one in held.values()),
             journalled_pushes=sum(one.journalled for one in held.values()),
             partitions=[],

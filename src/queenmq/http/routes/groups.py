@@ -9,11 +9,11 @@ from queenmq.core.names import check_name, iso_millis, parse_timestamp
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_flag, query_name
 from queenmq.http.figures import GroupInQueue, GroupListed, GroupPartition, LaggingPartition, PartitionSought
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, FLAG, LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import OFFSET, moment, page
 from queenmq.http.schemas import Error, GroupDeleted, SeekBody, SeekRequest, Sought, SubscriptionBody, SubscriptionMoved
@@ -130,7 +130,9 @@ def add_routes(router: Router, engine: Engine) -> None:
         if partition_id["id"] is None:
             raise NotFound("Partition not found")
         standing = await administration.seek(group, queue, partition, None if body.to_end else at)
-        stands = await engine.reports.row("position", partition_id["id"], group)
+        stands = None
+        if standing.status == "completed":
+            stands = await engine.reports.row("position", partition_id["id"], group)
         sought = PartitionSought(
             success=True,
             consumer_group=group,

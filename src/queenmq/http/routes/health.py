@@ -8,9 +8,9 @@ import queenmq
 from queenmq.clock import SystemClock
 from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import Health, SharedState, Worker
 

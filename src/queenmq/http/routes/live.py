@@ -13,10 +13,10 @@ from queenmq.cluster.maintenance import Switch
 from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import UnavailableError
-from queenmq.http.auth import Role
 from queenmq.http.figures import LiveBacklog, LiveCounts, LiveQueue, LiveServer, Snapshot
 from queenmq.http.messages import Request, Response, StreamedResponse
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 
 EVENTS = b"text/event-stream"
@@ -48,12 +48,12 @@ async def _snapshot(engine: Engine) -> Snapshot:
     known = engine.maintenance.is_known
     members = engine.node.state.members.members() if known else []
     alive = sum(member.alive for member in members)
-    parked = engine.popper.waiting.parked()
+    parked = engine.popper.waiting.registry.parked()
     return Snapshot(
         at=iso_millis(datetime.fromtimestamp(SystemClock().wall(), UTC)),
         server=_server(engine),
         counts=_counts(engine),
-        waiters=engine.popper.waiting.total,
+        waiters=engine.popper.waiting.registry.total,
         waited_for=[
             LiveQueue(queue=queue, waiters=parked[queue])
             for queue in heapq.nlargest(_MOST_QUEUES, parked, parked.__getitem__)

@@ -6,10 +6,10 @@ import msgspec
 
 from queenmq.cluster.maintenance import Switch
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import (
     BufferStats,

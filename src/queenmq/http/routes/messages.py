@@ -10,7 +10,6 @@ from msgspec import UNSET, Raw, UnsetType
 from queenmq.core.names import check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_count, query_flag, query_name, query_time
 from queenmq.http.figures import (
     BusStatus,
@@ -28,6 +27,7 @@ from queenmq.http.figures import (
 )
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, UUID, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.observe import message_key
 from queenmq.http.routes.resources import moment

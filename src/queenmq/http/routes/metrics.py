@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.exposition import CONTENT_TYPE
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.metrics import collect
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.overload.load_manager import Choice
 

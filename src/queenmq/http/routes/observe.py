@@ -12,7 +12,6 @@ from queenmq.engine.administration import DeadLetterFilter, Trace
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode, query_count, query_name, query_time
 from queenmq.http.figures import (
     NamedTrace,
@@ -25,6 +24,7 @@ from queenmq.http.figures import (
 )
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, LABEL, MOMENT, NAME, UUID, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, RedriveBody, Redriven, TraceAdded, TraceBody
 from queenmq.ids import is_uuid

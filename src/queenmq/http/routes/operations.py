@@ -11,10 +11,10 @@ from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.engine.operations import OperationFilter
 from queenmq.errors import Conflict, InvalidRequest, NotFound
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_count, query_name
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, NAME, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import (
     Error,

@@ -9,11 +9,11 @@ import asyncpg
 from queenmq.core.names import check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import NotFound
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_name
 from queenmq.http.figures import PartitionGroup, PartitionHead, PartitionHeads
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import OFFSET, moment, page
 from queenmq.http.schemas import Error, Page

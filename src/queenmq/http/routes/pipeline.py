@@ -7,11 +7,11 @@ from msgspec import Raw
 
 from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_name
 from queenmq.http.figures import PipelineRun, PipelineRuns
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.resources import OFFSET, moment, page
 from queenmq.http.schemas import Page

@@ -10,11 +10,11 @@ from queenmq.core.trace_context import traceparent_of
 from queenmq.engine.engine import Engine
 from queenmq.engine.pop import Claim, Delivered, Delivery, Filter
 from queenmq.errors import InvalidRequest
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_count, query_flag, query_integer, query_name
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, FLAG, INTEGER, LABEL, MOMENT, Parameter, documented
 from queenmq.http.refusals import WrongMethod
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import Popped, PoppedMessage
 

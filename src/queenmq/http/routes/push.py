@@ -10,11 +10,11 @@ from queenmq.core.names import check_name
 from queenmq.core.trace_context import trace_id_of
 from queenmq.engine.engine import Engine
 from queenmq.engine.push import Outcome
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
 from queenmq.http.refusals import TooManyItems
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import PushBody, PushItem, PushResult
 from queenmq.ids import is_uuid, uuid7_for, uuid7_text

@@ -9,10 +9,10 @@ from queenmq.core.options import QueueOptions
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest
 from queenmq.http.administered import administered
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import ConfigureBody, Configured, QueueDeleted
 

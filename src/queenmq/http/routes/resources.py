@@ -11,7 +11,6 @@ from queenmq.core.names import check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import NotFound
 from queenmq.http.administered import administered
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_count, query_name
 from queenmq.http.figures import (
     Backlog,
@@ -36,6 +35,7 @@ from queenmq.http.figures import (
 )
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.schemas import Error
 
@@ -151,7 +151,7 @@ def add_routes(router: Router, engine: Engine) -> None:
     @documented({200: Refreshed})
     async def refresh_statistics(_: Request) -> Response:
         """Reckon the figures of every queue now; what takes longer than a few seconds goes on behind the answer."""
-        await statistics.store_activity(engine.popper.waiting.parked())
+        await statistics.store_activity(engine.popper.waiting.registry.parked())
         queues = await statistics.refresh_within(_REFRESH_S)
         if queues is None:
             return json_response(

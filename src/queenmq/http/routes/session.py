@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from queenmq.engine.engine import Engine
-from queenmq.http.auth import Role
 from queenmq.http.figures import Session
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 
 _NAMES = {Role.READ_ONLY: "read-only", Role.READ_WRITE: "read-write", Role.ADMIN: "admin"}

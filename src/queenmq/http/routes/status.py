@@ -9,7 +9,6 @@ import asyncpg
 from queenmq.core.names import iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest
-from queenmq.http.auth import Role
 from queenmq.http.decoding import query_flag, query_name
 from queenmq.http.figures import (
     Cursor,
@@ -23,6 +22,7 @@ from queenmq.http.figures import (
 )
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import FLAG, LABEL, Parameter, documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.analytics import state_of, states_by_bucket, worker
 from queenmq.http.routes.resources import (

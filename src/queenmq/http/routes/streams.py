@@ -8,10 +8,10 @@ from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.engine.streams import Cycle, StateChange, StreamAck
 from queenmq.errors import InvalidRequest
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.ack import opaque_lease
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, result, to_message

@@ -9,10 +9,10 @@ from queenmq.core.message import Message
 from queenmq.engine.engine import Engine
 from queenmq.engine.transaction import Committed, Transaction
 from queenmq.errors import InvalidRequest
-from queenmq.http.auth import Role
 from queenmq.http.decoding import decode
 from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.roles import Role
 from queenmq.http.router import Router
 from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, to_message

@@ -1,6 +1,6 @@
 -- Put a stored message to the dead letters: of every group that has not finished it, for which it counts as finished then; of the queue-mode
 -- group if there is no such group. Returns whether the message is stored.
--- Locks: rows of partition_consumers of the partition by group; then the head, without waiting (see queen.settle).
+-- Locks: the queue FOR KEY SHARE; rows of partition_consumers of the partition by group; then the head, without waiting (see queen.settle).
 CREATE OR REPLACE FUNCTION queen.bury_message(p_partition uuid, p_transaction text, p_error text)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -9,6 +9,9 @@ DECLARE
     v_groups text[];
     v_free   text[];
 BEGIN
+    IF queen.is_of_deleted_queue(p_partition, p_transaction) THEN
+        RETURN false;
+    END IF;
     SELECT m."offset" INTO v_offset FROM queen.messages m
     WHERE m.partition_id = p_partition AND m.transaction_id = p_transaction;
     IF NOT FOUND THEN

@@ -9,7 +9,9 @@ DECLARE
     v_gone   int8multirange;
     v_groups text[];
 BEGIN
-    PERFORM 1 FROM queen.queues q JOIN queen.partitions p ON p.queue_id = q.id WHERE p.id = p_partition FOR KEY SHARE OF q;
+    IF queen.is_of_deleted_queue(p_partition, p_transaction) THEN
+        RETURN false;
+    END IF;
     SELECT * INTO v_head FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE;
     v_groups := queen.unbury(p_partition, p_transaction);
     DELETE FROM queen.message_traces WHERE partition_id = p_partition AND transaction_id = p_transaction;

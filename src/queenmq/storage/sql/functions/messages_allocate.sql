@@ -1,27 +1,46 @@
 -- Allocate the offset of a row that comes without one (a psql session's INSERT), and tell the servers of it at the commit.
 -- queen.push brings its own, and its server knows. `SET queen.announce = off` keeps a session quiet: a commit that announces waits
 -- for others that do.
+-- The head in partition_lookup moves once a statement (messages_insert), not once a row: the versions of one row pile up in
+-- a transaction, and each look at it would walk over all of them. So the newest offset is that of the head or of a row that
+-- this statement has inserted since. queen.allocated, which lasts as long as the transaction or savepoint, only says where to
+-- look for that row; what is there decides. A row that ON CONFLICT DO NOTHING refuses is not there, and uses up no offset.
 -- Locks: the partition's row in partition_lookup, to the end of the transaction.
-CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql
+-- A plan that is made while the table is small would read the whole of it for every row that makes it large.
+SET enable_seqscan = off AS $$
 DECLARE
-    v_queue uuid;
+    v_queue     uuid;
+    v_head      bigint;
+    v_newest    bigint;
+    v_found     bigint;
+    v_allocated text[] := string_to_array(current_setting('queen.allocated', true), ' ');
 BEGIN
     PERFORM convert_from(NEW.payload, 'UTF8')::json;    -- it goes out as it is, so it must be JSON
-    SELECT queue_id, last_offset + 1, greatest(NEW.created_at, last_message_at)
-    INTO v_queue, NEW."offset", NEW.created_at
+    SELECT queue_id, last_offset, greatest(NEW.created_at, last_message_at)
+    INTO v_queue, v_head, NEW.created_at
     FROM queen.partition_lookup WHERE partition_id = NEW.partition_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE foreign_key_violation USING MESSAGE = format('partition %s does not exist', NEW.partition_id);
     END IF;
-    -- A row that will be refused for its transaction id (ON CONFLICT DO NOTHING) must not use up an offset.
-    PERFORM 1 FROM queen.messages
-    WHERE partition_id = NEW.partition_id AND transaction_id = NEW.transaction_id;
-    IF NOT FOUND THEN
-        UPDATE queen.partition_lookup SET last_offset = NEW."offset" WHERE partition_id = NEW.partition_id;
-        IF current_setting('queen.announce', true) IS DISTINCT FROM 'off' THEN
-            PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
-        END IF;
+
+    v_newest := v_head;
+    IF v_allocated[1] = NEW.partition_id::text THEN
+        v_newest := greatest(v_head, v_allocated[2]::bigint);
+    ELSIF current_setting('queen.announce', true) IS DISTINCT FROM 'off' THEN
+        PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
     END IF;
+    -- Statements of their own, because they must see what was committed while the lock was waited for.
+    SELECT max("offset") INTO v_found FROM queen.messages
+    WHERE partition_id = NEW.partition_id AND "offset" BETWEEN v_newest AND v_newest + 2;
+    IF v_found <= v_newest + 1 THEN
+        v_newest := v_found;
+    ELSIF v_found IS NOT NULL OR v_newest > v_head THEN
+        SELECT coalesce(max("offset"), v_head) INTO v_newest FROM queen.messages
+        WHERE partition_id = NEW.partition_id AND "offset" > v_head;
+    END IF;
+    NEW."offset" := v_newest + 1;
+    PERFORM set_config('queen.allocated', concat(NEW.partition_id, ' ', v_newest), true);
     RETURN NEW;
 END $$;
 

@@ -24,7 +24,7 @@ BEGIN
         JOIN new_messages n ON n.partition_id = h.partition_id AND n."offset" = h.last_new
         WHERE l.partition_id = h.partition_id
           AND h.last_new - h.first_new + 1 = h.added
-          AND (h.first_new = l.last_offset + 1 OR h.last_new = l.last_offset)
+          AND h.first_new = l.last_offset + 1
         RETURNING l.partition_id
     )
     SELECT (SELECT count(*) FROM heads), count(*), array_agg(partition_id)

@@ -1,4 +1,5 @@
--- Extend leases, never shortening and never reviving one; the result has each live lease with its earliest expiry.
+-- Extend leases, never shortening and never reviving one; the result has each live lease with its earliest expiry. Leases of a deleted
+-- queue are not live, also while its rows are being removed.
 -- Locks: rows of partition_consumers by (partition, group).
 CREATE OR REPLACE FUNCTION queen.renew(p_lease uuid[], p_seconds integer[])
 RETURNS TABLE (lease_id uuid, expires_at timestamptz) LANGUAGE plpgsql AS $$
@@ -16,6 +17,7 @@ BEGIN
             ready_at = greatest(c.lease_expires_at, clock_timestamp() + make_interval(secs => w.seconds))
         FROM longest w
         WHERE c.lease_id = w.lease AND c.lease_expires_at > clock_timestamp()
+          AND EXISTS (SELECT 1 FROM queen.queues q WHERE q.id = c.queue_id AND q.name IS NOT NULL)
         RETURNING c.lease_id, c.lease_expires_at
     )
     SELECT r.lease_id, min(r.lease_expires_at) FROM renewed r GROUP BY r.lease_id;

@@ -2,7 +2,7 @@
 -- stays finished. Ends a lease that such a group holds in the partition, as a seek does. A message that is not stored any more is pushed
 -- anew, at the end of its partition; raises QN004 if its queue is full. Returns the number of dead letters taken. p_id is the id
 -- that a new message gets.
--- Locks: the queue if it has a size limit; the partition's head; then what queen.unbury takes.
+-- Locks: the queue FOR KEY SHARE, and more if it has a size limit; the partition's head; then what queen.unbury takes.
 CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -11,6 +11,9 @@ DECLARE
     v_groups text[];
     v_push   record;
 BEGIN
+    IF queen.is_of_deleted_queue(p_partition, p_transaction) THEN
+        RETURN 0;
+    END IF;
     PERFORM 1 FROM queen.queues q WHERE q.max_size > 0 AND q.id = (
         SELECT p.queue_id FROM queen.partitions p WHERE p.id = p_partition) FOR NO KEY UPDATE;
     PERFORM 1 FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE;
@@ -30,7 +33,7 @@ BEGIN
         CROSS JOIN LATERAL queen.push(
             ARRAY[q.name], ARRAY[p.name], NULL, ARRAY[1], ARRAY[1], ARRAY[p_id], ARRAY[p_transaction],
             ARRAY[v_letter.trace_id], ARRAY[v_letter.payload], ARRAY[v_letter.is_encrypted], ARRAY[v_letter.producer_sub]) pushed
-        WHERE p.id = p_partition AND q.name IS NOT NULL;
+        WHERE p.id = p_partition;
         IF v_push.refused IS NOT NULL THEN
             RAISE SQLSTATE 'QN004' USING MESSAGE = 'the queue is full: the message would exceed its max capacity (maxSize)';
         END IF;

@@ -20,7 +20,7 @@ BEGIN
               SELECT p.id FROM queen.partitions p WHERE p.queue_id = p_queue AND p.name = p_partition))
         ORDER BY l.partition_id LIMIT p_limit
     ) x;
-    finished := coalesce(cardinality(v_ids), 0) < p_limit;
+    finished := p_partition IS NOT NULL OR coalesce(cardinality(v_ids), 0) < p_limit;
     next := v_ids[cardinality(v_ids)];
     PERFORM 1 FROM queen.partition_consumers c
     WHERE c.partition_id = ANY (v_ids) AND c.consumer_group = p_group

@@ -19,6 +19,11 @@ BEGIN
         WHEN 'seek' THEN
             SELECT r.moved, r.next, r.finished INTO done, v_next, finished
             FROM queen.seek(p_queue, v_partition, v_group, (p_parameters ->> 'at')::timestamptz, v_after, p_bound, p_limit) r;
+            IF v_partition IS NOT NULL THEN
+                cursor := jsonb_build_object('result', jsonb_build_object('updated', done > 0, 'cursorMovedTo', (
+                    SELECT c.position FROM queen.partition_consumers c JOIN queen.partitions p ON p.id = c.partition_id
+                    WHERE p.queue_id = p_queue AND p.name = v_partition AND c.consumer_group = v_group)));
+            END IF;
         WHEN 'redrive' THEN
             SELECT r.taken, r.next, r.finished INTO done, v_next, finished
             FROM queen.redrive(p_queue, v_partition, v_group, v_after, p_bound, p_limit) r;
