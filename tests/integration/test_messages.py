@@ -77,6 +77,8 @@ async def test_only_a_stretch_of_time_is_listed(queen: Queen, sql: asyncpg.Conne
     hour_ago = (now - timedelta(hours=1)).isoformat()
     assert await transactions(queen, queue="orders", **{"from": long_ago, "to": hour_ago}) == ["old"]
     assert "young" in await transactions(queen, queue="orders", to=now.isoformat())
+    ever = {"from": "1970-01-01T00:00:00Z", "to": "9999-12-31T23:59:59Z"}
+    assert await transactions(queen, queue="orders", **ever) == ["elsewhere", "young", "old"]
 
 
 async def test_a_message_is_in_one_of_four_states(queen: Queen) -> None:

@@ -71,7 +71,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         if status is not None and status not in _STATUSES:
             raise InvalidRequest(f"status must be one of {', '.join(_STATUSES)}", "status")
         given = query_time(request, "to")
-        span = query_range(request, 1)
+        span = query_range(request, 1, longest=None)
         limit = query_count(request, "limit", min(_LIMIT, engine.settings.max_items), engine.settings.max_items)
         offset = query_count(request, "offset", 0, _MOST_LOOKED_AT)
         wanted = query_flag(request, "payload")
