@@ -296,6 +296,43 @@ async def test_a_dead_letter_that_is_not_stored_any_more_is_pushed_anew(queen: Q
     assert (again["transactionId"], again["data"]) == ("a", "a")
 
 
+async def test_a_dead_letter_stays_when_another_message_has_its_place(queen: Queen) -> None:
+    """Its key is free when retention has taken its message: neither is mistaken for the other."""
+    first = await dead_and_gone(queen, "first")
+    await queen.push_items({"queue": "orders", "transactionId": "key", "payload": "second"})
+    [second] = await queen.drain("orders")
+    assert [m["status"] for m in await listed(queen, queue="orders")] == ["completed"]
+    refusal = await queen.http.post(f"/api/v1/messages/{first['partitionId']}/key/retry")
+    assert (refusal.status_code, refusal.json()["code"]) == (409, "conflict")
+    assert (await queen._call("POST", "/api/v1/dlq/redrive", 200, {"queue": "orders"}))["redriven"] == 0
+    assert await queen.pop("orders") == []
+    assert data(await queen.dead_letters("orders")) == ["first"]
+    await queen.http.delete("/api/v1/queues/orders/clear")
+    await act(queen, second, "retry")
+    assert data(await queen.drain("orders")) == ["first"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_of_two_dead_letters_with_one_key_the_later_one_comes_back(queen: Queen, together: bool) -> None:
+    for payload in ("first", "second"):
+        message = await dead_and_gone(queen, payload)
+    if together:
+        assert (await queen._call("POST", "/api/v1/dlq/redrive", 200, {"queue": "orders"}))["redriven"] == 1
+    else:
+        await act(queen, message, "retry")
+    assert data(await queen.drain("orders")) == ["second"]
+    assert data(await queen.dead_letters("orders")) == ["first"]
+
+
+async def dead_and_gone(queen: Queen, payload: str) -> Message:
+    """A dead letter whose message is not stored any more."""
+    await queen.push_items({"queue": "orders", "transactionId": "key", "payload": payload})
+    [message] = await queen.pop("orders")
+    await queen.ack(message, "dlq")
+    await queen.http.delete("/api/v1/queues/orders/clear")
+    return message
+
+
 async def test_a_message_is_put_to_the_dead_letters(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.push("orders", *"abc")
     await queen.drain("orders", consumerGroup="done")
