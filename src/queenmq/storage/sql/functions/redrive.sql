@@ -40,13 +40,7 @@ BEGIN
             WHERE d.queue_id = p_queue AND d.partition_id = v_place.id AND (p_group IS NULL OR d.consumer_group = p_group)
               AND (p_bound IS NULL OR d.failed_at <= p_bound)
               AND queen.can_return(p_queue, v_place.id, v_place.name, d.transaction_id, d."offset")
-              AND d."offset" <= (
-                  SELECT max(x."offset") FROM (
-                      SELECT n."offset" FROM queen.dead_letter_queue n
-                      WHERE n.queue_id = p_queue AND n.partition_id = v_place.id AND (p_group IS NULL OR n.consumer_group = p_group)
-                        AND (p_bound IS NULL OR n.failed_at <= p_bound)
-                        AND queen.can_return(p_queue, v_place.id, v_place.name, n.transaction_id, n."offset")
-                      ORDER BY n."offset" LIMIT v_left) x)
+            ORDER BY d."offset" FETCH FIRST (v_left) ROWS WITH TIES
             FOR UPDATE);
 
         PERFORM 1 FROM queen.partition_consumers c
