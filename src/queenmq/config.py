@@ -573,7 +573,11 @@ class Settings:
     jwt_audience: str = setting("JWT_AUDIENCE", "", "Required `aud` claim.")
     jwt_clock_skew_s: int = setting("JWT_CLOCK_SKEW", 30, "Tolerance for `exp` and `nbf`, in s.", _count)
     jwt_skip_paths: tuple[str, ...] = setting(
-        "JWT_SKIP_PATHS", ("/health", "/metrics/prometheus", "/metrics", "/"), "Paths that need no token.", _items
+        "JWT_SKIP_PATHS",
+        ("/health", "/metrics/prometheus", "/metrics", "/"),
+        "Paths that need no token; those of a folder if it ends with `/`. "
+        "`/health`, `/`, `/assets/` and `/openapi.json` never need one.",
+        _items,
     )
     jwt_roles_claim: str = setting("JWT_ROLES_CLAIM", "role", "Claim with one role.")
     jwt_roles_array_claim: str = setting("JWT_ROLES_ARRAY_CLAIM", "roles", "Claim with a list of roles.")

@@ -122,6 +122,8 @@ class InMaintenance(UnavailableError):
 
 
 class Overloaded(UnavailableError):
+    """Refused for now. The text for a pop needs the two words of `DatabaseUnavailable`, or published consumers end."""
+
     status = 429
     code = "overloaded"
 

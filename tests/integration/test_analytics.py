@@ -68,7 +68,7 @@ async def test_what_the_servers_did_is_told_with_how_they_were(queen: Queen, sam
     [worker] = told["workers"]
     assert (worker["workerId"], worker["dbConnections"] >= 1) == ("worker-1", True)
     status = await get(queen, "status")
-    assert [w["workerId"] for w in status["workers"]] == ["worker-1"]
+    assert [(w["workerId"], w["messagesProcessed"]) for w in status["workers"]] == [("worker-1", 2)]
     assert sum(point["queenRssMb"] for point in status["throughput"]) > 10
 
 

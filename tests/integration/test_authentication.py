@@ -317,6 +317,12 @@ class TestSkippedPaths:
         assert (await http.get("/api/v1/pop?namespace=n")).status_code == 401
         assert (await http.post("/api/v1/push", json={"items": []})).status_code == 401
 
+    async def test_metrics_that_are_not_among_them_need_one(self, http: httpx.AsyncClient) -> None:
+        for path in ("/metrics", "/metrics/prometheus"):
+            assert (await http.get(path)).status_code == 401
+            assert (await http.get(path, headers=bearer({"role": "read-only"}))).status_code == 200
+        assert (await http.get("/health")).status_code == 200
+
 
 # Whose messages they are
 

@@ -251,6 +251,9 @@ def transaction_cases() -> Iterator[Bad]:
     yield post(TRANSACTION, {"operations": [push, {"type": "ack", "partitionId": ID}]}, "operations[1].transactionId")
     yield post(TRANSACTION, {"operations": [push, {"type": "ack", "transactionId": "t"}]}, "operations[1].partitionId")
     yield post(TRANSACTION, {"operations": [push], "requiredLeases": "x"}, "requiredLeases", "text")
+    for name in ("kv", "timers"):
+        yield post(TRANSACTION, {"operations": [push], name: [{"op": "x"}]}, name, "something")
+        yield post(TRANSACTION, {"operations": [push], name: {}}, name, "object")
 
 
 def trace_cases() -> Iterator[Bad]:

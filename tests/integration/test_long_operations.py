@@ -434,6 +434,16 @@ async def test_redrive_makes_a_partition_anew_that_was_cleaned_up(queen: Queen, 
     assert data(await queen.drain("q", "idle", consumerGroup="g")) == ["a", "b"]
 
 
+async def test_redrive_leaves_what_a_new_partition_has_already(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.push("q", "a", "b", partition="idle")
+    await bury(queen)
+    await sql.execute("DELETE FROM queen.partitions WHERE name = 'idle'")
+    await queen.push_items({"queue": "q", "partition": "idle", "transactionId": "a", "payload": "another"})
+    assert (await redrive(queen, queue="q"))["redriven"] == 1
+    assert data(await queen.drain("q", "idle", consumerGroup="g")) == ["another", "b"]
+    assert data(await queen.dead_letters("q")) == ["a"]
+
+
 async def test_dead_letters_stay_if_their_queue_is_full(queen: Queen, sql: asyncpg.Connection, steps: Steps) -> None:
     await queen.push("q", *[f"{n:02}" for n in range(15)])
     [letter, *_] = await queen.pop("q", consumerGroup="g", batch=15)

@@ -176,6 +176,8 @@ class TestBounded:
         refusal = await queen.http.get("/api/v1/pop/queue/orders?wait=true&timeout=10000")
         assert refusal.status_code == 429
         assert int(refusal.headers["retry-after"]) >= 1
+        # What published consumers look for: they end at any other error.
+        assert {"connection", "(ECONNREFUSED)"} <= set(refusal.json()["error"].split())
         await queen.push_items(*({"queue": "orders", "partition": f"p{n}"} for n in range(2)))
         assert [len(messages) for messages in await asyncio.gather(*polls)] == [1, 1]
 

@@ -77,6 +77,8 @@ async def test_only_a_stretch_of_time_is_listed(queen: Queen, sql: asyncpg.Conne
     hour_ago = (now - timedelta(hours=1)).isoformat()
     assert await transactions(queen, queue="orders", **{"from": long_ago, "to": hour_ago}) == ["old"]
     assert "young" in await transactions(queen, queue="orders", to=now.isoformat())
+    ever = {"from": "1970-01-01T00:00:00Z", "to": "9999-12-31T23:59:59Z"}
+    assert await transactions(queen, queue="orders", **ever) == ["elsewhere", "young", "old"]
 
 
 async def test_a_message_is_in_one_of_four_states(queen: Queen) -> None:
@@ -292,6 +294,43 @@ async def test_a_dead_letter_that_is_not_stored_any_more_is_pushed_anew(queen: Q
     await act(queen, message, "retry")
     [again] = await queen.pop("orders")
     assert (again["transactionId"], again["data"]) == ("a", "a")
+
+
+async def test_a_dead_letter_stays_when_another_message_has_its_place(queen: Queen) -> None:
+    """Its key is free when retention has taken its message: neither is mistaken for the other."""
+    first = await dead_and_gone(queen, "first")
+    await queen.push_items({"queue": "orders", "transactionId": "key", "payload": "second"})
+    [second] = await queen.drain("orders")
+    assert [m["status"] for m in await listed(queen, queue="orders")] == ["completed"]
+    refusal = await queen.http.post(f"/api/v1/messages/{first['partitionId']}/key/retry")
+    assert (refusal.status_code, refusal.json()["code"]) == (409, "conflict")
+    assert (await queen._call("POST", "/api/v1/dlq/redrive", 200, {"queue": "orders"}))["redriven"] == 0
+    assert await queen.pop("orders") == []
+    assert data(await queen.dead_letters("orders")) == ["first"]
+    await queen.http.delete("/api/v1/queues/orders/clear")
+    await act(queen, second, "retry")
+    assert data(await queen.drain("orders")) == ["first"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_of_two_dead_letters_with_one_key_the_later_one_comes_back(queen: Queen, together: bool) -> None:
+    for payload in ("first", "second"):
+        message = await dead_and_gone(queen, payload)
+    if together:
+        assert (await queen._call("POST", "/api/v1/dlq/redrive", 200, {"queue": "orders"}))["redriven"] == 1
+    else:
+        await act(queen, message, "retry")
+    assert data(await queen.drain("orders")) == ["second"]
+    assert data(await queen.dead_letters("orders")) == ["first"]
+
+
+async def dead_and_gone(queen: Queen, payload: str) -> Message:
+    """A dead letter whose message is not stored any more."""
+    await queen.push_items({"queue": "orders", "transactionId": "key", "payload": payload})
+    [message] = await queen.pop("orders")
+    await queen.ack(message, "dlq")
+    await queen.http.delete("/api/v1/queues/orders/clear")
+    return message
 
 
 async def test_a_message_is_put_to_the_dead_letters(queen: Queen, sql: asyncpg.Connection) -> None:

@@ -94,6 +94,9 @@ async def test_maintenance_keeps_pushes_in_the_journal_and_lets_them_in_afterwar
     assert two["reason"] == "maintenance"
     assert (two["queue"], two["partition"], two["transactionId"]) == ("q", "p", "2")
     assert two["operationId"] == three["operationId"]
+    for verb in ("cancel", "retry"):
+        refusal = await http.post(f"/api/v1/operations/{two['operationId']}/{verb}")
+        assert (refusal.status_code, "in the journal" in refusal.json()["error"]) == (409, True)
     await buffered(http, item(3), item(4))
     assert data(await queen.drain("q", "p")) == [1]
     shown = await state(http)

@@ -124,6 +124,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "message_groups": ("long partition", 7, PAGE),
     "explain_places": ("large", "g", NO, 20),
     "activity_totals": (),
+    "processed_by_server": ("from", "to"),
     "activity_last_minute": (PAGE,),
     "dead_letters_by_queue": (PAGE,),
 }

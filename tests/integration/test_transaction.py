@@ -270,3 +270,14 @@ async def test_bad_transactions_are_refused_and_nothing_is_written(queen: Queen,
     for body, error in refusals:
         assert (await queen.refused("/api/v1/transaction", body))["error"] == error
     assert await stored(sql, "orders") == 0
+
+
+async def test_conditions_that_nobody_checks_refuse_the_whole(queen: Queen, sql: asyncpg.Connection) -> None:
+    """Clients of the 2.x generation gate a transaction with `kv`: applied without it, the gate would be open."""
+    push = {"operations": [push_op("orders", 1)]}
+    for name in ("kv", "timers"):
+        refusal = await queen.refused("/api/v1/transaction", push | {name: [{"op": "putIfAbsent", "required": True}]})
+        assert (refusal["field"], "not supported" in refusal["error"]) == (name, True)
+    assert await stored(sql, "orders") == 0
+    done = await queen.http.post("/api/v1/transaction", json=push | {"kv": [], "timers": None})
+    assert (done.status_code, done.json()["success"]) == (200, True)

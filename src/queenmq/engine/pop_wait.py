@@ -53,7 +53,7 @@ class PopWait(Generic[Result]):
     async def wait(self, place: Place, look: Callable[[], Awaitable[Result]], timeout_s: float) -> Result | None:
         """Look at once; if nothing is there, park until something is or the time is over (None)."""
         if self.registry.total >= self._max_waiters:
-            raise Overloaded("too many long polls are waiting")
+            raise Overloaded("too many long polls are waiting: connection refused for now (ECONNREFUSED)")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         group = self.registry.enter(place)

@@ -121,7 +121,7 @@ class Lane(Generic[Request, Result]):
         Requests of one `key` are taken in order; keys take turns.
         """
         if len(self._waiting) >= self._policy.max_pending:
-            raise Overloaded(f"too many {self.name} requests are waiting for the database")
+            raise Overloaded(f"too many {self.name} requests are waiting for a database connection (ECONNREFUSED)")
         loop = asyncio.get_running_loop()
         waiting: _Waiting[Request, Result] = _Waiting(request, weight, loop.create_future(), loop.time())
         if not self._waiting:

@@ -103,9 +103,16 @@ _BY_TYPE: Schema = {
 }
 
 
+_Unsupported = Annotated[list[Any], Meta(max_length=0, description="Not supported: anything in it is refused.")]
+
+
 class TransactionBody(Struct, kw_only=True, rename="camel"):
+    """`kv` and `timers` of newer clients may be conditions of the whole: with them, nothing must be applied."""
+
     operations: Annotated[list[Annotated[Operation, _documented(_BY_TYPE)]], _documented({"minItems": 1})]
     required_leases: list[str] | None = None
+    kv: _Unsupported | None = None
+    timers: _Unsupported | None = None
 
 
 class ExtendBody(Struct):

@@ -43,13 +43,16 @@ def end_of_minute(at: datetime) -> datetime:
     return at.replace(second=59, microsecond=999_999)
 
 
-def query_range(request: Request, default_hours: float) -> TimeRange:
-    """The range of `from` and `to`. Raises InvalidRequest if it ends before it begins, or is longer than a year."""
+def query_range(request: Request, default_hours: float, longest: timedelta | None = _LONGEST) -> TimeRange:
+    """The range of `from` and `to`. Raises InvalidRequest if it ends before it begins, or is longer than a year.
+
+    That is for histories, which are told in full; what is cut to a page may have a range of any length.
+    """
     until = query_time(request, "to") or datetime.fromtimestamp(_clock.wall(), UTC)
     since = query_time(request, "from") or max(_EARLIEST, until) - timedelta(hours=default_hours)
     since, until = max(_EARLIEST, since), max(_EARLIEST, until)
     if since > until:
         raise InvalidRequest("from must not be after to", "from")
-    if until - since > _LONGEST:
+    if longest is not None and until - since > longest:
         raise InvalidRequest("the range from 'from' to 'to' must not be longer than a year", "from")
     return TimeRange(since, until)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import asyncpg
 
 from queenmq.config import Settings
-from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError, StartupError
+from queenmq.errors import Conflict, DatabaseUnavailable, InternalError, Overloaded, QueenError, StartupError
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +112,8 @@ def translate(error: BaseException) -> BaseException:
                 return EncryptionRequired(str(error), error.detail or "[]")
             case "QN004" | "QN005":
                 return Overloaded(str(error))
+            case "QN006":
+                return Conflict(str(error))
     if isinstance(error, _TRY_AGAIN):
         return TryAgain("database connection busy: a lock could not be had (ECONNREFUSED)")
     if isinstance(error, asyncpg.QueryCanceledError):

@@ -71,7 +71,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         if status is not None and status not in _STATUSES:
             raise InvalidRequest(f"status must be one of {', '.join(_STATUSES)}", "status")
         given = query_time(request, "to")
-        span = query_range(request, 1)
+        span = query_range(request, 1, longest=None)
         limit = query_count(request, "limit", min(_LIMIT, engine.settings.max_items), engine.settings.max_items)
         offset = query_count(request, "offset", 0, _MOST_LOOKED_AT)
         wanted = query_flag(request, "payload")
@@ -127,9 +127,10 @@ def add_routes(router: Router, engine: Engine) -> None:
             raise NotFound("Message not found")
         return _done(key, "Message deleted")
 
-    @documented({200: MessageDone, 404: Error}, path=_FROM_THE_SERVER)
+    @documented({200: MessageDone, 404: Error, 409: Error}, path=_FROM_THE_SERVER)
     async def retry_message(request: Request) -> Response:
-        """Take a message out of the dead letters and deliver it again to the groups that gave it up."""
+        """Take a message out of the dead letters and deliver it again to the groups that gave it up.
+        409 if another message has taken its place: then the dead letter stays."""
         key = message_key(request)
         if not await administration.retry_message(*key):
             raise NotFound("Dead letter not found")

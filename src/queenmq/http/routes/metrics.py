@@ -62,5 +62,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         told = await collect(engine)
         return Response(200, told.text(), CONTENT_TYPE, ((b"Cache-Control", b"no-cache"),))
 
-    router.add("GET", "/metrics", metrics, Role.PUBLIC)
-    router.add("GET", "/metrics/prometheus", prometheus, Role.PUBLIC)
+    for path, handler in (("/metrics", metrics), ("/metrics/prometheus", prometheus)):
+        # They name queues, so whoever takes them off the list closes them.
+        role = Role.PUBLIC if path in engine.settings.jwt_skip_paths else Role.READ_ONLY
+        router.add("GET", path, handler, role)

@@ -44,6 +44,7 @@ _QUERY = (
     Parameter("limit", COUNT, f"Most operations in the answer, up to {_MOST}.", 100),
     Parameter("offset", COUNT, "Operations to skip.", 0),
 )
+_IN_JOURNAL = "it is in the journal of this server, from where it can only go into the database"
 _MISSING = "there is no such operation; completed ones are forgotten after a while"
 
 
@@ -84,6 +85,8 @@ def add_routes(router: Router, engine: Engine) -> None:
         return json_response(200, _shown(row, engine))
 
     async def refused(request: Request, refusal: str) -> Response:
+        if engine.buffer is not None and engine.buffer.find(_id(request)) is not None:
+            raise Conflict(_IN_JOURNAL)
         if await operations.find(_id(request)) is None:
             raise NotFound(_MISSING)
         raise Conflict(refusal)

@@ -63,6 +63,7 @@ def add_routes(router: Router, engine: Engine) -> None:
         series = await reports.rows("activity_series", span.since, span.until, span.bucket_minutes, *narrowed)
         samples = await reports.rows("sample_series", span.since, span.until, span.bucket_minutes, None, None)
         states = states_by_bucket(samples)
+        processed = {row["server"]: row[1] for row in await reports.rows("processed_by_server", span.since, span.until)}
         queues = await reports.rows("queues_listed", narrowed[1], narrowed[2], narrowed[0], _STATUS_QUEUES, 0)
         body = {
             **_span(span, series),
@@ -82,7 +83,10 @@ def add_routes(router: Router, engine: Engine) -> None:
                 "affectedPartitions": (await reports.one("affected_partitions", narrowed[0]))[0],
                 "topErrors": [dict(error) for error in await reports.rows("top_errors", narrowed[0])],
             },
-            "workers": [worker(row) for row in {row["server"]: row for row in samples}.values()],
+            "workers": [
+                worker(sample) | {"messagesProcessed": processed.get(server, 0)}
+                for server, sample in {sample["server"]: sample for sample in samples}.items()
+            ],
             "errors": {
                 "dbErrors": _total(series, "db_errors"),
                 "ackFailed": _total(series, "ack_failed"),

@@ -20,9 +20,11 @@ from queenmq.http.schemas import Operation, TransactionAck, TransactionBody, Tra
 from queenmq.ids import uuid7_text
 from queenmq.storage.database import TransactionRefused
 
-_TEXTS = {"operations": "operations array required"} | {
-    f"operations[].items[].{name}": text for name, text in ITEM_TEXTS.items()
-}
+_TEXTS = {
+    "operations": "operations array required",
+    "kv": "kv is not supported: the transaction would be applied without it",
+    "timers": "timers are not supported: the transaction would be applied without them",
+} | {f"operations[].items[].{name}": text for name, text in ITEM_TEXTS.items()}
 _decoder = msgspec.json.Decoder(TransactionBody)
 
 

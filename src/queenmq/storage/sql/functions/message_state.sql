@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION queen.message_state(
 LANGUAGE sql STABLE AS $$
     SELECT CASE
                WHEN EXISTS (SELECT 1 FROM queen.dead_letter_queue d
-                            WHERE d.partition_id = p_partition AND d.transaction_id = p_transaction) THEN 'dead_letter'
+                            WHERE d.partition_id = p_partition AND d.transaction_id = p_transaction
+                              AND d."offset" = p_offset) THEN 'dead_letter'
                WHEN bool_or(x.leased) THEN 'processing'
                WHEN bool_and(x.finished) THEN 'completed'
                ELSE 'pending' END,

@@ -2,7 +2,7 @@
 -- (null: that are there now), and having their messages delivered again: about p_limit letters of the partitions after
 -- p_after, in each partition in the order of the offsets. What queen.retry_message says of one holds for each of them; a message
 -- that is not stored any more is pushed anew, behind the last one of its partition, which is made if it is gone. A lease of
--- the group stays if everything that comes back lies behind it.
+-- the group stays if everything that comes back lies behind it. Letters whose place another message has taken stay (queen.can_return).
 -- Returns how many letters were taken, and whether that was all or after which partition to go on. A full queue raises QN004, and a
 -- partition with queued pushes lock_not_available: nothing is taken then.
 -- Locks: the queue if it has a size limit; then heads by partition, rows of partition_consumers by group, and as queen.push.
@@ -39,12 +39,8 @@ BEGIN
             SELECT d.id FROM queen.dead_letter_queue d
             WHERE d.queue_id = p_queue AND d.partition_id = v_place.id AND (p_group IS NULL OR d.consumer_group = p_group)
               AND (p_bound IS NULL OR d.failed_at <= p_bound)
-              AND d."offset" <= (
-                  SELECT max(x."offset") FROM (
-                      SELECT n."offset" FROM queen.dead_letter_queue n
-                      WHERE n.queue_id = p_queue AND n.partition_id = v_place.id AND (p_group IS NULL OR n.consumer_group = p_group)
-                        AND (p_bound IS NULL OR n.failed_at <= p_bound)
-                      ORDER BY n."offset" LIMIT v_left) x)
+              AND queen.can_return(p_queue, v_place.id, v_place.name, d.transaction_id, d."offset")
+            ORDER BY d."offset" FETCH FIRST (v_left) ROWS WITH TIES
             FOR UPDATE);
 
         PERFORM 1 FROM queen.partition_consumers c
@@ -103,6 +99,9 @@ BEGIN
                                  v_new.payloads, v_new.encrypted, v_new.producers);
             IF v_push.refused IS NOT NULL THEN
                 RAISE SQLSTATE 'QN004' USING MESSAGE = 'the queue is full: the messages would exceed its max capacity (maxSize)';
+            END IF;
+            IF v_push.duplicate_index IS NOT NULL THEN
+                RAISE lock_not_available USING MESSAGE = 'a message of the same key came to the new partition meanwhile';
             END IF;
         END IF;
         PERFORM queen.forget_letters(v_ids);

@@ -1,8 +1,9 @@
 -- Take a message out of the dead letters and have it delivered again, to exactly those groups that had given it up: everything behind it
 -- stays finished. Ends a lease that such a group holds in the partition, as a seek does. A message that is not stored any more is pushed
--- anew, at the end of its partition; raises QN004 if its queue is full. Returns the number of dead letters taken. p_id is the id
--- that a new message gets.
--- Locks: the queue FOR KEY SHARE, and more if it has a size limit; the partition's head; then what queen.unbury takes.
+-- anew, at the end of its partition; raises QN004 if its queue is full, and QN006 if another message has its transaction id now.
+-- Returns the number of dead letters taken. p_id is the id that a new message gets.
+-- Locks: the queue FOR KEY SHARE, and more if it has a size limit; the partition's head; the groups' rows of partition_consumers, by group;
+-- the letters.
 CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,13 +22,24 @@ BEGIN
         RETURN 0;
     END IF;
     SELECT * INTO v_letter FROM queen.dead_letter_queue
-    WHERE partition_id = p_partition AND transaction_id = p_transaction ORDER BY failed_at DESC LIMIT 1;
+    WHERE partition_id = p_partition AND transaction_id = p_transaction ORDER BY "offset" DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    v_groups := queen.unbury(p_partition, p_transaction);
     SELECT m."offset" INTO v_offset FROM queen.messages m
     WHERE m.partition_id = p_partition AND m.transaction_id = p_transaction;
+    IF v_offset <> v_letter."offset" THEN
+        RAISE SQLSTATE 'QN006' USING MESSAGE = 'another message with this transactionId is stored: the dead letter stays';
+    END IF;
+    -- In the order of an ack that buries: the group's row before its letters. Those of an earlier message of the same key stay.
+    PERFORM 1 FROM queen.partition_consumers c
+    WHERE c.partition_id = p_partition AND c.consumer_group IN (
+        SELECT d.consumer_group FROM queen.dead_letter_queue d
+        WHERE d.partition_id = p_partition AND d.transaction_id = p_transaction AND d."offset" = v_letter."offset")
+    ORDER BY c.consumer_group FOR NO KEY UPDATE;
+    v_groups := queen.forget_letters(ARRAY(
+        SELECT d.id FROM queen.dead_letter_queue d
+        WHERE d.partition_id = p_partition AND d.transaction_id = p_transaction AND d."offset" = v_letter."offset"));
     IF v_offset IS NULL THEN
         SELECT pushed.* INTO v_push FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id
         CROSS JOIN LATERAL queen.push(

@@ -10,12 +10,12 @@ FROM (
     SELECT d.message_id, d.transaction_id, d.partition_id, d."offset", d.payload, d.is_encrypted, d.trace_id, d.producer_sub,
            d.created_at, 2
     FROM queen.dead_letter_queue d WHERE d.partition_id = $1 AND d.transaction_id = $2
-    ORDER BY choice LIMIT 1
+    ORDER BY choice, "offset" DESC LIMIT 1
 ) x
 JOIN queen.partitions p ON p.id = x.partition_id
 JOIN queen.queues q ON q.id = p.queue_id AND q.name IS NOT NULL
 LEFT JOIN LATERAL (
     SELECT d.error_message, d.retry_count FROM queen.dead_letter_queue d
-    WHERE d.partition_id = $1 AND d.transaction_id = $2 ORDER BY d.failed_at DESC LIMIT 1
+    WHERE d.partition_id = $1 AND d.transaction_id = $2 AND d."offset" = x."offset" ORDER BY d.failed_at DESC LIMIT 1
 ) d ON true
 CROSS JOIN LATERAL queen.message_state(x.partition_id, x."offset", x.transaction_id) s
