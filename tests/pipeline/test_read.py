@@ -165,6 +165,12 @@ def test_a_read_that_loses_messages_meanwhile_says_so(db: Db) -> None:
     assert threading.active_count() < 50
 
 
+def test_options_of_the_url_hold_beside_ours(db: Db) -> None:
+    with connection(f"{db.url}?options=-c%20work_mem%3D70MB%20-c%20timezone%3DAsia/Tokyo") as opened:
+        shown = [opened.execute(f"SHOW {name}").fetchone()[0] for name in ("work_mem", "timezone", "jit")]
+    assert shown == ["70MB", "UTC", "off"]
+
+
 class TestPacked:
     """Messages come packed, a range of a partition in a row, as long as they allow it."""
 

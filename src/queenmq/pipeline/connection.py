@@ -6,6 +6,7 @@ never show the password.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +23,11 @@ _PASSWORD: Final = re.compile(r"(//[^:/@\s]*:)[^@\s]*@")
 def connect(url: str) -> Any:
     """A psycopg connection whose cursors take the `$1` of the named statements."""
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 
     try:
+        # The caller's come first: those of a keyword would replace them.
+        given = conninfo_to_dict(url).get("options") or os.environ.get("PGOPTIONS", "")
         return psycopg.connect(
             url,
             autocommit=True,
@@ -31,7 +35,7 @@ def connect(url: str) -> Any:
             connect_timeout=CONNECT_S,
             application_name=APPLICATION,
             prepare_threshold=None,
-            options="-c timezone=UTC -c jit=off",
+            options=f"{given} -c timezone=UTC -c jit=off",
         )
     except psycopg.Error as error:
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
