@@ -12,7 +12,7 @@ from pipeline.db import Db
 from queenmq.core.encryption import encrypt
 from queenmq.pipeline import columns, read, reading
 from queenmq.pipeline.connection import connection
-from queenmq.pipeline.errors import BadOption, DataLost, explained
+from queenmq.pipeline.errors import BadOption, DataLost, PipelineError, explained
 from queenmq.pipeline.heads import batch_ranges
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Portion, Range, Slice
@@ -163,6 +163,23 @@ def test_a_read_that_loses_messages_meanwhile_says_so(db: Db) -> None:
     kept = read_slice(ReadOptions(url=db.url, queue="orders", fail_on_data_loss=False), ["offset"], task)
     assert sum(batch.num_rows for batch in kept) == 95
     assert threading.active_count() < 50
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["packed", "one by one"])
+def test_a_session_that_ends_meanwhile_is_told_in_a_sentence(db: Db, is_encrypted: bool) -> None:
+    db.fill("orders", 1, 2000, padding=16_000)
+    db.sql("UPDATE queen.messages SET is_encrypted = %s", is_encrypted)
+    options = ReadOptions(url=db.url, queue="orders", encrypted="raw")
+    with connection(db.url) as opened:
+        ranges = batch_ranges(opened, options)
+    batches = read_slice(options, ["offset", "value"], Slice(ranges))
+    next(batches)
+    db.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'queen pipeline' AND datname = current_database()"
+    )
+    with pytest.raises(PipelineError, match="PostgreSQL refused"):
+        list(batches)
 
 
 def test_options_of_the_url_hold_beside_ours(db: Db) -> None:

@@ -98,6 +98,14 @@ def arrow_connection(url: str) -> Iterator[Any]:
         opened.close()
 
 
+def batches(cursor: Any) -> Iterator[Any]:
+    """The Arrow batches of what the cursor has executed. What goes wrong on the way is an OSError to Arrow."""
+    try:
+        yield from cursor.fetch_record_batch()
+    except OSError as error:
+        raise PipelineError(f"PostgreSQL refused: {_clean(error)}") from error
+
+
 def _clean(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return _PASSWORD.sub(r"\1***@", first)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from queenmq.pipeline import packed
 from queenmq.pipeline.columns import Columns
-from queenmq.pipeline.connection import arrow_connection, connection
+from queenmq.pipeline.connection import arrow_connection, batches, connection
 from queenmq.pipeline.errors import DataLost
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Portion, Range, Slice, portions
@@ -125,7 +125,7 @@ class _Reader:
         cursor.fetchall()
         cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
         cursor.execute(statement(self._columns.statement))
-        for batch in cursor.fetch_record_batch():
+        for batch in batches(cursor):
             yield self._columns.make(batch, lanes)
 
     @cached_property
