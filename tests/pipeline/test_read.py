@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -266,6 +267,35 @@ class TestPacked:
         self.assert_all(db, found)
         assert one_by_one
         assert sum(row["encrypted"] for row in found) == (3 if "encrypted" in special else 0)
+
+    def test_ranges_of_a_few_messages_are_read_one_by_one(self, db: Db, one_by_one: list[Portion]) -> None:
+        db.fill("orders", 500, 3)
+        self.vary(db)
+        self.assert_all(db, self.rows(db))
+        assert one_by_one
+
+    def test_no_task_has_two_sessions(self, db: Db, one_by_one: list[Portion]) -> None:
+        db.fill("orders", 1, 3000)
+        db.sql('UPDATE queen.messages SET is_encrypted = true WHERE "offset" = 1500')
+        options = ReadOptions(url=db.url, queue="orders", encrypted="raw")
+        with connection(db.url) as opened:
+            ranges = batch_ranges(opened, options)
+        read = 0
+        for batch in read_slice(options, ["offset", "value"], Slice(ranges)):
+            read += batch.num_rows
+            self.assert_one_session(db)
+        assert read == 3000
+        assert one_by_one
+
+    def assert_one_session(self, db: Db) -> None:
+        """One that has ended is still shown for a moment."""
+        count = (
+            "SELECT count(*), pg_sleep(0.01) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'queen pipeline'"
+        )
+        deadline = time.monotonic() + 15
+        while (found := db.sql(count)[0][0]) > 1:
+            assert time.monotonic() < deadline, f"{found} sessions"
 
     def test_what_is_missing_is_left_out(self, db: Db, one_by_one: list[Portion]) -> None:
         db.fill("orders", 2, 3000)

@@ -28,6 +28,8 @@ MOST_OFFSETS: Final = 100_000
 PORTION_BYTES: Final = 32 * 1024 * 1024
 BATCH_BYTES: Final = 2 * 1024 * 1024
 BATCH_HINT: Final = "adbc.postgresql.batch_size_hint_bytes"
+# With fewer messages in a range, on average, a row for each range costs more than a row for each message.
+LEAST_IN_RANGE: Final = 4
 # The loop over the ranges must stay one: no other plan gives its rows in order.
 SESSION: Final = (
     "SET application_name = 'queen pipeline'",
@@ -76,7 +78,7 @@ def read_slice(options: ReadOptions, names: list[str], task: Slice) -> Iterator[
 class _Reader:
     """Reads portions packed until messages come that cannot be packed, and from there on one by one.
 
-    Connects when it is needed; `opened` closes.
+    Connects when it is needed, for one of the two ways at a time; `opened` closes.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns, ranges: list[Range], opened: ExitStack) -> None:
@@ -84,7 +86,7 @@ class _Reader:
         self._columns = columns
         self._ranges = ranges
         self._opened = opened
-        self._packed = True
+        self._packed = sum(part.offsets for part in ranges) >= LEAST_IN_RANGE * len(ranges)
 
     def read(self, portion: Portion) -> Iterator[Any]:
         done = 0
@@ -92,9 +94,11 @@ class _Reader:
             for batch, ranges in self._read_packed(portion):
                 yield batch
                 done += ranges
-        if done < len(portion):
+            if done == len(portion):
+                return
             self._packed = False
-            yield from self._read_single(portion[done:])
+            self._opened.close()
+        yield from self._read_single(portion[done:])
 
     def _read_packed(self, portion: Portion) -> Iterator[tuple[Any, int]]:
         """Batches, with the number of ranges in each, as far as they can be had packed."""
