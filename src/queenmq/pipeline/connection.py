@@ -91,6 +91,9 @@ def arrow_connection(url: str) -> Iterator[Any]:
     except Error as error:
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
     try:
+        with opened.cursor() as cursor:
+            # Arrow's texts are UTF-8, whatever the database's are.
+            cursor.execute("SET client_encoding = 'UTF8'")
         yield opened
     except Error as error:
         raise PipelineError(f"PostgreSQL refused: {_clean(error)}") from error

@@ -102,6 +102,8 @@ class _Reader:
 
     def _read_packed(self, portion: Portion) -> Iterator[tuple[Any, int]]:
         """Batches, with the number of ranges in each, as far as they can be had packed."""
+        if self._connection.info.parameter_status("server_encoding") != "UTF8":
+            return  # the lengths are those of the texts as they are stored
         columns = self._columns
         lanes = columns.lanes([self._ranges[index] for index, _, _ in portion])
         for group in _groups(self._packed_ranges(portion)):
