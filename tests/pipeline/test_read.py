@@ -268,9 +268,14 @@ class TestPacked:
         assert one_by_one
         assert sum(row["encrypted"] for row in found) == (3 if "encrypted" in special else 0)
 
-    def test_ranges_of_a_few_messages_are_read_one_by_one(self, db: Db, one_by_one: list[Portion]) -> None:
+    def test_many_ranges_of_a_few_messages_are_read_one_by_one(
+        self, db: Db, one_by_one: list[Portion], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         db.fill("orders", 500, 3)
         self.vary(db)
+        self.assert_all(db, self.rows(db))
+        assert not one_by_one
+        monkeypatch.setattr(reading, "MANY_RANGES", 500)
         self.assert_all(db, self.rows(db))
         assert one_by_one
 
