@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from conftest import Postgres
 from queenmq.config import Settings
 from queenmq.pipeline import sink
 from queenmq.pipeline.connection import connection
@@ -18,6 +18,9 @@ from queenmq.pipeline.planning import Slice
 from queenmq.pipeline.reading import read_slice
 from queenmq.storage.database import Database
 from queenmq.storage.migrations import migrate
+
+if TYPE_CHECKING:
+    from conftest import Postgres
 
 # The first two have 3 and 2 bytes in EUC_JP, 2 and 3 in UTF-8: all of them together have as many in both.
 WORDS = ["é", "漢", "b", "ascii"]
@@ -47,5 +50,6 @@ def test_texts_are_the_same_characters(url: str) -> None:
     options = ReadOptions(url=url, queue="漢é")
     with connection(url) as opened:
         ranges = batch_ranges(opened, options)
-    found = [row for batch in read_slice(options, ["transactionId", "value"], Slice(ranges)) for row in batch.to_pylist()]
+    batches = read_slice(options, ["transactionId", "value"], Slice(ranges))
+    found = [row for batch in batches for row in batch.to_pylist()]
     assert found == [{"transactionId": word, "value": f'"{word}"'} for word in WORDS]
