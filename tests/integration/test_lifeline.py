@@ -12,6 +12,7 @@ import pytest
 from integration.proxy import relayed
 from integration.queen import until
 from queenmq.config import Settings
+from queenmq.engine.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.storage.database import Database
 
 PATIENCE_S = 30.0
@@ -54,6 +55,29 @@ async def test_nothing_is_heard_any_more_when_it_is_abandoned(database: Database
     assert await database.is_alive(PATIENCE_S)
     await sql.execute("NOTIFY news, 'second'")
     await until(lambda: heard == ["first", "second"])
+
+
+async def test_writers_of_a_queue_do_not_wait_for_each_other_to_tell_of_it(
+    database_url: str, database: Database, sql: asyncpg.Connection
+) -> None:
+    """One transaction at a time has a NOTIFY: their commits go one after the other."""
+    heard: list[str] = []
+    database.on_notice(WRITTEN_ELSEWHERE, heard.append)
+    database.on_notice("end", heard.append)
+    assert await database.is_alive(PATIENCE_S)
+    await sql.execute("INSERT INTO queen.queues (name) VALUES ('orders')")
+    for name in "ab":
+        await sql.execute("INSERT INTO queen.partitions (queue_id, name) SELECT id, $1 FROM queen.queues", name)
+    insert = "INSERT INTO queen.messages (partition_id, payload) SELECT id, '1' FROM queen.partitions WHERE name = $1"
+    other = await asyncpg.connect(database_url)
+    async with sql.transaction():
+        await sql.execute(insert, "a")
+        await other.execute(insert, "b")
+        await other.execute("NOTIFY \"end\", 'of the other'")
+    await until(lambda: heard == ["of the other", "orders"])
+    await other.execute(insert, "b")
+    await until(lambda: heard == ["of the other", "orders", "orders"])
+    await other.close()
 
 
 async def test_one_that_answers_late_is_no_second_one(database_url: str) -> None:

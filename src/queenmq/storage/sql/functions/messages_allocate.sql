@@ -1,6 +1,6 @@
 -- Allocate the offset of a row that comes without one (a psql session's INSERT), and tell the servers of it at the commit.
 -- queen.push brings its own, and its server knows.
--- Locks: the partition's row in partition_lookup, to the end of the transaction.
+-- Locks, to the end of the transaction: the partition's row in partition_lookup; an advisory one, if nobody has it.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     v_queue uuid;
@@ -17,7 +17,11 @@ BEGIN
     WHERE partition_id = NEW.partition_id AND transaction_id = NEW.transaction_id;
     IF NOT FOUND THEN
         UPDATE queen.partition_lookup SET last_offset = NEW."offset" WHERE partition_id = NEW.partition_id;
-        PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
+        -- Transactions with a NOTIFY commit one after the other, each with a flush of its own. So that those of many sessions are
+        -- not held up, four at most have one at a time; long polls find the messages of the others at their next look.
+        IF pg_try_advisory_xact_lock(hashtextextended('queen_written', hashtext(v_queue::text) & 3)) THEN
+            PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
+        END IF;
     END IF;
     RETURN NEW;
 END $$;
