@@ -12,7 +12,7 @@ import pytest
 from pipeline.db import Db
 from queenmq.core.encryption import encrypt
 from queenmq.pipeline import columns, read, reading
-from queenmq.pipeline.connection import connection
+from queenmq.pipeline.connection import arrow_connection, connection
 from queenmq.pipeline.errors import BadOption, DataLost, PipelineError, explained
 from queenmq.pipeline.heads import batch_ranges
 from queenmq.pipeline.options import ReadOptions
@@ -181,6 +181,17 @@ def test_a_session_that_ends_meanwhile_is_told_in_a_sentence(db: Db, is_encrypte
     )
     with pytest.raises(PipelineError, match="PostgreSQL refused"):
         list(batches)
+
+
+@pytest.mark.parametrize("opened", [connection, arrow_connection])
+@pytest.mark.parametrize("password", ["%hush", "a hush", "a@hush"])
+def test_a_url_that_cannot_be_read_is_told_without_the_password(opened: Any, password: str) -> None:
+    with (
+        pytest.raises(PipelineError, match="the URL cannot be read") as raised,
+        opened(f"postgresql://u:{password}@h/d"),
+    ):
+        pass
+    assert "hush" not in raised.value.message
 
 
 def test_options_of_the_url_hold_beside_ours(db: Db) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from queenmq.pipeline.errors import PartitionsBusy, PipelineError
@@ -23,11 +23,10 @@ _PASSWORD: Final = re.compile(r"(//[^:/@\s]*:)[^@\s]*@")
 def connect(url: str) -> Any:
     """A psycopg connection whose cursors take the `$1` of the named statements."""
     import psycopg
-    from psycopg.conninfo import conninfo_to_dict
 
+    # The caller's come first: those of a keyword would replace them.
+    given = _parts(url).get("options") or os.environ.get("PGOPTIONS", "")
     try:
-        # The caller's come first: those of a keyword would replace them.
-        given = conninfo_to_dict(url).get("options") or os.environ.get("PGOPTIONS", "")
         return psycopg.connect(
             url,
             autocommit=True,
@@ -39,6 +38,23 @@ def connect(url: str) -> Any:
         )
     except psycopg.Error as error:
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
+
+
+def _parts(url: str) -> dict[str, Any]:
+    """What the URL says. Raises PipelineError without the driver's words for it, which show pieces of the password."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    found: dict[str, Any] | None = None
+    with suppress(psycopg.Error):
+        found = dict(conninfo_to_dict(url))
+    # A host that begins with @ is an abstract socket; anywhere else it is the end of a password.
+    if found is None or "@" in str(found.get("host", ""))[1:]:
+        raise PipelineError(
+            "cannot connect to PostgreSQL: the URL cannot be read; its parameters must be those of libpq, and what is "
+            "special in the user's name and the password is written with %"
+        )
+    return found
 
 
 @contextmanager
@@ -86,6 +102,7 @@ def arrow_connection(url: str) -> Iterator[Any]:
     from adbc_driver_manager import Error
     from adbc_driver_postgresql import dbapi
 
+    _parts(url)
     try:
         opened = dbapi.connect(url, autocommit=True)
     except Error as error:
