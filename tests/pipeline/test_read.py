@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from pipeline.db import Db
 from queenmq.core.encryption import encrypt
 from queenmq.pipeline import columns, read, reading
-from queenmq.pipeline.connection import connection
-from queenmq.pipeline.errors import BadOption, DataLost, explained
+from queenmq.pipeline.connection import arrow_connection, connection
+from queenmq.pipeline.errors import BadOption, DataLost, PipelineError, explained
 from queenmq.pipeline.heads import batch_ranges
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Portion, Range, Slice
@@ -165,6 +166,40 @@ def test_a_read_that_loses_messages_meanwhile_says_so(db: Db) -> None:
     assert threading.active_count() < 50
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["packed", "one by one"])
+def test_a_session_that_ends_meanwhile_is_told_in_a_sentence(db: Db, is_encrypted: bool) -> None:
+    db.fill("orders", 1, 2000, padding=16_000)
+    db.sql("UPDATE queen.messages SET is_encrypted = %s", is_encrypted)
+    options = ReadOptions(url=db.url, queue="orders", encrypted="raw")
+    with connection(db.url) as opened:
+        ranges = batch_ranges(opened, options)
+    batches = read_slice(options, ["offset", "value"], Slice(ranges))
+    next(batches)
+    db.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'queen pipeline' AND datname = current_database()"
+    )
+    with pytest.raises(PipelineError, match="PostgreSQL refused"):
+        list(batches)
+
+
+@pytest.mark.parametrize("opened", [connection, arrow_connection])
+@pytest.mark.parametrize("password", ["%hush", "a hush", "a@hush"])
+def test_a_url_that_cannot_be_read_is_told_without_the_password(opened: Any, password: str) -> None:
+    with (
+        pytest.raises(PipelineError, match="the URL cannot be read") as raised,
+        opened(f"postgresql://u:{password}@h/d"),
+    ):
+        pass
+    assert "hush" not in raised.value.message
+
+
+def test_options_of_the_url_hold_beside_ours(db: Db) -> None:
+    with connection(f"{db.url}?options=-c%20work_mem%3D70MB%20-c%20timezone%3DAsia/Tokyo") as opened:
+        shown = [opened.execute(f"SHOW {name}").fetchone()[0] for name in ("work_mem", "timezone", "jit")]
+    assert shown == ["70MB", "UTC", "off"]
+
+
 class TestPacked:
     """Messages come packed, a range of a partition in a row, as long as they allow it."""
 
@@ -243,6 +278,40 @@ class TestPacked:
         self.assert_all(db, found)
         assert one_by_one
         assert sum(row["encrypted"] for row in found) == (3 if "encrypted" in special else 0)
+
+    def test_many_ranges_of_a_few_messages_are_read_one_by_one(
+        self, db: Db, one_by_one: list[Portion], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        db.fill("orders", 500, 3)
+        self.vary(db)
+        self.assert_all(db, self.rows(db))
+        assert not one_by_one
+        monkeypatch.setattr(reading, "MANY_RANGES", 500)
+        self.assert_all(db, self.rows(db))
+        assert one_by_one
+
+    def test_no_task_has_two_sessions(self, db: Db, one_by_one: list[Portion]) -> None:
+        db.fill("orders", 1, 3000)
+        db.sql('UPDATE queen.messages SET is_encrypted = true WHERE "offset" = 1500')
+        options = ReadOptions(url=db.url, queue="orders", encrypted="raw")
+        with connection(db.url) as opened:
+            ranges = batch_ranges(opened, options)
+        read = 0
+        for batch in read_slice(options, ["offset", "value"], Slice(ranges)):
+            read += batch.num_rows
+            self.assert_one_session(db)
+        assert read == 3000
+        assert one_by_one
+
+    def assert_one_session(self, db: Db) -> None:
+        """One that has ended is still shown for a moment."""
+        count = (
+            "SELECT count(*), pg_sleep(0.01) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'queen pipeline'"
+        )
+        deadline = time.monotonic() + 15
+        while (found := db.sql(count)[0][0]) > 1:
+            assert time.monotonic() < deadline, f"{found} sessions"
 
     def test_what_is_missing_is_left_out(self, db: Db, one_by_one: list[Portion]) -> None:
         db.fill("orders", 2, 3000)

@@ -7,7 +7,7 @@ from itertools import pairwise, repeat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.pipeline import planning
+from queenmq.pipeline import packed, planning
 from queenmq.pipeline.planning import Range, admit, portions, slices
 
 RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 700_000)), max_size=30).map(
@@ -46,6 +46,11 @@ def test_portions_hold_every_offset_once_and_in_order(ranges: list[Range], size:
     cut = list(portions(ranges, repeat(max(size, sum(r.offsets for r in ranges) // 50 or 1))))
     again = [Range(ranges[i].partition_id, ranges[i].partition, a, b) for one in cut for i, a, b in one]
     assert joined(again) == [part for part in ranges if part.offsets > 0]
+
+
+def test_what_is_sent_as_one_row_is_never_large() -> None:
+    pieces = [piece for portion in portions([Range("a", "a", 1, 250_000)], repeat(100_000)) for piece in portion]
+    assert max(last - first + 1 for _, first, last in pieces) * packed.LARGEST <= 8 * 1024 * 1024
 
 
 @given(st.dictionaries(st.integers(1, 50), st.integers(1, 10_000), max_size=40), st.integers(1, 20_000))

@@ -6,9 +6,10 @@ never show the password.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from queenmq.pipeline.errors import PartitionsBusy, PipelineError
@@ -23,6 +24,8 @@ def connect(url: str) -> Any:
     """A psycopg connection whose cursors take the `$1` of the named statements."""
     import psycopg
 
+    # The caller's come first: those of a keyword would replace them.
+    given = _parts(url).get("options") or os.environ.get("PGOPTIONS", "")
     try:
         return psycopg.connect(
             url,
@@ -31,10 +34,27 @@ def connect(url: str) -> Any:
             connect_timeout=CONNECT_S,
             application_name=APPLICATION,
             prepare_threshold=None,
-            options="-c timezone=UTC -c jit=off",
+            options=f"{given} -c timezone=UTC -c jit=off",
         )
     except psycopg.Error as error:
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
+
+
+def _parts(url: str) -> dict[str, Any]:
+    """What the URL says. Raises PipelineError without the driver's words for it, which show pieces of the password."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    found: dict[str, Any] | None = None
+    with suppress(psycopg.Error):
+        found = dict(conninfo_to_dict(url))
+    # A host that begins with @ is an abstract socket; anywhere else it is the end of a password.
+    if found is None or "@" in str(found.get("host", ""))[1:]:
+        raise PipelineError(
+            "cannot connect to PostgreSQL: the URL cannot be read; its parameters must be those of libpq, and what is "
+            "special in the user's name and the password is written with %"
+        )
+    return found
 
 
 @contextmanager
@@ -82,16 +102,28 @@ def arrow_connection(url: str) -> Iterator[Any]:
     from adbc_driver_manager import Error
     from adbc_driver_postgresql import dbapi
 
+    _parts(url)
     try:
         opened = dbapi.connect(url, autocommit=True)
     except Error as error:
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
     try:
+        with opened.cursor() as cursor:
+            # Arrow's texts are UTF-8, whatever the database's are.
+            cursor.execute("SET client_encoding = 'UTF8'")
         yield opened
     except Error as error:
         raise PipelineError(f"PostgreSQL refused: {_clean(error)}") from error
     finally:
         opened.close()
+
+
+def batches(cursor: Any) -> Iterator[Any]:
+    """The Arrow batches of what the cursor has executed. What goes wrong on the way is an OSError to Arrow."""
+    try:
+        yield from cursor.fetch_record_batch()
+    except OSError as error:
+        raise PipelineError(f"PostgreSQL refused: {_clean(error)}") from error
 
 
 def _clean(error: BaseException) -> str:

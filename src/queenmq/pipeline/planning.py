@@ -14,9 +14,10 @@ from typing import Final
 # Less is not worth a task; more would make a retry expensive.
 LEAST_OFFSETS: Final = 10_000
 MOST_OFFSETS: Final = 250_000
-# A portion is cut into at least so many ranges, none of them with more offsets than this: one is sent as one row.
+# A portion is cut into at least so many ranges, none of them with more offsets than this: one is sent as one row, which
+# PostgreSQL and the reader hold several times over.
 PIECES: Final = 8
-MOST_IN_PIECE: Final = 4_096
+MOST_IN_PIECE: Final = 512
 
 # Of a slice, for one statement: the index of a range in the slice, the first and the last offset.
 Portion = list[tuple[int, int, int]]

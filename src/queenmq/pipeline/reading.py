@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from queenmq.pipeline import packed
 from queenmq.pipeline.columns import Columns
-from queenmq.pipeline.connection import arrow_connection, connection
+from queenmq.pipeline.connection import arrow_connection, batches, connection
 from queenmq.pipeline.errors import DataLost
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Portion, Range, Slice, portions
@@ -28,6 +28,10 @@ MOST_OFFSETS: Final = 100_000
 PORTION_BYTES: Final = 32 * 1024 * 1024
 BATCH_BYTES: Final = 2 * 1024 * 1024
 BATCH_HINT: Final = "adbc.postgresql.batch_size_hint_bytes"
+# With fewer messages in a range, on average, a row for each range costs more than a row for each message: with so many
+# ranges more than it saves to do without ADBC, which takes 40 ms to connect.
+LEAST_IN_RANGE: Final = 4
+MANY_RANGES: Final = 10_000
 # The loop over the ranges must stay one: no other plan gives its rows in order.
 SESSION: Final = (
     "SET application_name = 'queen pipeline'",
@@ -76,7 +80,7 @@ def read_slice(options: ReadOptions, names: list[str], task: Slice) -> Iterator[
 class _Reader:
     """Reads portions packed until messages come that cannot be packed, and from there on one by one.
 
-    Connects when it is needed; `opened` closes.
+    Connects when it is needed, for one of the two ways at a time; `opened` closes.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns, ranges: list[Range], opened: ExitStack) -> None:
@@ -84,7 +88,7 @@ class _Reader:
         self._columns = columns
         self._ranges = ranges
         self._opened = opened
-        self._packed = True
+        self._packed = len(ranges) < MANY_RANGES or Slice(ranges).offsets >= LEAST_IN_RANGE * len(ranges)
 
     def read(self, portion: Portion) -> Iterator[Any]:
         done = 0
@@ -92,12 +96,16 @@ class _Reader:
             for batch, ranges in self._read_packed(portion):
                 yield batch
                 done += ranges
-        if done < len(portion):
+            if done == len(portion):
+                return
             self._packed = False
-            yield from self._read_single(portion[done:])
+            self._opened.close()
+        yield from self._read_single(portion[done:])
 
     def _read_packed(self, portion: Portion) -> Iterator[tuple[Any, int]]:
         """Batches, with the number of ranges in each, as far as they can be had packed."""
+        if self._connection.info.parameter_status("server_encoding") != "UTF8":
+            return  # the lengths are those of the texts as they are stored
         columns = self._columns
         lanes = columns.lanes([self._ranges[index] for index, _, _ in portion])
         for group in _groups(self._packed_ranges(portion)):
@@ -125,7 +133,7 @@ class _Reader:
         cursor.fetchall()
         cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
         cursor.execute(statement(self._columns.statement))
-        for batch in cursor.fetch_record_batch():
+        for batch in batches(cursor):
             yield self._columns.make(batch, lanes)
 
     @cached_property

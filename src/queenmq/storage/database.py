@@ -193,18 +193,21 @@ class Database:
         return self.answers > before
 
     async def _ask(self) -> bool:
-        if self._lifeline is not None and await _answers(self._lifeline):
+        asked = self._lifeline
+        if asked is not None and await _answers(asked):
             return True
-        self._cut_lifeline()
+        if self._lifeline is asked:
+            self._cut_lifeline()
         try:
             fresh = await asyncpg.connect(
                 self._url, timeout=self._settings.db_connection_timeout_ms / 1000, ssl=_tls(self._settings)
             )
         except (asyncpg.PostgresError, *_CONNECTION_LOST):
             return False
-        if self._pool is None:
+        if self._pool is None or self._lifeline is not None:
+            # It was given up meanwhile, or whoever asked before and was no longer waited for has connected, too.
             fresh.terminate()
-            return False
+            return self._pool is not None
         self._lifeline = fresh
         return await self._listen(fresh)
 
@@ -219,8 +222,12 @@ class Database:
         try:
             for channel, heard in self._heard.items():
                 await connection.add_listener(channel, lambda _c, _pid, _channel, payload, heard=heard: heard(payload))
-        except (asyncpg.PostgresError, *_CONNECTION_LOST):
+        except _CONNECTION_LOST:
             return False
+        except asyncpg.PostgresError as error:
+            # It is there all the same. Long polls find by themselves what they are not told of.
+            log.warning("the database refuses LISTEN: %s", _told(error))
+            return await _answers(connection)
         self.is_listening = self._lifeline is connection
         return True
 

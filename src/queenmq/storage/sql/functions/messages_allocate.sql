@@ -1,11 +1,11 @@
 -- Allocate the offset of a row that comes without one (a psql session's INSERT), and tell the servers of it at the commit.
--- queen.push brings its own, and its server knows. `SET queen.announce = off` keeps a session quiet: a commit that announces waits
--- for others that do.
+-- queen.push brings its own, and its server knows. `SET queen.announce = off` keeps a session quiet, which
+-- two-phase commits need: PostgreSQL prepares no transaction with a NOTIFY.
 -- The head in partition_lookup moves once a statement (messages_insert), not once a row: the versions of one row pile up in
 -- a transaction, and each look at it would walk over all of them. So the newest offset is that of the head or of a row that
 -- this statement has inserted since. queen.allocated, which lasts as long as the transaction or savepoint, only says where to
 -- look for that row; what is there decides. A row that ON CONFLICT DO NOTHING refuses is not there, and uses up no offset.
--- Locks: the partition's row in partition_lookup, to the end of the transaction.
+-- Locks, to the end of the transaction: the partition's row in partition_lookup; an advisory one, if nobody has it.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql
 -- A plan that is made while the table is small would read the whole of it for every row that makes it large.
 SET enable_seqscan = off AS $$
@@ -27,7 +27,10 @@ BEGIN
     v_newest := v_head;
     IF v_allocated[1] = NEW.partition_id::text THEN
         v_newest := greatest(v_head, v_allocated[2]::bigint);
-    ELSIF current_setting('queen.announce', true) IS DISTINCT FROM 'off' THEN
+    -- Transactions with a NOTIFY commit one after the other, each with a flush of its own. So that those of many sessions are
+    -- not held up, four at most have one at a time; long polls find the messages of the others at their next look.
+    ELSIF current_setting('queen.announce', true) IS DISTINCT FROM 'off'
+          AND pg_try_advisory_xact_lock(hashtextextended('queen_written', hashtext(v_queue::text) & 3)) THEN
         PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;
     END IF;
     -- Statements of their own, because they must see what was committed while the lock was waited for.
