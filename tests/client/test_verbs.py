@@ -178,6 +178,12 @@ async def test_queue_options_in_both_spellings(queen: Queen) -> None:
     assert answer["options"]["retryDelay"] == 5
 
 
+async def test_an_option_that_the_server_ignores_is_told(queen: Queen, caplog: pytest.LogCaptureFixture) -> None:
+    answer = await queen.queue("q").config(leas_time=60, retry_limit=7).create()
+    assert answer["options"]["retryLimit"] == 7
+    assert [record.args for record in caplog.records if record.name == "queenmq.client"] == [("leasTime",)]
+
+
 async def test_maintenance_and_health(queen: Queen) -> None:
     assert (await queen.admin.health())["status"] == "healthy"
     await queen.admin.set_pop_maintenance_mode(True)

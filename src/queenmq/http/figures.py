@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from queenmq.core.explanation import Reason
+from queenmq.core.options import QueueOptions
 from queenmq.http.schemas import Administered, Moment, Page, Uuid
 
 
@@ -170,6 +171,8 @@ class QueueConfig(Struct, kw_only=True, rename="camel"):
 
 
 class QueueStatus(Struct, kw_only=True, rename="camel"):
+    """`options` are all of them as configure takes them: `ttl` is null where none is enforced."""
+
     id: Uuid
     name: str
     namespace: str
@@ -177,6 +180,7 @@ class QueueStatus(Struct, kw_only=True, rename="camel"):
     priority: int
     created_at: Moment
     config: QueueConfig
+    options: QueueOptions
 
 
 class Cursor(Struct, kw_only=True, rename="camel"):
