@@ -588,7 +588,8 @@ class Snapshot(Struct, kw_only=True, rename="camel"):
 
 class Explained(Struct, kw_only=True, rename="camel"):
     """The reason, a sentence about it and one that says what to do. `until` is when it ends by itself, if it does;
-    `waiters` are the long polls of the queue on this server. Of the partitions those are told that come next."""
+    `waiters` are the long polls of the queue on this server, `deadLetters` what the group has given up. Of the
+    partitions those are told that come next."""
 
     queue: str
     partition: str | None
@@ -602,4 +603,5 @@ class Explained(Struct, kw_only=True, rename="camel"):
     waiters: int
     queued_pushes: int
     journalled_pushes: int
+    dead_letters: int
     partitions: list[ExplainedPlace]
