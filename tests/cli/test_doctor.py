@@ -293,4 +293,4 @@ def test_something_else_answers(queen: Run, answer: Any) -> None:
         status, found = findings(queen, "--server", url)
         assert (status, found["server"]["sentence"]) == (1, f"what answers at {url} is not Queen")
         refused = queen("queues", "--server", url)
-        assert (refused.status, len(refused.err.splitlines())) == (3, 1)
+        assert (refused.status, len(refused.err.splitlines())) == (6, 1)
