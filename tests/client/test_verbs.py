@@ -171,6 +171,12 @@ async def test_where_a_group_starts_and_seeking(queen: Queen) -> None:
     assert (await queen.admin.delete_consumer_group_for_queue("later", "q"))["queueName"] == "q"
 
 
+@pytest.mark.parametrize("given", [{"transactionId": "t"}, ["t"], "t"])
+async def test_only_messages_can_be_acknowledged(queen: Queen, given: Any) -> None:
+    with pytest.raises(TypeError, match="as pop returns it"):
+        await queen.ack(given)
+
+
 async def test_queue_options_in_both_spellings(queen: Queen) -> None:
     answer = await queen.queue("q").config({"leaseTime": 60}, retry_limit=7, retry_delay=5).create()
     assert answer["configured"] is True

@@ -154,9 +154,10 @@ def _unknown_partition(queue: str, partition: str) -> Verdict:
 def _never_started(group: str, names: list[str]) -> Verdict:
     others = [name for name in names if name != group]
     known = f" Groups that did: {', '.join(others)}." if others else ""
+    who = "A reader without a group" if group == QUEUE_MODE else f"Group {group!r}"
     return Verdict(
         "group_never_started",
-        f"Group {group!r} has never popped here, so it has no place in the queue.{known}",
+        f"{who} has never popped here, so it has no place in the queue.{known}",
         "Let a consumer of this group pop once; it starts at the first stored message, or at new ones if it says so.",
     )
 
