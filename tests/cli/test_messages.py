@@ -172,6 +172,19 @@ def test_pop_and_acknowledge(queen: Run, name: str) -> None:
     assert f"queen explain {name} --group billing" in nothing.err
 
 
+def test_pop_from_a_partition(queen: Run, name: str) -> None:
+    queen("push", name, "1", "--partition", "eu")
+    missing = queen("pop", name, "--partition", "us")
+    assert (missing.status, missing.err) == (
+        3,
+        f"queen: {name} has no partition 'us'; `queen partitions {name}` lists them\n",
+    )
+    assert queen("pop", name, "--partition", "eu", "--ack").status == 0
+    empty = queen("pop", name, "--partition", "eu")
+    assert empty.status == 4
+    assert f"`queen explain {name} --partition eu`" in empty.err
+
+
 def test_pop_leases_and_tells_how_to_acknowledge(queen: Run, name: str) -> None:
     queen("push", name, "1")
     popped = queen("pop", name, "--group", "g")

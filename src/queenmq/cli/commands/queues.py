@@ -40,7 +40,9 @@ def list_(namespace: str | None, task: str | None, search: str | None, limit: in
         rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, limit=limit)["queues"]
     columns = (Column("name", "queue"), Column("partitions", number=True), *_FIGURES)
     more = (Column("namespace"), Column("task"), Column("createdAt", "created", written=moment))
-    listing(rows, "no queues; the first push makes one", *columns, *more, as_json=as_json)
+    narrowed = namespace or task or search
+    none = "no such queues; `queen queues` lists all" if narrowed else "no queues; the first push makes one"
+    listing(rows, none, *columns, *more, as_json=as_json)
 
 
 @under(command, "show", "queen queues show orders")
