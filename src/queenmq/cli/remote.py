@@ -107,7 +107,8 @@ def failure(error: QueenError, server: str) -> exits.Failed:
         case errors.InvalidResponse():
             return exits.Failed(f"what answers at {server} is not Queen: {error.message}", exits.UNAVAILABLE)
         case errors.Unavailable():
-            return exits.Failed(f"the server is not available: {error.message}", exits.UNAVAILABLE)
+            told = f"the server is not available: {error.message}; `queen doctor` looks"
+            return exits.Failed(told, exits.UNAVAILABLE)
     return exits.Failed(error.message)
 
 
