@@ -227,7 +227,7 @@ class Settings:
         "QUEEN_ACK_PREFERRED_BATCH_SIZE", 50, "Waiting ack requests that start another call while one runs.", _positive
     )
     ack_max_hold_ms: int = setting(
-        "QUEEN_ACK_MAX_HOLD_MS", 20, "Longest wait of a ack request for company while a call runs, in ms.", _count
+        "QUEEN_ACK_MAX_HOLD_MS", 20, "Longest wait of an ack request for company while a call runs, in ms.", _count
     )
     ack_max_batch_size: int = setting("QUEEN_ACK_MAX_BATCH_SIZE", 500, "Most ack requests in one call.", _positive)
     ack_max_concurrent: int = setting("QUEEN_ACK_MAX_CONCURRENT", 16, "Most ack calls at once.", _positive)

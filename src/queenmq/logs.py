@@ -41,9 +41,16 @@ class JsonFormatter(logging.Formatter):
         return _encode(line).decode()
 
 
+def _without_traceback(record: logging.LogRecord) -> bool:
+    record.exc_info = None
+    return True
+
+
 def log_to_stderr(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # A terminal or a pipe that is gone must not fill the log with complaints about the log.
     logging.raiseExceptions = False
+    # A database that is away is told in our own words; where the driver was at that moment helps nobody.
+    logging.getLogger("asyncpg.pool").addFilter(_without_traceback)

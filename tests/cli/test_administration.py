@@ -58,12 +58,35 @@ def test_queues_are_created_listed_shown_cleared_and_deleted(queen: Run, name: s
     until(listed, [(name, 2, "t")])
     assert name in queen("queues", "list", "--task", "t").out
     shown = queen("queues", "show", name)
-    assert "leaseTime        17" in shown.out
+    assert ["leaseTime", "17"] in [line.split() for line in shown.out.splitlines()]
     assert "eu" in shown.out
     assert queen("queues", "show", name, "--json").json["queue"]["config"]["deadLetterQueue"] is True
     assert queen("queues", "clear", name, "--partition", "eu", "--yes").out == "2 messages deleted\n"
     assert queen("queues", "delete", name, "--yes").out == f"{name} is deleted\n"
     assert queen("queues", "show", name).status == 3
+
+
+def test_setting_an_option_keeps_the_others(queen: Run, name: str) -> None:
+    queen("queues", "create", name, "--option", "retentionSeconds=60", "--option", "delayedProcessing=5", "--task", "t")
+    made = queen("queues", "set", name, "--option", "leaseTime=17", "--option", "ttl=9")
+    assert (made.status, made.out) == (0, f"{name} is configured\n")
+    about = queen("queues", "show", name, "--json").json["queue"]
+    options = about["options"]
+    assert (options["leaseTime"], options["retentionSeconds"], options["delayedProcessing"]) == (17, 60, 5)
+    assert (options["ttl"], options["retryLimit"], about["task"]) == (9, 3, "t")
+    assert queen("queues", "set", name, "--option", "ttl=null", "--json").status == 0
+    assert queen("queues", "show", name, "--json").json["queue"]["options"]["ttl"] is None
+    assert "delayedProcessing" in queen("queues", "show", name).out
+    assert queen("queues", "set", name).status == 2
+
+
+@pytest.mark.parametrize("word", ["create", "set"])
+def test_an_option_that_there_is_not_is_refused(queen: Run, name: str, word: str) -> None:
+    queen("push", name, "1")
+    refused = queen("queues", word, name, "--option", "leasTime=5")
+    assert refused.status == 2
+    assert "there is no option 'leasTime'; did you mean 'leaseTime'?" in refused.err
+    assert queen("queues", "show", name, "--json").json["queue"]["options"]["leaseTime"] == 300
 
 
 def test_partitions_are_listed(queen: Run, name: str) -> None:
@@ -80,6 +103,7 @@ def test_partitions_are_listed(queen: Run, name: str) -> None:
     "arguments",
     [
         ["queues", "show", "{}"],
+        ["queues", "set", "{}", "--option", "leaseTime=5"],
         ["queues", "clear", "{}", "--yes"],
         ["queues", "delete", "{}", "--yes"],
         ["partitions", "{}"],

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -293,4 +294,11 @@ def test_something_else_answers(queen: Run, answer: Any) -> None:
         status, found = findings(queen, "--server", url)
         assert (status, found["server"]["sentence"]) == (1, f"what answers at {url} is not Queen")
         refused = queen("queues", "--server", url)
-        assert (refused.status, len(refused.err.splitlines())) == (3, 1)
+        assert (refused.status, len(refused.err.splitlines())) == (6, 1)
+
+
+def test_a_server_that_never_had_its_database(queen: Run, tmp_path: Path) -> None:
+    nowhere = f"postgresql://queen@127.0.0.1:{free_port()}/queen"
+    with serving(Settings(port=0, shutdown_grace_s=2, file_buffer_dir=tmp_path), nowhere) as lost:
+        status, found = findings(queen, "--server", lost.url)
+    assert (status, found["database"]["state"], found["token"]["state"]) == (1, "bad", "skipped")

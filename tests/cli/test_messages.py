@@ -172,6 +172,19 @@ def test_pop_and_acknowledge(queen: Run, name: str) -> None:
     assert f"queen explain {name} --group billing" in nothing.err
 
 
+def test_pop_from_a_partition(queen: Run, name: str) -> None:
+    queen("push", name, "1", "--partition", "eu")
+    missing = queen("pop", name, "--partition", "us")
+    assert (missing.status, missing.err) == (
+        3,
+        f"queen: {name} has no partition 'us'; `queen partitions {name}` lists them\n",
+    )
+    assert queen("pop", name, "--partition", "eu", "--ack").status == 0
+    empty = queen("pop", name, "--partition", "eu")
+    assert empty.status == 4
+    assert f"`queen explain {name} --partition eu`" in empty.err
+
+
 def test_pop_leases_and_tells_how_to_acknowledge(queen: Run, name: str) -> None:
     queen("push", name, "1")
     popped = queen("pop", name, "--group", "g")
@@ -386,7 +399,21 @@ def test_the_next_server_is_used(queen: Run, running: Running, name: str) -> Non
     assert queen("push", name, "1", "--server", both).status == 0
 
 
-@pytest.mark.parametrize("url", ["nonsense", "ftp://host", "http://me:secret@host", "http://"])
+def test_a_server_that_does_not_speak_https(queen: Run, running: Running) -> None:
+    refused = queen("queues", "--server", running.url.replace("http:", "https:"))
+    assert (refused.status, len(refused.err.splitlines())) == (6, 1)
+    assert "TLS failed" in refused.err
+
+
+def test_a_path_that_is_not_the_servers(queen: Run, running: Running) -> None:
+    refused = queen("queues", "--server", f"{running.url}/nowhere")
+    assert (refused.status, len(refused.err.splitlines())) == (6, 1)
+    assert "is not the URL of a Queen server" in refused.err
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "ftp://host", "http://me:secret@host", "http://", "", "http://host:99999", "host:6632"]
+)
 def test_what_is_no_url(queen: Run, url: str) -> None:
     refused = queen("queues", "--server", url)
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)

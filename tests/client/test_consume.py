@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections import defaultdict
 from typing import Any
 
@@ -87,7 +88,7 @@ async def test_an_idle_consumer_ends_by_itself(queen: Queen) -> None:
     assert seen == [1, 2]
 
 
-async def test_what_a_handler_raises_becomes_a_failed_ack(queen: Queen) -> None:
+async def test_what_a_handler_raises_becomes_a_failed_ack(queen: Queen, caplog: pytest.LogCaptureFixture) -> None:
     await queen.queue("q").config(retry_limit=1, retry_delay=20).create()
     await queen.queue("q").push(["bad", "good"])
     attempts: list[tuple[Any, int]] = []
@@ -102,6 +103,8 @@ async def test_what_a_handler_raises_becomes_a_failed_ack(queen: Queen) -> None:
     assert (stats.handled, stats.failed, stats.refused) == (1, 2, 0)
     found = await queen.queue("q").dlq("g").get()
     assert (found.total, [(dead.data, dead.error_message) for dead in found]) == (1, [("bad", "no good")])
+    told = [record for record in caplog.records if record.levelno == logging.WARNING and record.exc_info]
+    assert [record.getMessage() for record in told] == ["consuming q: the handler failed"] * 2
 
 
 async def test_after_a_failure_the_rest_of_its_partition_comes_again_in_order(queen: Queen) -> None:

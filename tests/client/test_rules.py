@@ -138,7 +138,7 @@ def test_servers_are_named_in_several_ways() -> None:
     assert server_urls(None) == (DEFAULT_URL,)
     assert server_urls("http://a/") == ("http://a",)
     assert server_urls(["http://a", "http://b/"], "http://a", ["https://c"]) == ("http://a", "http://b", "https://c")
-    for wrong in ("a:6632", "ftp://a", "http://"):
+    for wrong in ("a:6632", "ftp://a", "http://", "http://a:99999", "http://a:0", "http://a:port"):
         with pytest.raises(ValueError, match="not the URL"):
             server_urls(wrong)
     for secret in ("http://me:secret@a", "http://a?token=secret", "http://a#secret"):

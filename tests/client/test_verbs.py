@@ -171,11 +171,23 @@ async def test_where_a_group_starts_and_seeking(queen: Queen) -> None:
     assert (await queen.admin.delete_consumer_group_for_queue("later", "q"))["queueName"] == "q"
 
 
+@pytest.mark.parametrize("given", [{"transactionId": "t"}, ["t"], "t"])
+async def test_only_messages_can_be_acknowledged(queen: Queen, given: Any) -> None:
+    with pytest.raises(TypeError, match="as pop returns it"):
+        await queen.ack(given)
+
+
 async def test_queue_options_in_both_spellings(queen: Queen) -> None:
     answer = await queen.queue("q").config({"leaseTime": 60}, retry_limit=7, retry_delay=5).create()
     assert answer["configured"] is True
     assert (answer["options"]["leaseTime"], answer["options"]["retryLimit"]) == (60, 7)
     assert answer["options"]["retryDelay"] == 5
+
+
+async def test_an_option_that_the_server_ignores_is_told(queen: Queen, caplog: pytest.LogCaptureFixture) -> None:
+    answer = await queen.queue("q").config(leas_time=60, retry_limit=7).create()
+    assert answer["options"]["retryLimit"] == 7
+    assert [record.args for record in caplog.records if record.name == "queenmq.client"] == [("leasTime",)]
 
 
 async def test_maintenance_and_health(queen: Queen) -> None:

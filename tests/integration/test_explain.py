@@ -59,6 +59,21 @@ async def test_the_group_is_at_the_end(queen: Queen) -> None:
     assert (explained["reason"], explained["partitions"][0]["unread"]) == ("end_reached", 0)
 
 
+async def test_the_group_is_at_the_end_and_has_given_something_up(queen: Queen) -> None:
+    await queen.push("orders", 1, 2, partition="eu")
+    await queen.push("orders", 3, partition="us")
+    for partition in ("eu", "us"):
+        for message in await queen.pop("orders", partition, batch=10):
+            await queen.ack(message, "dlq")
+    for partition, letters in ((None, 3), ("eu", 2), ("us", 1)):
+        explained = await explain(queen, **({} if partition is None else {"partition": partition}))
+        assert (explained["reason"], explained["deadLetters"]) == ("end_reached", letters)
+        told = "1 message up, which is a dead letter now" if letters == 1 else f"{letters} messages up, which are dead"
+        assert told in explained["explanation"]
+        assert "redrive" in explained["advice"]
+    assert (await get(queen, "explain/orders", consumerGroup="other"))["deadLetters"] == 0
+
+
 async def test_the_partition_is_leased(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.push("orders", 1, 2, 3)
     held = await queen.pop("orders", batch=2)

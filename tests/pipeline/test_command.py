@@ -61,7 +61,7 @@ def test_archive_replay_audit_and_the_runs(run: Run, db: Db, tmp_path: Path) -> 
 
 def test_what_goes_wrong_is_a_sentence_and_is_recorded(run: Run, db: Db, tmp_path: Path) -> None:
     status, _, err = run("archive", "--queue", "nope", "--lake", str(tmp_path))
-    assert (status, err.strip()) == (1, "queen: there is no queue 'nope'")
+    assert (status, err.strip()) == (3, "queen: there is no queue 'nope'")
     assert db.sql("SELECT state, error FROM queen.pipeline_runs") == [("failed", "there is no queue 'nope'")]
     (tmp_path / "w.yaml").write_text("source: a\n")
     status, _, err = run("window", "--file", str(tmp_path / "w.yaml"), "--checkpoint", str(tmp_path / "c"))

@@ -24,6 +24,9 @@ URL_VARIABLE: Final = "QUEEN_URL"
 TOKEN_VARIABLE: Final = "QUEEN_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_URL: Final = "http://127.0.0.1:6632"
 
+# What Queen and others say of a path that they do not serve.
+_NO_SUCH_CALL: Final = ("Not found", "the server answered 404")
+
 _COMPLETION_S: Final = 1.0
 _MOST_COMPLETED: Final = 1000
 _MOST_COMPARED: Final = 10_000
@@ -50,7 +53,10 @@ def token() -> str | None:
 
 def servers(given: str) -> list[str]:
     """The URLs that --server or QUEEN_URL name."""
-    return [url.strip().rstrip("/") for url in given.split(",") if url.strip()]
+    named = [url.strip().rstrip("/") for url in given.split(",") if url.strip()]
+    if not named:
+        raise exits.Failed(f"{URL_VARIABLE} or --server cannot be used: it names no server", exits.USAGE)
+    return named
 
 
 def pause(seconds: float) -> None:
@@ -89,27 +95,21 @@ def failure(error: QueenError, server: str) -> exits.Failed:
             )
         case errors.Forbidden():
             return exits.Failed(f"the role of the token is not enough: {error.message}", exits.NOT_ALLOWED)
+        case errors.NotFound() if error.message in _NO_SUCH_CALL:
+            return exits.Failed(f"{server} is not the URL of a Queen server; `queen doctor` looks", exits.UNAVAILABLE)
         case errors.NotFound():
             return exits.Failed(error.message, exits.NOT_FOUND)
         case errors.NetworkError():
             return exits.Failed(
-                f"{_reason(error, server)}; `queen serve` starts a server, {URL_VARIABLE} names another",
+                f"{error.message}; `queen serve` starts a server, {URL_VARIABLE} names another",
                 exits.UNAVAILABLE,
             )
         case errors.InvalidResponse():
             return exits.Failed(f"what answers at {server} is not Queen: {error.message}", exits.UNAVAILABLE)
         case errors.Unavailable():
-            return exits.Failed(f"the server is not available: {error.message}", exits.UNAVAILABLE)
+            told = f"the server is not available: {error.message}; `queen doctor` looks"
+            return exits.Failed(told, exits.UNAVAILABLE)
     return exits.Failed(error.message)
-
-
-def _reason(error: QueenError, server: str) -> str:
-    """Why there is no connection, in the words of the system rather than of a library."""
-    cause = getattr(error.__cause__, "os_error", None)
-    if not isinstance(cause, OSError) or cause.errno is None:
-        return error.message
-    # Numbers of name resolution are negative, and only their own text says what they mean.
-    return f"no connection to {server}: {os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}"
 
 
 def no_queue(queen: BlockingQueen, name: str) -> NoReturn:

@@ -63,7 +63,11 @@ def with_journal(settings: Settings, url: str) -> Settings:
         log.warning("%s cannot be written: pushes are refused while the database is away; set FILE_BUFFER_DIR", folder)
         return settings
     for other in sorted({file.parent.parent for file in parent.glob("*/*/*.journal")} - {folder}):
-        log.warning("%s has pushes that were accepted for another database and are not replayed into this one", other)
+        log.warning(
+            "%s has pushes that were accepted for the database at another address and are not replayed into this one: "
+            "a server with that address replays them; if it is this database, name the folder once as FILE_BUFFER_DIR",
+            other,
+        )
     return replace(settings, file_buffer_dir=folder)
 
 

@@ -20,6 +20,7 @@ _TIMEOUT_S: Final = 10.0
 _OK: Final = 200
 _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
+_UNAVAILABLE: Final = 503
 # Reasons for dropping a packet that point to a wrong configuration.
 _SECRETS: Final = ("bad_signature", "unknown_key")
 
@@ -124,6 +125,8 @@ def _token(overview: _Reply) -> Finding:
         return bad("token", "the server demands one", f"put it into {TOKEN_VARIABLE}")
     if overview.status == _FORBIDDEN:
         return bad("token", f"its role is not enough: {error}", "looking around needs the role read-only")
+    if overview.status == _UNAVAILABLE:
+        return skipped("token", f"it is not refused, but the server cannot answer just now: {error}")
     return bad("token", f"the server answered {overview.status}: {error}", "look at the log of the server")
 
 

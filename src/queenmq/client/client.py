@@ -96,6 +96,8 @@ class Queen:
         """
         self._session.check_open()
         given = [messages] if isinstance(messages, Message) else list(messages)
+        if not all(isinstance(message, Message) for message in given):
+            raise TypeError("ack takes a message as pop returns it, or a list of them")
         said = context or {}
         word = status if isinstance(status, str) else ("failed", "completed")[status]
         reason = error if error is not None else said.get("error")

@@ -222,7 +222,9 @@ class Consumer(Awaitable[ConsumerStats]):
             await self._release(messages)
             raise
         except Exception as error:
-            logger.info("consuming %s: the handler failed", self._options.name, exc_info=error)
+            # Whoever takes errors tells them; otherwise this is the only place where a person sees them.
+            level = logging.WARNING if self._on_error is None else logging.INFO
+            logger.log(level, "consuming %s: the handler failed", self._options.name, exc_info=error)
             self.stats.failed += len(messages)
             if self._on_error is not None:
                 await finished(self._on_error(given, error))

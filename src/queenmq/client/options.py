@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Literal, TypedDict
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:6632"
 
@@ -101,9 +101,16 @@ def server_urls(
     cleaned = tuple(dict.fromkeys(one.rstrip("/") for one in given)) or (DEFAULT_URL,)
     for one in cleaned:
         parts = urlsplit(one)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"not the URL of a server: {one!r}")
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_usable_port(parts):
+            raise ValueError(f"not the URL of a server: {one!r}; one is {DEFAULT_URL!r}")
         if parts.username is not None or parts.query or parts.fragment:
             # Not shown: it may be a secret. URLs are logged.
             raise ValueError("the URL of a server has no user, query or fragment; a token goes into bearer_token")
     return cleaned
+
+
+def _has_usable_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False

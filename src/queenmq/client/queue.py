@@ -7,6 +7,7 @@ A word changes the builder and returns it; a verb takes what has been said up to
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -18,6 +19,8 @@ from queenmq.client.models import DEFAULT_PARTITION, Json, Message, to_push_item
 from queenmq.client.push import Push
 from queenmq.client.session import Session
 from queenmq.client.verbs import path_of
+
+logger = logging.getLogger("queenmq.client")
 
 _DEFAULT_WAIT_MS = 30_000
 
@@ -208,6 +211,8 @@ class Queue(QueueSpec):
         body: Json = {"queue": self._name(), "options": self._said.config}
         body |= {"namespace": self._said.namespace, "task": self._said.task}
         answer: Json = await self._session.verbs.ask("POST", "/api/v1/configure", body)
+        for name in sorted(self._said.config.keys() - answer.get("options", self._said.config).keys()):
+            logger.warning("the server knows no option %r of a queue and has ignored it", name)
         return answer
 
     async def delete(self) -> Json:

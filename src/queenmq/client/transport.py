@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -111,4 +113,11 @@ def _data(body: bytes | None) -> bytes | BytesIO | None:
 
 
 def _told(error: Exception) -> str:
+    """What went wrong, in the words of the system rather than of a library."""
+    cause = getattr(error, "os_error", None)
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed ({(cause.reason or str(cause)).lower().replace('_', ' ')}); perhaps it speaks http"
+    if isinstance(cause, OSError) and cause.errno is not None:
+        # Numbers of name resolution are negative, and only their own text says what they mean.
+        return os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
     return str(error) or type(error).__name__

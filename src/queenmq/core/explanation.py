@@ -142,6 +142,17 @@ def judge(standing: Standing, options: Options, held: HeldBack = _NOTHING_HELD) 
     )
 
 
+def given_up(letters: int) -> Verdict:
+    """Everything that is stored was read, but not all of it was completed."""
+    return Verdict(
+        "end_reached",
+        "The group has finished every message that is stored. "
+        f"It gave {_messages(letters)} up, which {'is a dead letter' if letters == 1 else 'are dead letters'} now.",
+        "Look at the dead letters (GET /api/v1/dlq) and redrive them when the consumer is mended; or push something, "
+        "or seek the group back to read old messages again.",
+    )
+
+
 def held_back(held: HeldBack) -> Verdict:
     """Everything that is stored was read, but there is more to come."""
     if held.operations:

@@ -16,7 +16,8 @@ export class Exact {
   }
 }
 
-export const session = { role: "admin", subject: null, tokens: false };
+// Whether tokens are demanded is null until the server has said it.
+export const session = { role: "admin", subject: null, tokens: null };
 const RANKS = ["read-only", "read-write", "admin"];
 
 export function may(role) {

@@ -157,7 +157,7 @@ function drawFrame() {
         h("li", {}, h("a", { href: `#/${where}`, "aria-current": here === where ? "page" : undefined, title: `${name} (g ${key})` }, icon(drawing), h("span", {}, name), where === "dead-letters" && live.now?.backlog?.deadLetters > 0 && h("span", { class: "count" }, count(live.now.backlog.deadLetters)))),
       ),
     ),
-    h("p", { class: "who" }, session.tokens ? `${session.subject ?? "Your token"}: ${session.role}` : "No tokens are demanded"),
+    h("p", { class: "who" }, session.tokens ? `${session.subject ?? "Your token"}: ${session.role}` : session.tokens === false && "No tokens are demanded"),
   );
 }
 

@@ -22,7 +22,7 @@ export const deadLetters = {
     const narrowed = query.queue || query.group || query.partition;
     return [
       heading("Dead letters", {
-        note: total ? `${plural(total, "message")} failed more often than allowed, newest first. Mend the consumer, then redrive.` : "Messages that fail more often than their queue allows.",
+        note: total ? `${plural(total, "message")} given up, newest first. Mend the consumer, then redrive.` : "Messages that fail more often than their queue allows.",
         actions: rows.length > 1 && may("read-write") && redriveMany(rows, total, query, page),
       }),
       toolbar(

@@ -65,7 +65,7 @@ export const queue = {
 
   view({ status, heads, more, offset, groups, told, points }, { params: [name], query }, page) {
     const { totals, queue: about } = status;
-    const config = about.config;
+    const { options } = about;
     return [
       heading(name, {
         kind: "Queue",
@@ -99,20 +99,37 @@ export const queue = {
       ),
       panel(
         "Settings",
-        { note: "Changed with POST /api/v1/configure or a client's create()" },
+        { note: "Changed with queen queues set, POST /api/v1/configure or a client's create()" },
         facts(
           ["Namespace", about.namespace || "–"],
           ["Task", about.task || "–"],
           ["Priority", number(about.priority)],
-          ["Lease", duration(config.leaseTime)],
-          ["Retries", `${number(config.retryLimit)}, ${duration(config.retryDelay / 1000)} apart`],
-          ["Size limit", config.maxQueueSize ? number(config.maxQueueSize) : "none"],
+          ["Lease", duration(options.leaseTime)],
+          ["Retries", `${number(options.retryLimit)}, ${duration(options.retryDelay / 1000)} apart`],
+          ["Size limit", options.maxSize ? number(options.maxSize) : "none"],
+          ...chosen(options),
           ["Created", moment(about.createdAt, { absolute: true })],
         ),
       ),
     ];
   },
 };
+
+/** The settings that a queue has only if somebody chose them. */
+function chosen(options) {
+  return [
+    ["Delay", options.delayedProcessing && duration(options.delayedProcessing)],
+    ["Gathers for", options.windowBuffer && duration(options.windowBuffer)],
+    ["Not delivered after", options.ttl && duration(options.ttl)],
+    ["Evicted after", options.maxWaitTimeSeconds && duration(options.maxWaitTimeSeconds)],
+    ["Kept for", options.retentionEnabled && options.retentionSeconds && duration(options.retentionSeconds)],
+    ["Kept when read for", options.retentionEnabled && options.completedRetentionSeconds && duration(options.completedRetentionSeconds)],
+    ["Deleted", options.archiveBeforeDelete && "only when archived"],
+    ["Too old becomes", options.deadLetterQueue && "a dead letter"],
+    ["Ended lease", options.dlqAfterMaxRetries && "counts as a failure"],
+    ["Payloads", options.encryptionEnabled && "encrypted"],
+  ].filter(([, value]) => value);
+}
 
 function groupChooser(told, query, page) {
   const others = told.groups.filter((group) => group !== told.consumerGroup);

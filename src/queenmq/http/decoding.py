@@ -20,8 +20,17 @@ Body = TypeVar("Body")
 
 _COMPLAINT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
+_MISTYPED = re.compile(r"Expected `(?P<kind>[^`]+)`(?P<bound> [<>]=? \S+)?(?:, got `(?P<got>[^`]+)`)?")
 _INDEX = re.compile(r"\[\d+\]")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_KINDS = {
+    "int": "an integer",
+    "float": "a decimal number",
+    "bool": "true or false",
+    "str": "a string",
+    "array": "an array",
+    "object": "an object",
+}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
@@ -68,8 +77,19 @@ def _explain(complaint: str, texts: Mapping[str, str]) -> InvalidRequest:
         what = "is required"
     text = texts.get(_INDEX.sub("[]", field))
     if text is None:
-        text = f"{field or 'the request body'}: {what[:1].lower()}{what[1:]}".replace("`", "'")
+        where = field or "the request body"
+        mistyped = _MISTYPED.fullmatch(what)
+        if mistyped:
+            got = f", not {_kinds(mistyped['got'])}" if mistyped["got"] else ""
+            text = f"{where} must be {_kinds(mistyped['kind'])}{mistyped['bound'] or ''}{got}"
+        else:
+            text = f"{where}: {what[:1].lower()}{what[1:]}".replace("`", "'")
     return InvalidRequest(text, field or None)
+
+
+def _kinds(names: str) -> str:
+    """Kinds of JSON in words; several are separated as msgspec does it."""
+    return " or ".join(_KINDS.get(name, name) for name in names.split(" | "))
 
 
 def query_flag(request: Request, name: str, default: bool = False) -> bool:

@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from queenmq.core.explanation import Reason
+from queenmq.core.options import QueueOptions
 from queenmq.http.schemas import Administered, Moment, Page, Uuid
 
 
@@ -170,6 +171,8 @@ class QueueConfig(Struct, kw_only=True, rename="camel"):
 
 
 class QueueStatus(Struct, kw_only=True, rename="camel"):
+    """`options` are all of them as configure takes them: `ttl` is null where none is enforced."""
+
     id: Uuid
     name: str
     namespace: str
@@ -177,6 +180,7 @@ class QueueStatus(Struct, kw_only=True, rename="camel"):
     priority: int
     created_at: Moment
     config: QueueConfig
+    options: QueueOptions
 
 
 class Cursor(Struct, kw_only=True, rename="camel"):
@@ -585,7 +589,8 @@ class Snapshot(Struct, kw_only=True, rename="camel"):
 
 class Explained(Struct, kw_only=True, rename="camel"):
     """The reason, a sentence about it and one that says what to do. `until` is when it ends by itself, if it does;
-    `waiters` are the long polls of the queue on this server. Of the partitions those are told that come next."""
+    `waiters` are the long polls of the queue on this server, `deadLetters` what the group has given up. Of the
+    partitions those are told that come next."""
 
     queue: str
     partition: str | None
@@ -599,4 +604,5 @@ class Explained(Struct, kw_only=True, rename="camel"):
     waiters: int
     queued_pushes: int
     journalled_pushes: int
+    dead_letters: int
     partitions: list[ExplainedPlace]

@@ -24,6 +24,12 @@ class BadOption(PipelineError):
     code = "bad_option"
 
 
+class NoSuchQueue(BadOption):
+    """The queue that is named does not exist."""
+
+    code = "no_such_queue"
+
+
 class DataLost(PipelineError):
     """Messages that were asked for are not stored any more."""
 
@@ -37,7 +43,7 @@ class PartitionsBusy(PipelineError):
 
 
 # The last line of a Python traceback: the name of the exception and its sentence.
-_OURS: Final = re.compile(r"\b(PipelineError|BadOption|DataLost|PartitionsBusy): (.+)")
+_OURS: Final = re.compile(r"\b(PipelineError|BadOption|NoSuchQueue|DataLost|PartitionsBusy): (.+)")
 _SHOWN: Final = 500
 
 
@@ -49,7 +55,8 @@ def explained(error: BaseException) -> PipelineError:
     found = _OURS.findall(text)
     if found:
         name, sentence = found[-1]
-        kind = {"BadOption": BadOption, "DataLost": DataLost}.get(name, PipelineError)
+        kinds = {"BadOption": BadOption, "NoSuchQueue": NoSuchQueue, "DataLost": DataLost}
+        kind = kinds.get(name, PipelineError)
         return kind(sentence.strip())
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return PipelineError(first[:_SHOWN])

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from queenmq.pipeline.connection import rows
-from queenmq.pipeline.errors import BadOption, DataLost, PipelineError
+from queenmq.pipeline.errors import BadOption, DataLost, NoSuchQueue, PipelineError
 from queenmq.pipeline.options import EARLIEST, LATEST, Bound, Place, ReadOptions
 from queenmq.pipeline.planning import Range
 
@@ -40,7 +40,7 @@ def find_queue(opened: Any, options: ReadOptions) -> str:
     """The id of the queue. Raises if there is none, or if its payloads could not be read."""
     found = rows(opened, "pipeline_queue", options.queue)
     if not found:
-        raise BadOption(f"there is no queue {options.queue!r}")
+        raise NoSuchQueue(f"there is no queue {options.queue!r}")
     queue_id, encrypted, _ = found[0]
     if encrypted and options.key is None and options.encrypted == "fail":
         raise BadOption(

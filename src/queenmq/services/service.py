@@ -17,6 +17,7 @@ class Service(ABC):
     def __init__(self, interval_ms: int) -> None:
         self._interval_s = interval_ms / 1000
         self._task: asyncio.Task[None] | None = None
+        self._held_up = False
 
     @abstractmethod
     async def work(self) -> None:
@@ -39,7 +40,10 @@ class Service(ABC):
             await asyncio.sleep(self._interval_s)
             try:
                 await self.work()
+                self._held_up = False
             except UnavailableError as error:
-                log.warning("%s: %s", self.name, error)
+                # An outage may last for hours: one line of each service tells it.
+                log.log(logging.DEBUG if self._held_up else logging.WARNING, "%s: %s", self.name, error)
+                self._held_up = True
             except Exception:
                 log.exception("%s failed, it goes on", self.name)

@@ -10,7 +10,7 @@ KNOWN: Final = {
     "pop": "Pop messages, and acknowledge them if asked to.",
     "tail": "Follow a queue live, without disturbing its groups.",
     "ack": "Acknowledge messages that were popped.",
-    "queues": "List, show, create, clear and delete queues.",
+    "queues": "List, show, create, set, clear and delete queues.",
     "partitions": "List partitions and what is in them.",
     "groups": "List, show and forget consumer groups.",
     "messages": "List, show, retry, bury and delete messages.",

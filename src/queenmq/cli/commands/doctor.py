@@ -71,7 +71,7 @@ def _findings(data_dir: Path | None, server: str) -> Iterator[Finding]:
         yield bad("configuration", error.message, "mend the variable; docs/configuration.md has them all")
     else:
         yield from _variables()
-    for url in servers(server) or [server]:
+    for url in servers(server):
         yield from check_server(url)
     if settings is not None:
         from queenmq.cli.database_checks import check_database

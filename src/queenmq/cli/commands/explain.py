@@ -12,6 +12,7 @@ from queenmq.cli.arguments import as_json
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, no_queue, queue, server
 from queenmq.cli.show import moment, note, plural, print_json
+from queenmq.core.names import QUEUE_MODE
 
 _UNKNOWN = ("queue_unknown", "partition_unknown")
 
@@ -57,4 +58,5 @@ def _tell(found: dict[str, Any], asked: str | None) -> None:
         for place in found["partitions"]:
             print(exits.plain(f"- {place['partition']}: {place['explanation']}"))
     waiting = plural(found["waiters"], "long poll")
-    note(f"(group {found['consumerGroup']}; {waiting} of the queue on this server)")
+    who = "readers without a group" if found["consumerGroup"] == QUEUE_MODE else f"group {found['consumerGroup']}"
+    note(f"({who}; {waiting} of the queue on this server)")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from queenmq.cli import exits
 from queenmq.cli.arguments import COUNT, FOLDER, MOMENT, NAMES, Function, data_dir
 from queenmq.cli.group import Command, group, under
 from queenmq.errors import QueenError, StartupError
@@ -157,7 +158,7 @@ def runs() -> None:
 
 def run(given: Given) -> int:
     from queenmq.pipeline import PipelineError, require
-    from queenmq.pipeline.errors import explained
+    from queenmq.pipeline.errors import NoSuchQueue, explained
 
     try:
         require()
@@ -167,6 +168,8 @@ def run(given: Given) -> int:
         if given.job == "archive" and given.forget:
             return _forget(given, url)
         return _run_job(given, url)
+    except NoSuchQueue as error:
+        raise exits.Failed(error.message, exits.NOT_FOUND) from error
     except PipelineError as error:
         raise StartupError(error.message) from error
     except StartupError:
@@ -177,7 +180,8 @@ def run(given: Given) -> int:
         told = explained(error)
         if type(told) is PipelineError and type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise StartupError(told.message) from error
+        status = exits.NOT_FOUND if isinstance(told, NoSuchQueue) else exits.FAILED
+        raise exits.Failed(told.message, status) from error
 
 
 def _url(given: Given) -> str:

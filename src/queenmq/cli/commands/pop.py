@@ -68,7 +68,7 @@ def command(
             sentence.subscription_mode("new")
         messages = sentence.pop()
         if not messages:
-            return _nothing(queen, queue, group)
+            return _nothing(queen, queue, partition, group)
         for message in messages:
             print(lines.popped(message, as_json))
         sys.stdout.flush()
@@ -79,9 +79,14 @@ def command(
     return exits.OK
 
 
-def _nothing(queen: BlockingQueen, queue: str, group: str | None) -> int:
+def _nothing(queen: BlockingQueen, queue: str, partition: str | None, group: str | None) -> int:
     require_queue(queen, queue)
-    told = f" --group {quote(group)}" if group else ""
+    if partition and queen.admin.explain(queue, partition, group)["reason"] == "partition_unknown":
+        raise exits.Failed(
+            f"{queue} has no partition {partition!r}; `queen partitions {quote(queue)}` lists them", exits.NOT_FOUND
+        )
+    told = f" --partition {quote(partition)}" if partition else ""
+    told += f" --group {quote(group)}" if group else ""
     note(f"queen: nothing to deliver; `queen explain {quote(queue)}{told}` says why")
     return exits.NOTHING_CAME
 

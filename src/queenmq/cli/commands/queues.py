@@ -1,13 +1,15 @@
-"""`queen queues`: list, show, create, clear and delete them."""
+"""`queen queues`: list, show, create, set, clear and delete them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
-from queenmq.cli.arguments import COUNT, PAIR, as_json, consent
+from queenmq.cli.arguments import COUNT, PAIR, Function, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.operation import followed
 from queenmq.cli.remote import connected, no_queue, queue, require_queue, server
@@ -22,7 +24,7 @@ _FIGURES = (
 
 @group("queues", "queen queues", "queen queues show orders", default="list")
 def command() -> None:
-    """List, show, create, clear and delete queues. Without a further word they are listed."""
+    """List, show, create, set, clear and delete queues. Without a further word they are listed."""
 
 
 @under(command, "list", "queen queues --search order", "queen queues --json | jq -r '.[].name'")
@@ -38,7 +40,9 @@ def list_(namespace: str | None, task: str | None, search: str | None, limit: in
         rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, limit=limit)["queues"]
     columns = (Column("name", "queue"), Column("partitions", number=True), *_FIGURES)
     more = (Column("namespace"), Column("task"), Column("createdAt", "created", written=moment))
-    listing(rows, "no queues; the first push makes one", *columns, *more, as_json=as_json)
+    narrowed = namespace or task or search
+    none = "no such queues; `queen queues` lists all" if narrowed else "no queues; the first push makes one"
+    listing(rows, none, *columns, *more, as_json=as_json)
 
 
 @under(command, "show", "queen queues show orders")
@@ -66,7 +70,7 @@ def show(queue: str, partitions: int, as_json: bool, server: str) -> None:
                 f"{totals['total']:,} stored, {totals['pending']:,} pending, {totals['processing']:,} processing",
             ),
             ("dead letters", f"{totals['deadLetter']:,}"),
-            *((name, value) for name, value in about["config"].items()),
+            *((name, _written(name, value)) for name, value in about["options"].items()),
         ]
     )
     console().print()
@@ -82,28 +86,65 @@ def show(queue: str, partitions: int, as_json: bool, server: str) -> None:
         note(f"These are the first {partitions} by name; `queen partitions {queue}` lists more.")
 
 
+def _written(name: str, value: Any) -> Any:
+    return "none" if name == "ttl" and value is None else value
+
+
+def _options(required: bool = False) -> Callable[[Function], Function]:
+    return click.option(
+        "--option",
+        "options",
+        type=PAIR,
+        multiple=True,
+        required=required,
+        metavar="NAME=VALUE",
+        help="See docs/queue-options.md; may be repeated.",
+    )
+
+
 @under(command, "create", "queen queues create orders --option leaseTime=60 --option retryLimit=5")
 @queue
 @click.option("--namespace", default="", help="To pop from several queues at once.")
 @click.option("--task", default="", help="The same within a namespace.")
-@click.option(
-    "--option",
-    "options",
-    type=PAIR,
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="See docs/queue-options.md; may be repeated.",
-)
+@_options()
 @as_json
 @server
 def create(
     queue: str, namespace: str, task: str, options: tuple[tuple[str, str], ...], as_json: bool, server: str
 ) -> None:
     """Create a queue, or configure one that exists: options that are not named return to their defaults."""
-    given = {name: _value(value) for name, value in options}
+    given = _given(options)
     with connected(server) as queen:
         answer = queen.queue(queue).namespace(namespace).task(task).config(given).create()
     print_json(answer) if as_json else print(f"{queue} is configured")
+
+
+@under(command, "set", "queen queues set orders --option leaseTime=60", "queen queues set orders --option ttl=null")
+@queue
+@_options(required=True)
+@as_json
+@server
+def set_(queue: str, options: tuple[tuple[str, str], ...], as_json: bool, server: str) -> None:
+    """Change options of a queue that exists; those that are not named stay as they are."""
+    given = _given(options)
+    with connected(server) as queen:
+        about = require_queue(queen, queue)["queue"]
+        wanted = queen.queue(queue).namespace(about["namespace"]).task(about["task"])
+        answer = wanted.config(about["options"] | given).create()
+    print_json(answer) if as_json else print(f"{queue} is configured")
+
+
+def _given(options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """The options by name. A name that the server would not know is refused: it would ignore it."""
+    from queenmq.core.options import QueueOptions
+
+    known = QueueOptions.__struct_encode_fields__
+    for name, _ in options:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise click.BadParameter(f"there is no option {name!r}; {meant}", param_hint="'--option'")
+    return {name: _value(value) for name, value in options}
 
 
 def _value(raw: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from queenmq.cluster.maintenance import Switch
-from queenmq.core.explanation import HeldBack, Options, Standing, Verdict, attempts_left, held_back, judge
+from queenmq.core.explanation import HeldBack, Options, Standing, Verdict, attempts_left, given_up, held_back, judge
 from queenmq.core.names import QUEUE_MODE, check_name, iso_millis
 from queenmq.engine.engine import Engine
 from queenmq.http.decoding import query_name
@@ -59,6 +59,7 @@ def add_routes(router: Router, engine: Engine) -> None:
             waiters=engine.popper.waiting.registry.parked().get(queue, 0),
             queued_pushes=sum(one.operations for one in held.values()),
             journalled_pushes=sum(one.journalled for one in held.values()),
+            dead_letters=0,
             partitions=[],
         )
         if row is None:
@@ -70,6 +71,7 @@ def add_routes(router: Router, engine: Engine) -> None:
             if place is None:
                 return _answer(explained, _first_held(held) or _unknown_partition(queue, partition))
         rows = await reports.rows("explain_places", row["id"], group, place, _MOST_PLACES)
+        explained.dead_letters = (await reports.one("explain_dead_letters", row["id"], group, place))["letters"]
         if not rows:
             return _answer(explained, _PAUSED if engine.popper.paused else _never_started(group, names))
         options = _options(row)
@@ -83,7 +85,7 @@ def add_routes(router: Router, engine: Engine) -> None:
             _place(verdict, standing, record, options, held.get(record["partition"], nothing))
             for verdict, standing, record in judged
         ]
-        return _answer(explained, _PAUSED if engine.popper.paused else _overall(judged, held))
+        return _answer(explained, _PAUSED if engine.popper.paused else _overall(judged, held, explained.dead_letters))
 
     router.add("GET", "/api/v1/explain/{queue}", explain, Role.READ_ONLY)
 
@@ -117,7 +119,9 @@ def _answer(explained: Explained, verdict: Verdict) -> Response:
     return json_response(200, explained)
 
 
-def _overall(judged: list[tuple[Verdict, Standing, asyncpg.Record]], held: dict[str, HeldBack]) -> Verdict:
+def _overall(
+    judged: list[tuple[Verdict, Standing, asyncpg.Record]], held: dict[str, HeldBack], letters: int
+) -> Verdict:
     """The verdict on the queue: of the partition that comes next, but rather of one that has something unread."""
     verdicts = [verdict for verdict, _, _ in judged]
     if len(verdicts) == 1 and verdicts[0].reason != "end_reached":
@@ -126,7 +130,7 @@ def _overall(judged: list[tuple[Verdict, Standing, asyncpg.Record]], held: dict[
     first = first or next((v for v in verdicts if v.reason != "end_reached"), verdicts[0])
     name = judged[verdicts.index(first)][2]["partition"]
     if first.reason == "end_reached":
-        return _first_held(held) or first
+        return _first_held(held) or (given_up(letters) if letters else first)
     return Verdict(first.reason, f"Partition {name!r} comes next: {first.sentence}", first.advice, first.until)
 
 
@@ -150,9 +154,10 @@ def _unknown_partition(queue: str, partition: str) -> Verdict:
 def _never_started(group: str, names: list[str]) -> Verdict:
     others = [name for name in names if name != group]
     known = f" Groups that did: {', '.join(others)}." if others else ""
+    who = "A reader without a group" if group == QUEUE_MODE else f"Group {group!r}"
     return Verdict(
         "group_never_started",
-        f"Group {group!r} has never popped here, so it has no place in the queue.{known}",
+        f"{who} has never popped here, so it has no place in the queue.{known}",
         "Let a consumer of this group pop once; it starts at the first stored message, or at new ones if it says so.",
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 
 from queenmq.core.names import iso_millis
+from queenmq.core.options import DEFAULT_TTL_S, QueueOptions
 from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import query_flag, query_name
@@ -42,7 +43,6 @@ from queenmq.http.time_range import TimeRange, query_range
 Json = dict[str, Any]
 
 _DEFAULT_LIMIT = 100
-_DEFAULT_TTL_S = 3600
 _STATUS_QUEUES = 1000
 _MINUTES = {"minute": 1, "hour": 60, "day": 1440}
 _MOST_POINTS = 10_000
@@ -224,10 +224,32 @@ def _queue_status(row: asyncpg.Record) -> QueueStatus:
             lease_time=row["lease_time_s"],
             retry_limit=row["retry_limit"],
             retry_delay=row["retry_delay_ms"],
-            ttl=_DEFAULT_TTL_S if row["ttl_s"] is None else row["ttl_s"],
+            ttl=DEFAULT_TTL_S if row["ttl_s"] is None else row["ttl_s"],
             max_queue_size=row["max_size"],
             dead_letter_queue=row["dead_letter_queue"],
         ),
+        options=_options(row),
+    )
+
+
+def _options(row: asyncpg.Record) -> QueueOptions:
+    return QueueOptions(
+        lease_time=row["lease_time_s"],
+        max_size=row["max_size"],
+        ttl=row["ttl_s"],
+        retry_limit=row["retry_limit"],
+        retry_delay=row["retry_delay_ms"],
+        dead_letter_queue=row["dead_letter_queue"],
+        dlq_after_max_retries=row["dlq_after_max_retries"],
+        priority=row["priority"],
+        delayed_processing=row["delayed_processing_s"],
+        window_buffer=row["window_buffer_s"],
+        retention_seconds=row["retention_s"],
+        completed_retention_seconds=row["completed_retention_s"],
+        retention_enabled=row["retention_enabled"],
+        encryption_enabled=row["encryption_enabled"],
+        max_wait_time_seconds=row["max_wait_time_s"],
+        archive_before_delete=row["archive_before_delete"],
     )
 
 
