@@ -377,7 +377,8 @@ def query_cases() -> Iterator[Bad]:
         for name in ("from", "to"):
             yield from query(target, name, *map(quote, NO_QUERY_MOMENTS))
         yield Bad(f"{target} backwards", "GET", f"{target}?from=2024-01-02&to=2024-01-01", field="from")
-        yield Bad(f"{target} endless", "GET", f"{target}?from=2020-01-01&to=2024-01-01", field="from")
+        if target != "/api/v1/messages":  # a page of them may be of any age
+            yield Bad(f"{target} endless", "GET", f"{target}?from=2020-01-01&to=2024-01-01", field="from")
     for name in ("queue", "namespace", "task"):
         yield from query("/api/v1/status", name, "x" * 256, "a%00b")
     for name in ("queue", "partition", "ns", "namespace", "task"):
