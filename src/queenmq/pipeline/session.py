@@ -20,6 +20,8 @@ SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Spark looks through the error of an interrupted batch with an expression that recurses for every character.
+    "spark.driver.extraJavaOptions": "-Xss16m",
     # What goes wrong is told in a sentence; --conf spark.log.level=WARN shows what Spark thinks of it.
     "spark.log.level": "OFF",
 }
