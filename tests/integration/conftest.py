@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -57,6 +58,15 @@ async def database_url(request: pytest.FixtureRequest, postgres: Postgres, swept
         swept[url] = objects
     else:
         await postgres.drop(url)
+
+
+@pytest.fixture
+def own_database(postgres: Postgres) -> Iterator[str]:
+    """The same, new, for a test that is not asynchronous because it runs loops of its own."""
+    with asyncio.Runner() as runner:
+        url = runner.run(postgres.create())
+        yield url
+        runner.run(postgres.drop(url))
 
 
 async def _new(postgres: Postgres) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -603,15 +604,9 @@ def _alike(one: Pop, other: Pop) -> bool:
 
 
 @pytest.fixture
-def storage(postgres: Any) -> Iterator[Storage]:
-    with asyncio.Runner() as runner:
-        url = runner.run(postgres.create())
-        opened = Storage(url)
-        try:
-            yield opened
-        finally:
-            opened.close()
-            runner.run(postgres.drop(url))
+def storage(own_database: str) -> Iterator[Storage]:
+    with closing(Storage(own_database)) as opened:
+        yield opened
 
 
 @pytest.mark.timeout(0 if LONG else 300)

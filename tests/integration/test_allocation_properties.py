@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -200,15 +200,9 @@ class AnyTransaction(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def storage(postgres: Any) -> Iterator[Storage]:
-    with asyncio.Runner() as runner:
-        url = runner.run(postgres.create())
-        opened = Storage(url)
-        try:
-            yield opened
-        finally:
-            opened.close()
-            runner.run(postgres.drop(url))
+def storage(own_database: str) -> Iterator[Storage]:
+    with closing(Storage(own_database)) as opened:
+        yield opened
 
 
 @pytest.mark.timeout(300)
