@@ -25,7 +25,7 @@ SETTINGS: Final = {
     # What goes wrong is told in a sentence; --conf spark.log.level=WARN shows what Spark thinks of it.
     "spark.log.level": "OFF",
 }
-# Each of them costs a window a tenth of a second in every micro-batch: not more than can run at once.
+# Each of them costs a window time in every micro-batch (docs/pipeline.md): not more than can run at once.
 MOST_LOCAL_SHUFFLE_PARTITIONS: Final = 8
 LOCAL_SETTINGS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
