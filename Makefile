@@ -1,16 +1,19 @@
 # `make serve` and `make test` set up all they need in .venv by themselves.
-# PYTHON chooses the interpreter; PORT, HOST, QUEEN_DATA_DIR and all other variables reach the server.
+# PYTHON chooses the interpreter; PORT, HOST, QUEEN_DATA_DIR and all other variables reach the server. JOBS is how many
+# tests run at once: one more than cores, because tests also wait.
 
 BIN := .venv/bin
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve bench test lint format clean
+.PHONY: help setup serve bench check test lint style types imports prose unit format clean
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
 	@echo "make bench    measure throughput and latency (BENCH='--only push-*' passes options; docs/benchmark.md)"
+	@echo "make check    run linters, types, unit tests and simulations: half a minute"
 	@echo "make test     run linters, types and every test"
-	@echo "make lint     only linters and types"
+	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make clean    remove .venv and everything that tools have written"
 
@@ -21,27 +24,43 @@ serve:
 	@.ci/setup serve
 	@exec $(BIN)/queen serve
 
-# The plot needs more packages; without them everything else is measured and written all the same.
 bench:
-	@.ci/setup serve
-	@$(BIN)/python -c 'import matplotlib, procrastinate, psycopg' 2>/dev/null || \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    --no-build-isolation --editable '.[bench]' || true
+	@.ci/setup bench
 	@$(BIN)/queen bench $(BENCH)
 
+# What a change must pass before it is worth a run of everything, in half a minute. The parts run beside each other.
+check: setup
+	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target style types imports prose unit
+
 lint: setup
+	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target style types imports prose
+
+style:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types:
 	$(BIN)/mypy
+
+imports:
 	$(BIN)/lint-imports
 
+prose:
+	$(BIN)/codespell src bench tests docs deploy .ci Makefile *.md
+	$(BIN)/python .ci/prose
+
+unit:
+	$(BIN)/pytest --quiet --numprocesses 2 tests/unit tests/simulation
+
+# A file is run by one of the workers, each of which has a PostgreSQL of its own.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 20
 
 format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist src/*.egg-info
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist src/*.egg-info \
+	    bench/build bench/*.egg-info
+	find src bench tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,25 +1,85 @@
-"""Fixtures that every level shares: one real PostgreSQL a session, one fresh database a test, one server on it."""
+"""Fixtures that every level shares: one real PostgreSQL a session, one fresh database a test, one server on it.
+
+All chance in a run comes from one seed, which pytest-randomly prints first and `--randomly-seed=N` takes back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
 import httpx
+import hypothesis
+import hypothesis.core
 import pytest
+from longest import expected_s
+from server_settings import settings_with
 
-from queenmq.config import Settings
+from queenmq.config import DatabaseSettings, Settings
 from queenmq.server import Server
 from queenmq.storage.database import Database
 from queenmq.storage.embedded import EmbeddedPostgres
 from queenmq.storage.migrations import migrate
 
+# Hypothesis would try the same examples in every run of CI. A failure shows how its example is made again.
+hypothesis.settings.register_profile("queen", derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("queen")
+
+# A shell's `&` starts its command with SIGINT ignored, and the processes that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_TESTS = Path(__file__).parent
+# The markers of all tests in a folder; a file elsewhere says `pytestmark = pytest.mark.slow` itself.
+_MARKERS = {
+    "acceptance": ("slow",),
+    "chaos": ("chaos", "slow"),
+    "cluster": ("slow",),
+    "dashboard": ("browser", "slow"),
+    "pipeline": ("spark", "slow"),
+    "wheel": ("slow",),
+}
+
 _numbers = itertools.count(1)
 _TEMPLATE = "queen_template"
+
+
+def _seed(config: pytest.Config) -> int | None:
+    """The seed of this run; None if pytest-randomly is switched off."""
+    seed = config.getoption("randomly_seed", None)
+    return seed if isinstance(seed, int) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if hypothesis.core.global_force_seed is None:
+        hypothesis.core.global_force_seed = _seed(config)  # type: ignore[assignment]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for marker in _MARKERS.get(item.path.relative_to(_TESTS).parts[0], ()):
+        item.add_marker(marker)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that parallel workers end at about the same time; otherwise in random order."""
+    items.sort(key=lambda item: -expected_s(item.path.relative_to(_TESTS)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the command that runs the failed tests again with the same chance."""
+    failed = [report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())]
+    seed = _seed(config)
+    if failed and seed is not None:
+        terminalreporter.section("to run them again with the same seed")
+        for nodeid in dict.fromkeys(failed):
+            terminalreporter.write_line(f".venv/bin/pytest --randomly-seed={seed} '{nodeid}'")
 
 
 class Postgres:
@@ -63,16 +123,24 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         bundled = EmbeddedPostgres(folder)
         server = Postgres(runner.run(bundled.start()))
         try:
+            runner.run(_without_sync(server))
             runner.run(_make_template(server))
             yield server
         finally:
             runner.run(bundled.stop())
 
 
+async def _without_sync(server: Postgres) -> None:
+    """A database a test is made and dropped: without waiting for the disk, which only a loss of power would show."""
+    for name in ("fsync", "full_page_writes"):
+        await server._execute(f"ALTER SYSTEM SET {name} = off")
+    await server._execute("SELECT pg_reload_conf()")
+
+
 async def _make_template(server: Postgres) -> None:
     await server._execute(f"DROP DATABASE IF EXISTS {_TEMPLATE}")
     await server._execute(f"CREATE DATABASE {_TEMPLATE}")
-    database = Database(Settings(), server.url_of(_TEMPLATE))
+    database = Database(DatabaseSettings(), server.url_of(_TEMPLATE))
     await database.open()
     try:
         await migrate(database)
@@ -105,7 +173,7 @@ async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest.fixture
 def settings() -> Settings:
     """Override in a module or class to test with other settings."""
-    return Settings(port=0, shutdown_grace_s=2)
+    return settings_with()
 
 
 @pytest.fixture

@@ -12,9 +12,12 @@ from queenmq.storage import embedded
 
 FIRST = 10_000
 LAST = embedded.PORTS.start
+# Runs of the tests that go on side by side begin at different places, and the workers of one run take turns.
 _SPREAD = 97
-# Runs of the tests that go on side by side begin at different places.
-_next = itertools.count(os.getpid() * _SPREAD % (LAST - FIRST))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_RUN = os.getppid() if _WORKERS > 1 else os.getpid()
+_next = itertools.count(_RUN * _SPREAD % (LAST - FIRST) // _WORKERS * _WORKERS + _WORKER, _WORKERS)
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:

@@ -18,8 +18,8 @@ spark = pipeline.start("local[2]")
 # %% [markdown]
 # ## Push a data frame
 #
-# A row is a message: `value` is its JSON text, `partition` its lane. All rows arrive or none, and a write with an id is
-# done once, however often the cell is run.
+# A row is a message: `value` is its JSON text, `partition` where it goes. All rows arrive or none, and a write with an
+# id is done once, however often the cell is run.
 
 # %%
 orders = spark.range(300).selectExpr(

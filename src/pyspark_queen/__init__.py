@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources by itself: it makes `format("queen")` known without `register`."""
+"""The package in which Spark finds data sources: it makes `format("queen")` known without `register`."""
 
 from queenmq.pipeline.source import QueenDataSource as DefaultSource
 

@@ -1,22 +1,44 @@
-"""Every error that Queen raises on purpose.
+"""Every error that the server raises on purpose, with its HTTP status and its `code`.
 
-QueenError                    one root; `code` is stable, the message is for people
-├── RequestError              4xx: the caller must change something; never retried
-│   ├── InvalidRequest        400  a field is missing, of the wrong type or out of range
-│   ├── InvalidJson           400  the body is not JSON (or not UTF-8)
-│   ├── Unauthenticated       401  no token, or one that does not verify
-│   ├── Forbidden             403  the token's role is not enough
-│   ├── NotFound              404  the named thing does not exist
-│   ├── MethodNotAllowed      405  the path exists, the method does not
-│   ├── Conflict              409  the request contradicts what is stored
-│   └── TooLarge              413  the body or its number of items is over the limit
-├── UnavailableError          the same request may succeed later; nothing was kept
-│   ├── DatabaseUnavailable   503  PostgreSQL does not answer
-│   ├── ServerStopping        503  this server is shutting down
-│   ├── InMaintenance         503  the operator has switched pushes off
-│   └── Overloaded            429  a bound is reached; `retry_after_s` says when to come back
-├── InternalError             500  a defect in Queen; the details are in the log, not in the answer
-└── StartupError              the process cannot start; printed as one sentence, exit status 1
+The `code` is stable; the message is for people. Those marked with * are defined beside what raises them.
+
+QueenError                          error                 the root
+├── HttpError                  500  error                 has a status and a body, so it can be an answer
+│   ├── RequestError           400  bad_request           the caller must change something; repeating it is of no use
+│   │   ├── InvalidRequest     400  invalid_request       a field is missing, of the wrong type or out of range
+│   │   │   └── TooManyItems   413  too_large             * an array of the request is over the limit
+│   │   ├── InvalidJson        400  invalid_json          the body is not JSON (or not UTF-8)
+│   │   ├── BadHttp            400  bad_http              * the bytes are not HTTP
+│   │   ├── Unauthenticated    401  unauthenticated       no token, or one that does not verify
+│   │   ├── Forbidden          403  forbidden             the token's role is not enough
+│   │   ├── NotFound           404  not_found             the named thing does not exist
+│   │   ├── MethodNotAllowed   405  method_not_allowed    the path exists, the method does not
+│   │   ├── RequestTimeout     408  request_timeout       * the request did not arrive in time
+│   │   ├── Conflict           409  conflict              the request contradicts what is stored
+│   │   ├── TooLarge           413  too_large             the body is over the limit
+│   │   ├── TargetTooLong      414  target_too_long       * the path and query are over the limit
+│   │   └── HeadersTooLarge    431  headers_too_large     * the headers are over the limit
+│   ├── UnavailableError       503  unavailable           the same request may succeed later; nothing was kept
+│   │   ├── DatabaseUnavailable 503 database_unavailable  PostgreSQL does not answer
+│   │   │   ├── TryAgain       503  database_unavailable  * the statement was rolled back; it may succeed at once
+│   │   │   │   └── RowLocked  503  row_locked            * another transaction holds a row that it needs
+│   │   │   └── AnswerLost     503  database_unavailable  * the connection ended; it may have been committed
+│   │   ├── NoEncryptionKey    503  no_encryption_key     * the queue is encrypted and this server has no key
+│   │   ├── JournalFailed      503  journal_failed        * the disk refused the record
+│   │   ├── ServerStopping     503  server_stopping       this server is shutting down
+│   │   ├── InMaintenance      503  maintenance           the operator has switched pushes off
+│   │   ├── WouldJournal       503  would_journal         for other servers: the push belongs into their journal
+│   │   ├── TooManyConnections 503  too_many_connections  * the bound on open connections is reached
+│   │   └── Overloaded         429  overloaded            a bound is reached; `retry_after_s` says when to come back
+│   ├── CallRefused            500  internal_error        * a function of our schema refused what it was given
+│   │   ├── TransactionRefused 500  internal_error        * it cannot be applied, with the reason; answered with 200
+│   │   └── EncryptionRequired 500  internal_error        * a payload came in clear; the call is made again
+│   └── InternalError          500  internal_error        a defect in Queen; the details are in the log
+│       └── StatementFailed    503  statement_failed      PostgreSQL refused a statement; nothing was kept
+├── DecryptionFailed                decryption_failed     * a record is damaged or was written with another key
+└── StartupError                    startup_failed        the process cannot start; printed, exit status 1
+    ├── DatabaseAway                startup_failed        * the database does not answer yet
+    └── PortTaken                   startup_failed        * the port of the bundled PostgreSQL is in use
 """
 
 from __future__ import annotations
@@ -83,6 +105,10 @@ class MethodNotAllowed(RequestError):
     status = 405
     code = "method_not_allowed"
 
+    def __init__(self, method: str, allow: str) -> None:
+        super().__init__(f"{method} is not allowed here; allowed: {allow}")
+        self.allow = allow
+
 
 class Conflict(RequestError):
     status = 409
@@ -121,6 +147,15 @@ class InMaintenance(UnavailableError):
         super().__init__("pushes are switched off for maintenance, try again later")
 
 
+class WouldJournal(UnavailableError):
+    """Only other servers see it: they journal the push themselves."""
+
+    code = "would_journal"
+
+    def __init__(self) -> None:
+        super().__init__("the push would be journalled here, but belongs in the journal of the server that received it")
+
+
 class Overloaded(UnavailableError):
     """Refused for now. The text for a pop needs the two words of `DatabaseUnavailable`, or published consumers end."""
 
@@ -138,6 +173,16 @@ class InternalError(HttpError):
 
     def __init__(self, message: str = "internal error") -> None:
         super().__init__(message)
+
+
+class StatementFailed(InternalError):
+    """Nobody knows whose fault it is, so it is not taken for the caller's: the same request may succeed later."""
+
+    status = 503
+    code = "statement_failed"
+
+    def __init__(self) -> None:
+        super().__init__("database connection failed the statement, see the log of the server (ECONNREFUSED)")
 
 
 class StartupError(QueenError):

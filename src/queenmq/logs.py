@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Hashable
 from datetime import UTC, datetime
 
 import msgspec
 
+from queenmq.clock import Clock, SystemClock
 from queenmq.config import Settings
 from queenmq.request_id import current
 
 _encode = msgspec.json.Encoder().encode
+
+# What every request can cause must not fill the disk when every request does.
+_SAME_LINES = 20
+_SAME_LINES_WITHIN_S = 60.0
+_MOST_KINDS = 1000
 
 
 class TextFormatter(logging.Formatter):
@@ -41,6 +48,37 @@ class JsonFormatter(logging.Formatter):
         return _encode(line).decode()
 
 
+class RepeatFilter(logging.Filter):
+    """Lets so many lines of a kind through in a minute; the first of the next says how many were left out.
+
+    Lines are of a kind if one statement made them, and the same exception, if any.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._clock = clock or SystemClock()
+        self._kinds: dict[Hashable, tuple[float, int]] = {}  # when its minute began, and lines since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return True
+        kind = (record.name, record.levelno, record.msg, record.exc_info and record.exc_info[0])
+        now = self._clock.monotonic()
+        began, lines = self._kinds.get(kind, (now, 0))
+        if now - began < _SAME_LINES_WITHIN_S:
+            self._note(kind, began, lines + 1)
+            return lines < _SAME_LINES
+        self._note(kind, now, 1)
+        if lines > _SAME_LINES:
+            record.msg, record.args = f"{record.getMessage()} (and {lines - _SAME_LINES} more like this before)", ()
+        return True
+
+    def _note(self, kind: Hashable, began: float, lines: int) -> None:
+        if len(self._kinds) >= _MOST_KINDS and kind not in self._kinds:
+            self._kinds.clear()
+        self._kinds[kind] = began, lines
+
+
 def _without_traceback(record: logging.LogRecord) -> bool:
     record.exc_info = None
     return True
@@ -48,8 +86,9 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 def log_to_stderr(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    handler.setFormatter(JsonFormatter() if settings.server.log_format == "json" else TextFormatter())
+    handler.addFilter(RepeatFilter())
+    logging.basicConfig(level=settings.server.log_level.upper(), handlers=[handler])
     # A terminal or a pipe that is gone must not fill the log with complaints about the log.
     logging.raiseExceptions = False
     # A database that is away is told in our own words; where the driver was at that moment helps nobody.

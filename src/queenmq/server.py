@@ -1,26 +1,34 @@
-"""One Queen server: database, cluster, engine, background services and HTTP front, started and stopped in order."""
+"""One Queen server: database, cluster, broker, background services and HTTP front, started and stopped in order."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any, Final
 
+from queenmq.broker.broker import Broker
+from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.clock import Clock, SystemClock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
-from queenmq.engine.engine import Engine
-from queenmq.engine.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.errors import DatabaseUnavailable
-from queenmq.http.app import App
+from queenmq.http.app import App, make_context
 from queenmq.http.auth import Authenticator
 from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
-from queenmq.http.front import HttpFront
-from queenmq.http.limits import Limits
+from queenmq.http.route import Context
 from queenmq.http.telemetry import telemetry
-from queenmq.services.database_watch import DatabaseWatch
+from queenmq.httpserver.front import HttpFront
+from queenmq.httpserver.limits import Limits
+from queenmq.httpserver.memory import HttpMemory
+from queenmq.httpserver.origins import Origins
+from queenmq.journal.push_journal import PushJournal
+from queenmq.journal.shared import JournalSharing
+from queenmq.reports.reading import Reports
+from queenmq.services.database_watch import DatabaseWatch, unhide
 from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
-from queenmq.services.long_operation_worker import LongOperationWorker
 from queenmq.services.operation_worker import OperationWorker
 from queenmq.services.retention import Eviction, Retention
 from queenmq.services.sampler import Sampler
@@ -28,61 +36,77 @@ from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
 from queenmq.services.statistics import StatisticsRefresh
 from queenmq.services.vacuum import Vacuum
-from queenmq.storage.database import Database, DatabaseAway
+from queenmq.storage.database import Database
+from queenmq.storage.failures import DatabaseAway
 from queenmq.storage.migrations import migrate
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
 
+_SERVICE_ENDS_S: Final = 10.0
+
 
 class Server:
-    """Serves HTTP on top of the PostgreSQL at `database_url`; with siblings, as one of several worker processes."""
+    """Serves HTTP on top of the PostgreSQL at `database_url`; with siblings, as one of several worker processes, which
+    have one journal."""
 
     def __init__(
-        self, settings: Settings, database_url: str, siblings: Siblings | None = None, clock: Clock | None = None
+        self,
+        settings: Settings,
+        database_url: str,
+        siblings: Siblings | None = None,
+        clock: Clock | None = None,
+        journal: JournalSharing | None = None,
     ) -> None:
         self._settings = settings
         clock = clock or SystemClock()
         self._shares_port = siblings is not None
-        self.database = Database(settings, database_url)
+        self.database = Database(settings.database, database_url)
         self.node = Node(settings, clock, siblings)
-        self.engine = Engine(settings, self.database, self.node, clock)
-        self.database.on_notice(WRITTEN_ELSEWHERE, self.engine.written_elsewhere)
-        self._forwarder = Forwarder(settings, self.node) if settings.coordinator_enabled else None
-        self._app = self._make_app(Authenticator.from_settings(settings, clock))
-        self._telemetry = telemetry(settings, self.engine)
+        self.broker = Broker(settings, self.database, self.node, clock, journal)
+        self.database.on_notice(WRITTEN_ELSEWHERE, self.broker.written_elsewhere)
+        self._forwarder = Forwarder(settings, self.node) if settings.coordinator.enabled else None
+        self._origins = Origins.from_settings(settings)
+        limits = Limits.of(settings.http, settings.server.workers)
+        memory = HttpMemory.within(limits)
+        context = make_context(self.broker, Reports(self.database), memory)
+        self._app = self._make_app(context, Authenticator.from_settings(settings.auth, clock))
+        self._telemetry = telemetry(context)
         handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
-        self.front = HttpFront(handle, Limits.of(settings), clock)
-        self.front.on_stop.append(self.engine.end_long_polls)
+        self.front = HttpFront(handle, limits, clock, admit=self._app.admit, origins=self._origins, memory=memory)
+        self.front.on_stop.append(self.broker.end_long_polls)
         if self._forwarder is not None:
             self.front.on_stop.append(self._forwarder.end_long_polls)
         # Workers share a port, so that none of them can be reached by it alone.
         self._peer_front: HttpFront | None = None
         if self._shares_port and self._forwarder is not None:
-            self._peer_front = HttpFront(handle, Limits.of(settings), clock)
-        self._shared_state = SharedStateRefresh(self.database, self.engine, settings)
+            self._peer_front = HttpFront(
+                handle, limits, clock, admit=self._app.admit, memory=HttpMemory.within(limits, memory.bodies)
+            )
+        self._shared_state = SharedStateRefresh(self.database, self.broker, settings)
         self._services: list[Service] = [
             DatabaseWatch(self.database, settings, self._come_up),
             self._shared_state,
-            LoadMonitor(self.database, self.engine.load, settings),
-            OperationWorker(self.database, self.engine.operations, self.engine.load, settings),
-            LongOperationWorker(self.database, self.engine.long_operations, settings),
-            StatisticsRefresh(self.engine, settings),
-            Sampler(self.database, self.engine, settings),
+            LoadMonitor(self.database, self.broker.load, settings),
+            OperationWorker(
+                self.database, self.broker.operation_runner, self.broker.operations, clock, settings.operations
+            ),
+            StatisticsRefresh(self.broker, settings),
+            Sampler(self.database, self.broker, settings),
         ]
-        if self.engine.buffer is not None:
-            self._services.append(JournalReplay(self.database, self.engine, self.engine.buffer, settings))
+        if isinstance(self.broker.journal, PushJournal):
+            self._services.append(JournalReplay(self.database, self.broker, self.broker.journal, settings))
         if siblings is None or siblings.index == 0:
             self._services += [
-                Retention(self.database, self.engine, settings),
-                Eviction(self.database, self.engine, settings),
+                Retention(self.database, self.broker, settings),
+                Eviction(self.database, self.broker, settings),
                 Vacuum(self.database, settings),
             ]
 
-    def _make_app(self, authenticator: Authenticator) -> App:
+    def _make_app(self, context: Context, authenticator: Authenticator) -> App:
         if self._forwarder is None:
-            return App(self.engine, authenticator)
-        return CoordinatedApp(self.engine, authenticator, self._forwarder)
+            return App(context, authenticator, self._origins)
+        return CoordinatedApp(context, authenticator, self._origins, self._forwarder)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -91,13 +115,13 @@ class Server:
     async def start(self) -> None:
         """Raises StartupError; whatever was started by then is stopped again. A database that is away is waited for."""
         try:
-            if self.engine.buffer is not None:
-                await self.engine.buffer.open()
+            if self.broker.journal is not None:
+                await self.broker.journal.open()
             try:
                 await self._come_up()
             except DatabaseAway as error:
-                log.error("%s; the server starts without it and goes on trying", error)
-            await self.front.start(self._settings.host, self._settings.port, shared=self._shares_port)
+                log.error("%s; the server starts without the database and keeps trying to connect", error)
+            await self.front.start(self._settings.http.host, self._settings.http.port, shared=self._shares_port)
             await self._announce()
             for service in self._services:
                 service.start()
@@ -112,7 +136,7 @@ class Server:
         if self._peer_front is None:
             return self.front.address
         if not self._peer_front.is_listening:
-            await self._peer_front.start(self._settings.host, 0)
+            await self._peer_front.start(self._settings.http.host, 0)
         return self._peer_front.address
 
     async def _come_up(self) -> None:
@@ -132,7 +156,9 @@ class Server:
         if self.node.is_open:
             return
         await migrate(self.database)
-        await self.node.open(await self.database.fetchval(statement("register_server"), self.node.server_id))
+        await unhide(self.database)  # the clock may have been set back while no server was there to notice
+        epoch: int = await self.database.fetchval(statement("register_server"), self.node.server_id)
+        await self.node.open(epoch, self.broker)
         await self._announce()
 
     async def _announce(self) -> None:
@@ -140,16 +166,32 @@ class Server:
             self.node.announce(await self._reachable_at())
 
     async def stop(self) -> None:
-        """Let running requests finish within the grace, then close everything."""
-        await self.front.stop(self._settings.shutdown_grace_s)
+        """Let running requests finish within the grace, then close everything.
+
+        What does not end in its time is named in the log and left behind: nothing that was accepted depends on it.
+        """
+        await self.front.stop(self._settings.http.shutdown_grace_s)
         if self._peer_front is not None:
-            await self._peer_front.stop(self._settings.shutdown_grace_s)
+            await self._peer_front.stop(self._settings.http.shutdown_grace_s)
         if self._forwarder is not None:
             self._forwarder.close()
         for service in self._services:
-            await service.stop()
+            await _ended(service.name, service.stop(), _SERVICE_ENDS_S)
         if self._telemetry is not None:
-            await self._telemetry.stop()
-        await self.engine.close()
-        await self.node.close()
+            await _ended("telemetry", self._telemetry.stop(), _SERVICE_ENDS_S)
+        # Calls that were submitted are waited for, and a statement has a time of its own.
+        statement_s = self._settings.database.statement_timeout_ms / 1000
+        await _ended("broker", self.broker.close(), statement_s + _SERVICE_ENDS_S)
+        await _ended("cluster", self.node.close(), _SERVICE_ENDS_S)
         await self.database.close()
+
+
+async def _ended(what: str, ending: Coroutine[Any, Any, None], within_s: float) -> None:
+    task = asyncio.get_running_loop().create_task(ending)
+    await asyncio.wait((task,), timeout=within_s)
+    if task.done():
+        task.result()
+        return
+    waits_for = [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()]
+    log.error("%s did not stop within %g s and is abandoned; it waits at %s", what, within_s, ", ".join(waits_for))
+    task.cancel()

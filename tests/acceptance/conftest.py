@@ -15,8 +15,10 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from server_settings import settings_with
 
 from queenmq.config import Settings
 from queenmq.server import Server
@@ -27,7 +29,7 @@ _STAMP = "ready"
 _INSTALL_TIMEOUT_S = 240
 _SCENARIO_TIMEOUT_S = 60
 
-Play = Callable[..., Awaitable[dict[str, object]]]
+Play = Callable[..., Awaitable[dict[str, Any]]]
 
 
 class Environments:
@@ -76,7 +78,7 @@ def environments() -> Environments:
 @pytest.fixture
 def settings() -> Settings:
     """With a key, so that the clients can have encrypted queues."""
-    return Settings(port=0, shutdown_grace_s=2, encryption_key=bytes(range(32)))
+    return settings_with(server={"encryption_key": bytes(range(32))})
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def play(environments: Environments, server: Server) -> Play:
     """Run a scenario in the environment of a version: what its checks returned; fails with what their failures said."""
     host, port = server.address
 
-    async def run(version: str, scenario: str, *arguments: str) -> dict[str, object]:
+    async def run(version: str, scenario: str, *arguments: str) -> dict[str, Any]:
         python = await asyncio.to_thread(environments.python, version)
         script = _HERE / "scenarios" / f"{scenario}.py"
         process = await asyncio.create_subprocess_exec(
@@ -113,7 +115,7 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONDONTWRITEBYTECODE": "1", "NO_PROXY": "*"}
 
 
-def _read(version: str, output: bytes, errors: str) -> dict[str, object]:
+def _read(version: str, output: bytes, errors: str) -> dict[str, Any]:
     if not output:
         pytest.fail(f"the scenario reported nothing:\n{errors}", pytrace=False)
     report = json.loads(output)

@@ -10,14 +10,16 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import jwt
 import pytest
+from server_settings import settings_with
 
 from queenmq.config import Settings
 
-Play = Callable[..., Awaitable[dict[str, object]]]
+Play = Callable[..., Awaitable[dict[str, Any]]]
 
 _HERE = Path(__file__).parent
 _SECRET = "a secret of more than thirty-two bytes"
@@ -43,7 +45,7 @@ versions = pytest.mark.parametrize("version", ["0.12.0", "0.15.0", "2.6.0"])
 
 
 @versions
-def test_the_client_is_the_published_one(environments, version: str) -> None:
+def test_the_client_is_the_published_one(environments: Any, version: str) -> None:
     done = subprocess.run([environments.python(version), "-c", _INSTALLED], capture_output=True, check=True, text=True)
     lines = (_HERE / "clients" / f"{version}.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
@@ -108,7 +110,7 @@ async def test_traces_are_stored(play: Play, sql: asyncpg.Connection, version: s
 class TestWithTokens:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret=_SECRET)
+        return settings_with(auth={"enabled": True, "secret": _SECRET})
 
     @versions
     async def test_scenario(self, play: Play, version: str) -> None:

@@ -85,9 +85,9 @@ async def test_the_commands_of_the_readme_work(served: str, environments) -> Non
     commands = [line.removeprefix("$ ") for line in session.splitlines() if line.startswith("$ ")]
     said = [line for line in session.splitlines() if not line.startswith("$ ")]
     prepared = f"export QUEEN_URL={served} PATH={ROOT}/.venv/bin:$PATH"
-    printed = (await run("bash", "-euc", "\n".join([prepared, *commands]))).splitlines()
+    lines = (await run("bash", "-euc", "\n".join([prepared, *commands]))).splitlines()
     # The time and the id of the message are others each time.
-    assert [line.split("  ")[-1] for line in printed] == [line.split("  ")[-1] for line in said]
+    assert [line.split("  ")[-1] for line in lines] == [line.split("  ")[-1] for line in said]
 
     own, published = blocks("python")
     printed = await run(sys.executable, "-W", "error", "-c", own.replace("http://127.0.0.1:6632", served))
@@ -110,6 +110,6 @@ def test_every_file_that_the_readme_points_to_exists() -> None:
 
 
 def test_the_variables_of_the_readme_exist() -> None:
-    known = {name.split("`")[1] for name in config.markdown_table().splitlines() if name.startswith("| `")}
+    known = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
     for name in re.findall(r"`([A-Z][A-Z_]{3,})`", README):
         assert name in known, name

@@ -134,8 +134,8 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def producing(url: str) -> AsyncIterator[Load]:
-    load = Load(url)
+async def producing(url: str, kind: type[Load] = Load) -> AsyncIterator[Load]:
+    load = kind(url)
     async with asyncio.TaskGroup() as tasks:
         for number in range(PRODUCERS):
             tasks.create_task(load.produce(f"lane-{number}"))

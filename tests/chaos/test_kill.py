@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from harness import Queen, audit, drain, producing
+
+from chaos.harness import Queen, audit, drain, producing
 
 ROUNDS = int(os.environ.get("QUEEN_CHAOS_ROUNDS", "2"))
 PUSHES_BETWEEN_KILLS = 150

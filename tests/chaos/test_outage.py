@@ -16,7 +16,8 @@ from pathlib import Path
 import asyncpg
 import httpx
 import pytest
-from harness import Load, Queen, audit, drain, producing, replayed
+
+from chaos.harness import Load, Queen, audit, drain, producing, replayed
 
 LONG = os.environ.get("QUEEN_LONG") == "1"
 PAUSE_S = 20.0 if LONG else 3.0

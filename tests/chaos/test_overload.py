@@ -16,9 +16,9 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from harness import Queen, drain, replayed
 
-from queenmq.bench.connection import Connection
+from chaos.harness import Queen, drain, replayed
+from queen_bench.connection import Connection
 
 LONG = os.environ.get("QUEEN_LONG") == "1"
 OVERLOAD_S = 60.0 if LONG else 5.0
@@ -126,8 +126,8 @@ async def test_three_times_the_capacity(tmp_path: Path) -> None:
             f"{p99_ms(admitted):.0f} ms, grown {grown_mb:.0f} MB, back after {back_s:.1f} s, {health}"
         )
         delivered = await drain(queen.url)
-        for lane, numbers in flood.accepted.items():
-            assert delivered[lane] == numbers, f"{lane}: lost, doubled or out of order"
+        for name, numbers in flood.accepted.items():
+            assert delivered[name] == numbers, f"{name}: lost, doubled or out of order"
         assert grown_mb < MOST_GROWTH_MB
         assert 202 in codes, "nothing was queued: the load was no overload"
     finally:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from server_settings import settings_with
 
 from queenmq.cli.main import main
 from queenmq.client import BlockingQueen
@@ -64,9 +65,7 @@ def serving(settings: Settings, database_url: str) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def running(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     url = asyncio.run(postgres.create())
-    settings = Settings(
-        port=0, shutdown_grace_s=2, stats_interval_ms=200, file_buffer_dir=tmp_path_factory.mktemp("journal")
-    )
+    settings = settings_with(statistics={"interval_ms": 200}, journal={"folder": tmp_path_factory.mktemp("journal")})
     with serving(settings, url) as server:
         yield server
     asyncio.run(postgres.drop(url))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from cli.conftest import PATIENCE_S, Run, Running, serving, spawned, until
 from queenmq.client import BlockingQueen
-from queenmq.config import Settings
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -166,7 +166,7 @@ def test_an_option_that_queues_do_not_have(queen: Run, name: str) -> None:
 # Groups and seek
 
 
-def test_groups_are_listed_shown_moved_and_forgotten(queen: Run, name: str) -> None:
+def test_groups_are_listed_shown_moved_and_deleted(queen: Run, name: str) -> None:
     group = f"billing-{name}"
     for partition in ("eu", "us"):
         queen("push", name, "1", "2", "--partition", partition)
@@ -187,7 +187,7 @@ def test_groups_are_listed_shown_moved_and_forgotten(queen: Run, name: str) -> N
     assert len(queen("pop", name, "--group", group, "--batch", "9", "--partitions", "2", "--json").lines) == 2
     assert queen("seek", name, "--group", group, "--to", "2020-01-01T00:00:00+02:00", "--yes").status == 0
     assert queen("groups", "delete", group, "--queue", name).status == 2
-    assert queen("groups", "delete", group, "--queue", name, "--yes").out == f"{group} is forgotten in 2 partitions\n"
+    assert queen("groups", "delete", group, "--queue", name, "--yes").out == f"{group} is deleted in 2 partitions\n"
     until(lambda: queen("groups", "show", group).status, 3)
     assert "there is no group" in queen("groups", "show", group).err
 
@@ -205,7 +205,7 @@ def test_groups_that_are_not_there(queen: Run, name: str) -> None:
         assert (wrong.status, f"did you mean {group!r}" in wrong.err) == (3, True)
     queen("push", f"{name}-other", "1")
     elsewhere = queen("seek", f"{name}-other", "--group", group, "--to", "end", "--yes")
-    assert (elsewhere.status, "has no place" in elsewhere.err) == (3, True)
+    assert (elsewhere.status, "has no position" in elsewhere.err) == (3, True)
 
 
 def test_what_lags(queen: Run, name: str) -> None:
@@ -271,7 +271,7 @@ def test_traces_are_shown(queen: Run, client: BlockingQueen, name: str) -> None:
     assert "begun" in queen("traces", "show", name).out
     of = queen("traces", "of", f"{name}/Default", message.transaction_id)
     assert of.out.index('{"step": 1}') < of.out.index('{"step": 2}')
-    assert "no traces go by the name" in queen("traces", "show", f"{name}-other").err
+    assert "there are no traces with the name" in queen("traces", "show", f"{name}-other").err
     assert queen("traces", "of", f"{name}/other", "t").status == 3
 
 
@@ -313,7 +313,7 @@ def test_explain_says_why_in_sentences(queen: Run, name: str) -> None:
     assert "Did you mean group 'billing'?" in near.out
     leased = queen("explain", name, "--partition", "customer-7", "--group", "billing")
     assert "acknowledged" in leased.out
-    assert "That ends by itself at" in leased.out
+    assert "This ends by itself at" in leased.out
     assert queen("explain", name, "--group", "billing", "--json").json["reason"] == "leased"
     lost = queen("explain", name, "--partition", "nobody")
     assert (lost.status, "has no partition 'nobody'" in lost.out) == (3, True)
@@ -325,7 +325,7 @@ def test_explain_says_why_in_sentences(queen: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 0), ("y", 0, 3)])
-def test_whoever_sits_at_a_terminal_is_asked(
+def test_at_a_terminal_a_confirmation_is_asked_for(
     running: Running, queen: Run, name: str, tmp_path: Path, answer: str, status: int, left: int
 ) -> None:
     queen("push", name, "1", "2")
@@ -345,7 +345,7 @@ def test_whoever_sits_at_a_terminal_is_asked(
     _, err = asking.communicate(timeout=PATIENCE_S)
     os.close(main)
     assert asking.returncode == status
-    assert f"Delete {name} with 2 messages" in err.decode()
+    assert f"delete {name} with 2 messages" in err.decode()
     assert queen("queues", "show", name).status == left
 
 
@@ -356,7 +356,7 @@ def test_whoever_sits_at_a_terminal_is_asked(
 def patient(postgres: Postgres) -> Iterator[Running]:
     """A server that answers before it has finished anything larger."""
     url = asyncio.run(postgres.create())
-    with serving(Settings(port=0, shutdown_grace_s=2, operation_step=10, operation_wait_ms=0), url) as server:
+    with serving(settings_with(operations={"step": 10, "wait_ms": 0}), url) as server:
         yield server
     asyncio.run(postgres.drop(url))
 

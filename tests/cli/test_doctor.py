@@ -17,6 +17,7 @@ import asyncpg
 import jwt
 import pytest
 from ports import free_port, free_udp_port
+from server_settings import settings_with
 
 import queenmq
 from cli.conftest import Run, Running, serving, until
@@ -52,13 +53,36 @@ def execute(url: str, statement: str) -> None:
     asyncio.run(run())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def synced(postgres: Postgres) -> Iterator[None]:
+    """Doctor finds fault with a database that does not wait for the disk, as that of the tests does otherwise."""
+    _set_sync(postgres, "on")
+    yield
+    _set_sync(postgres, "off")
+
+
+def _set_sync(postgres: Postgres, value: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(postgres.url)
+        try:
+            await connection.execute(f"ALTER SYSTEM SET fsync = {value}")
+            await connection.execute("SELECT pg_reload_conf()")
+            async with asyncio.timeout(30):
+                while await connection.fetchval("SHOW fsync") != value:
+                    await asyncio.sleep(0.01)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
 def test_all_is_well(queen: Run, running: Running, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("DATABASE_URL", running.database_url)
     status, found = findings(queen)
     assert (status, {finding["state"] for finding in found.values()} <= {"good", "doubtful"}) == (0, True), found
     for name in ("configuration", "server", "versions", "database", "clock of the server", "token", "schema", "lookup"):
         assert found[name]["state"] == "good", found[name]
-    assert "✓ lookup: every row is right" in queen("doctor").out
+    assert "✓ lookup: every row is correct" in queen("doctor").out
 
 
 def test_without_the_database_its_tables_are_left_out(queen: Run) -> None:
@@ -84,6 +108,32 @@ def test_a_wrong_variable(queen: Run, environment: pytest.MonkeyPatch) -> None:
     status, found = findings(queen)
     assert (status, found["configuration"]["state"]) == (0, "doubtful")
     assert found["configuration"]["advice"] == "did you mean QUEEN_UDP_PEERS?"
+
+
+def test_what_is_in_effect(queen: Run, environment: pytest.MonkeyPatch) -> None:
+    found = findings(queen)[1]
+    assert (found["authentication"]["state"], found["authentication"]["sentence"][:4]) == ("good", "off:")
+    assert "authentication off" in found["effective"]["sentence"]
+    assert "TLS" in found["database connection"]["sentence"]
+    environment.setenv("JWT_ENABLED", "Yes")
+    environment.setenv("PG_HOST", "127.0.0.1")
+    environment.setenv("PG_PORT", str(free_port()))
+    environment.setenv("PG_USE_SSL", "1")
+    found = findings(queen)[1]
+    assert "authentication on (HS256)" in found["effective"]["sentence"]
+    assert "TLS to the database with a certificate verified" in found["effective"]["sentence"]
+    # The server that runs was started without.
+    assert (found["authentication"]["state"], "although" in found["authentication"]["sentence"]) == ("doubtful", True)
+    environment.setenv("JWT_ENABLED", "ture")
+    status, found = findings(queen)
+    assert (status, "JWT_ENABLED" in found["configuration"]["sentence"]) == (1, True)
+
+
+def test_a_token_that_nobody_demands_is_not_called_good(queen: Run, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("QUEEN_TOKEN", "anything")
+    found = findings(queen)[1]
+    assert found["token"]["sentence"] == "the server requires none"
+    assert found["authentication"]["sentence"].startswith("off")
 
 
 def test_a_database_that_is_not_there(queen: Run, environment: pytest.MonkeyPatch) -> None:
@@ -150,7 +200,7 @@ def test_an_empty_database_has_everything_pending(
 def guarded(postgres: Postgres) -> Iterator[Running]:
     """A server that demands tokens."""
     url = asyncio.run(postgres.create())
-    with serving(Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret=SECRET), url) as server:
+    with serving(settings_with(auth={"enabled": True, "secret": SECRET}), url) as server:
         yield server
     asyncio.run(postgres.drop(url))
 
@@ -163,7 +213,7 @@ def test_tokens(queen: Run, guarded: Running, environment: pytest.MonkeyPatch, n
     environment.setenv("QUEEN_URL", guarded.url)
     without = queen("push", name, "1")
     assert (without.status, "QUEEN_TOKEN" in without.err, len(without.err.splitlines())) == (5, True, 1)
-    assert findings(queen)[1]["token"]["advice"] == "put it into QUEEN_TOKEN"
+    assert findings(queen)[1]["token"]["advice"] == "set QUEEN_TOKEN"
     environment.setenv("QUEEN_TOKEN", wrong := bearer("admin", "another secret of more than thirty-two bytes"))
     refused = queen("queues")
     assert (refused.status, wrong in refused.err) == (5, False)
@@ -173,6 +223,7 @@ def test_tokens(queen: Run, guarded: Running, environment: pytest.MonkeyPatch, n
     assert queen("push", name, "1").status == 5
     found = states(queen)
     assert (found["token"], found["peers"]) == ("good", "skipped")
+    assert findings(queen)[1]["authentication"]["sentence"].startswith("on")
     environment.setenv("QUEEN_TOKEN", bearer("admin"))
     assert queen("push", name, "1").status == 0
     assert queen("tail", name, "--limit", "1").status == 0
@@ -182,18 +233,14 @@ def test_tokens(queen: Run, guarded: Running, environment: pytest.MonkeyPatch, n
 
 def test_maintenance_and_peers_that_are_silent(queen: Run, postgres: Postgres, environment: pytest.MonkeyPatch) -> None:
     url = asyncio.run(postgres.create())
-    settings = Settings(
-        port=0,
-        shutdown_grace_s=2,
-        udp_peers=(("127.0.0.1", free_udp_port()),),
-        udp_port=free_udp_port(),
-        sync_secret=bytes(32),
+    settings = settings_with(
+        cluster={"peers": (("127.0.0.1", free_udp_port()),), "udp_port": free_udp_port(), "secret": bytes(32)}
     )
     try:
         with serving(settings, url) as server:
             environment.setenv("QUEEN_URL", server.url)
             found = findings(queen)[1]["peers"]
-            assert (found["state"], "none was ever heard of" in found["sentence"]) == ("bad", True)
+            assert (found["state"], "none of them has ever answered" in found["sentence"]) == ("bad", True)
             with BlockingQueen(server.url) as client:
                 client.admin.set_pop_maintenance_mode(True)
             found = findings(queen)[1]["maintenance"]
@@ -209,15 +256,15 @@ def test_peers_that_live_fall_silent_or_have_another_secret(
     ports = [free_udp_port() for _ in range(2)]
 
     def member(index: int, secret: bytes = bytes(32)) -> Settings:
-        return Settings(
-            port=0,
-            shutdown_grace_s=2,
-            server_id=f"member-{index}",
-            udp_port=ports[index],
-            udp_peers=(("127.0.0.1", ports[1 - index]),),
-            sync_secret=secret,
-            sync_heartbeat_ms=50,
-            sync_dead_threshold_ms=2000,
+        return settings_with(
+            cluster={
+                "server_id": f"member-{index}",
+                "udp_port": ports[index],
+                "peers": (("127.0.0.1", ports[1 - index]),),
+                "secret": secret,
+                "heartbeat_ms": 50,
+                "dead_threshold_ms": 2000,
+            }
         )
 
     def peers() -> tuple[str, str]:
@@ -292,13 +339,13 @@ def test_a_server_of_another_version_that_has_lost_its_database(queen: Run) -> N
 def test_something_else_answers(queen: Run, answer: Any) -> None:
     with pretending(answer) as url:
         status, found = findings(queen, "--server", url)
-        assert (status, found["server"]["sentence"]) == (1, f"what answers at {url} is not Queen")
+        assert (status, found["server"]["sentence"]) == (1, f"{url} is not a Queen server")
         refused = queen("queues", "--server", url)
         assert (refused.status, len(refused.err.splitlines())) == (6, 1)
 
 
 def test_a_server_that_never_had_its_database(queen: Run, tmp_path: Path) -> None:
     nowhere = f"postgresql://queen@127.0.0.1:{free_port()}/queen"
-    with serving(Settings(port=0, shutdown_grace_s=2, file_buffer_dir=tmp_path), nowhere) as lost:
+    with serving(settings_with(journal={"folder": tmp_path}), nowhere) as lost:
         status, found = findings(queen, "--server", lost.url)
     assert (status, found["database"]["state"], found["token"]["state"]) == (1, "bad", "skipped")

@@ -29,7 +29,7 @@ def imported(code: str) -> set[str]:
 )
 def test_a_server_starts_without_the_rest(code: str) -> None:
     found = imported(code)
-    assert not found & {"rich", "aiohttp", "queenmq.client", "queenmq.cli.remote", "queenmq.cli.show", "queenmq.bench"}
+    assert not found & {"rich", "aiohttp", "queenmq.client", "queenmq.cli.remote", "queenmq.cli.show", "queen_bench"}
 
 
 def test_a_worker_starts_without_the_command() -> None:

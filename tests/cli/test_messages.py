@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from ports import free_port
+from server_settings import settings_with
 
-from cli.conftest import PATIENCE_S, Run, Running, spawned
+from cli.conftest import PATIENCE_S, Run, Running, serving, spawned
 from queenmq.client import BlockingQueen, Item
+
+if TYPE_CHECKING:
+    from conftest import Postgres
 
 
 def payloads(client: BlockingQueen, queue: str, partition: str | None = None) -> list[object]:
@@ -91,14 +97,14 @@ def test_messages_go_from_queue_to_queue(queen: Run, client: BlockingQueen, name
     [
         (["{id}"], "", "'{id}' is not JSON"),
         (["NaN"], "", "is not JSON"),
-        (["1", "--file", "x"], "", "not from both"),
-        (["1", "2", "--transaction-id", "t"], "", "names one message"),
+        (["1", "--file", "x"], "", "not both"),
+        (["1", "2", "--transaction-id", "t"], "", "with one message only"),
         (["--file", "/nowhere/at/all"], "", "cannot be read"),
         ([], "1\n{\n", "line 2 of standard input is not JSON"),
         (["--messages"], "[1]", "line 1 of standard input is not a message"),
         (["--messages"], '{"partition": "p"}', "line 1 of standard input has no data"),
         (["--batch", "0"], "1", "not a whole number above 0"),
-        (["--text"], "1", "on the command line"),
+        (["--text"], "1", "given as arguments"),
     ],
 )
 def test_push_refuses(
@@ -193,7 +199,7 @@ def test_pop_leases_and_tells_how_to_acknowledge(queen: Run, name: str) -> None:
     assert queen("ack", *command).out == "1 message acknowledged as completed\n"
     late = queen("ack", *command)
     assert late.status == 1
-    assert "not taken" in late.err
+    assert "refused" in late.err
 
 
 def test_what_was_popped_is_acknowledged_from_a_file(queen: Run, name: str, tmp_path: Path) -> None:
@@ -436,3 +442,20 @@ def test_a_defect_is_a_sentence_unless_its_place_is_asked_for(
         told = queen("queues")
         assert (told.status, len(told.err.splitlines())) == (1, 1)
         assert "ZeroDivisionError: nobody thought of it" in told.err
+
+
+def test_tail_shows_payloads_that_a_listing_leaves_out(
+    queen: Run, postgres: Postgres, environment: pytest.MonkeyPatch
+) -> None:
+    url = asyncio.run(postgres.create())
+    try:
+        with serving(settings_with(limits={"max_answer_bytes": 1000}), url) as server:
+            environment.setenv("QUEEN_URL", server.url)
+            for letter in "abc":
+                queen("push", "large", f'"{letter * 800}"')
+            told = queen("tail", "large", "--last", "3", "--limit", "3")
+            assert [line.split()[-1] for line in told.out.splitlines()] == [f'"{letter * 800}"' for letter in "abc"]
+            listed = queen("messages", "--queue", "large", "--payload")
+            assert "left out" in listed.err
+    finally:
+        asyncio.run(postgres.drop(url))

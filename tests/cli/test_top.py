@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from server_settings import settings_with
 
 from cli.conftest import Run, Running, serving, until
 from cli.terminal import Terminal
 from queenmq.cli.commands.top import _parsed
 from queenmq.client import BlockingQueen
-from queenmq.config import Settings
 
 HIDDEN, SHOWN = "\x1b[?1049h", "\x1b[?1049l"
 
@@ -61,7 +61,7 @@ def test_it_shows_what_happens(running: Running, name: str, tmp_path: Path) -> N
 
 
 def test_a_server_that_goes_away_does_not_end_it(database_url: str, tmp_path: Path) -> None:
-    with serving(Settings(port=0, shutdown_grace_s=2), database_url) as server:
+    with serving(settings_with(), database_url) as server:
         top = Terminal("top", "--every", "0.1", url=server.url, folder=tmp_path)
         top.until("q ends")
     with top:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import codeop
 import contextlib
 import inspect
 import io
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
+from unittest.mock import patch
 
 SERVER = "http://127.0.0.1:6632"
 PATIENCE_S = 60
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$\n*(?:^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+_PROGRAM = re.compile(r"# \w+\.py\n")
 
 
 @dataclass(frozen=True)
@@ -34,16 +39,21 @@ def blocks(document: Path) -> list[Block]:
 
 
 async def run(document: Path, url: str) -> int:
-    """Run every block of Python and of the shell; returns how many. What a block prints must be what follows it."""
-    names: dict[str, Any] = {}
+    """Run every block of Python and of the shell; returns how many. What a block prints must be what follows it.
+
+    Python is typed line by line into one session, as into `python -m asyncio`. A block that begins with the name of a
+    file (`# worker.py`) is a program and runs by itself.
+    """
+    session = Session(document)
     count = 0
     for block in blocks(document):
         where = f"{document.name}, line {block.line}"
         code = block.code.replace(SERVER, url)
         async with asyncio.timeout(PATIENCE_S):
-            if block.language == "python":
-                printed = await _python(code, block.line, document, names)
-                assert printed == block.expected, where
+            if block.language == "python" and _PROGRAM.match(code):
+                assert await _program(code, where) == block.expected, where
+            elif block.language == "python":
+                assert await session.type(code, block.line) == block.expected, where
             elif block.language == "sh":
                 await _shell(code, where)
             else:
@@ -52,17 +62,43 @@ async def run(document: Path, url: str) -> int:
     return count
 
 
-async def _python(code: str, line: int, document: Path, names: dict[str, Any]) -> str:
-    source = "\n" * (line - 1) + code
-    compiled = compile(source, str(document), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        if compiled.co_flags & inspect.CO_COROUTINE:
-            await eval(compiled, names)
-        else:
-            # A program of its own, which may block or have an event loop of its own.
-            await asyncio.to_thread(exec, compiled, {"__name__": "__main__"} if "with Bl" in code else names)
-    return printed.getvalue()
+class Session:
+    """What `python -m asyncio` does with lines that are typed, except that it does not show what expressions return."""
+
+    def __init__(self, document: Path) -> None:
+        self._name = str(document)
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._compile = codeop.CommandCompiler()
+        self._compile.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+    async def type(self, code: str, first: int) -> str:
+        """What is printed meanwhile. At the end of a block Enter is pressed once more, as a reader does."""
+        typed: list[str] = []
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), patch("sys.displayhook", lambda value: None):
+            for number, line in enumerate([*code.splitlines(), ""], first):
+                typed.append(line)
+                try:
+                    compiled = self._compile("\n".join(typed), self._name, "single")
+                except SyntaxError as error:
+                    raise AssertionError(f"{self._name}, line {number} cannot be typed: {error}") from error
+                if compiled is None:
+                    continue
+                typed.clear()
+                result = FunctionType(compiled, self._names)()
+                if inspect.iscoroutine(result):
+                    await result
+        assert not typed, f"{self._name}, line {first}: the block has no end"
+        return printed.getvalue()
+
+
+async def _program(code: str, where: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == 0, f"{where}: {errors.decode()}"
+    return output.decode()
 
 
 async def _shell(code: str, where: str) -> None:

@@ -28,7 +28,6 @@ from queenmq.client import (
     Transaction,
     TransactionFailed,
 )
-from queenmq.server import Server
 
 
 async def in_thread(work: Any, *arguments: Any) -> Any:
@@ -207,14 +206,12 @@ SCRIPT = """
         print("handled", message.data, flush=True)
 
     with BlockingQueen(sys.argv[1]) as queen:
-        try:
-            queen.queue("q").consume(handle)
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
+        print("ended with", queen.queue("q").consume(handle).handled, flush=True)
 """
 
 
-async def test_an_interrupt_finishes_what_is_in_hand(url: str, queen: Queen, server: Server) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_finishes_what_is_in_hand(url: str, queen: Queen, number: signal.Signals) -> None:
     await queen.queue("q").push([1, 2])
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT), url),
@@ -222,10 +219,10 @@ async def test_an_interrupt_finishes_what_is_in_hand(url: str, queen: Queen, ser
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"begun\n"
-    process.send_signal(signal.SIGINT)
-    output, errors = await asyncio.wait_for(process.communicate(), 20)
-    assert (output, errors, process.returncode) == (b"handled 1\ninterrupted\n", b"", 0)
+    assert await asyncio.wait_for(process.stdout.readline(), 60) == b"begun\n"
+    process.send_signal(number)
+    output, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert (output, errors, process.returncode) == (b"handled 1\nended with 1\n", b"", 0)
     assert [message.data for message in await queen.queue("q").batch(5).pop()] == [2]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from integration.queen import until
+from server_settings import settings_with
 
 from client.faults import REFUSED, Answer, Cut, Lose, Proxy, Stall
 from queenmq.client import BufferNotFlushed, InvalidRequest, Item, PushFailed, Queen
@@ -164,7 +165,7 @@ async def test_batches_are_bounded_in_bytes(client: Queen, proxy: Proxy) -> None
 class TestWithASmallServer:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, max_items=10)
+        return settings_with(limits={"max_items": 10})
 
     async def test_a_batch_that_is_too_large_is_sent_in_parts(self, client: Queen, queen: Queen) -> None:
         await client.queue("q").buffer(BY_HAND).push(list(range(64)))

@@ -12,6 +12,7 @@ import asyncpg
 import jwt
 import pytest
 from integration.queen import expire_leases, leases, parked, until
+from server_settings import settings_with
 
 from queenmq.client import ClientClosed, Forbidden, Message, Queen
 from queenmq.config import Settings
@@ -83,7 +84,7 @@ async def test_workers_share_partitions_but_never_one(queen: Queen) -> None:
 async def test_an_idle_consumer_ends_by_itself(queen: Queen) -> None:
     await queen.queue("q").push([1, 2])
     seen: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await queen.queue("q").batch(5).idle_millis(300).consume(lambda ms: seen.extend(m.data for m in ms))
     assert seen == [1, 2]
 
@@ -311,7 +312,7 @@ async def test_a_cancelled_consumer_gives_back_what_it_has(queen: Queen) -> None
 class TestWithTokens:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret=SECRET)
+        return settings_with(auth={"enabled": True, "secret": SECRET})
 
     async def test_a_refusal_ends_the_consumer(self, url: str, queen: Queen) -> None:
         token = jwt.encode({"sub": "eve", "role": "read-only"}, SECRET)

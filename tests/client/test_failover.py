@@ -28,7 +28,7 @@ async def test_the_next_server_takes_over_without_a_pause(proxy: Proxy, second: 
         for n, fault in enumerate([Cut(), REFUSED, Answer(201, b"nonsense")], 1):
             proxy.script.append(fault)
             client._session.servers.worked(proxy.url)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await client.queue("q").push(n)
             assert second.seen[-1].body == proxy.seen[-1].body
     messages = await queen.queue("q").batch(10).pop()

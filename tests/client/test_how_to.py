@@ -1,45 +1,64 @@
-"""The guides are true: what they show is run, on a server of its own for each, and prints what they say."""
+"""The guides are true: what they show is typed from top to bottom, one page after the other on one server, and prints
+what they say."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli.conftest import serving
+from server_settings import changed, settings_with
 
 from client.documents import blocks, run
 from queenmq import config
 from queenmq.config import Settings
-from queenmq.server import Server
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = [DOCS / "quick-start.md", *sorted((DOCS / "how-to").glob("*.md"))]
-SETTINGS = {
-    "encryption.md": {"encryption_key": bytes(range(32))},
-    "multi-tenant.md": {"jwt_enabled": True, "jwt_secret": "a secret of more than thirty-two bytes"},
-    "overload-and-outage.md": {"file_buffer_flush_ms": 10},
-}
+GUIDES = [DOCS / "quick-start.md", DOCS / "client.md", *sorted((DOCS / "how-to").glob("*.md"))]
+WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
+WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
 NOT_RUN = {"console"}  # what starts servers or changes the machine
-KNOWN = {name.split("`")[1] for name in config.markdown_table().splitlines() if name.startswith("| `")}
+WITHOUT_CODE = {"deploy.md"}
+KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
 OF_OTHERS = re.compile(r"OTEL_\w+|[A-Z]+_[A-Z_]*CHECK")
 
 
 @pytest.fixture
-def guide(request: pytest.FixtureRequest) -> Path:
-    return request.param
+def settings(tmp_path: Path) -> Settings:
+    return settings_with(
+        journal={"folder": tmp_path, "replay_interval_ms": 10}, server={"encryption_key": bytes(range(32))}
+    )
 
 
 @pytest.fixture
-def settings(guide: Path, tmp_path: Path) -> Settings:
-    return Settings(port=0, shutdown_grace_s=2, file_buffer_dir=tmp_path, **SETTINGS.get(guide.name, {}))
+def url(database_url: str, settings: Settings) -> Iterator[str]:
+    """Of a server in a thread of its own: what is typed may block."""
+    with serving(settings, database_url) as server:
+        yield server.url
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem, indirect=True)
-async def test_every_block_runs_and_prints_what_the_guide_says(guide: Path, server: Server) -> None:
-    host, port = server.address
+async def follow(guide: Path, url: str) -> None:
     shown = [block for block in blocks(guide) if block.language not in NOT_RUN]
-    assert await run(guide, f"http://{host}:{port}") == len(shown), "a block is in a language that nobody runs"
-    assert shown or guide.name == "deploy.md"
+    assert shown or guide.name in WITHOUT_CODE
+    assert await run(guide, url) == len(shown), "a block is in a language that nobody runs"
+
+
+@pytest.mark.timeout(600)
+async def test_the_guides_can_be_worked_through_on_one_server(url: str) -> None:
+    for guide in GUIDES:
+        if guide not in (WITH_TOKENS, WITH_PYTEST):
+            await follow(guide, url)
+
+
+class TestWithTokens:
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return changed(settings, auth={"enabled": True, "secret": "a secret of more than thirty-two bytes"})
+
+    async def test_the_guide_to_tenants(self, url: str) -> None:
+        await follow(WITH_TOKENS, url)
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)

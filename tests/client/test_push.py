@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from queenmq.client import InvalidPayload, InvalidRequest, Item, PushFailed, PushResult, Queen
+from queenmq.client import InvalidItem, InvalidPayload, InvalidRequest, Item, PushFailed, PushResult, Queen
 from queenmq.client.models import to_push_items
 from queenmq.client.payload import decode, encode
 
@@ -73,6 +73,48 @@ async def test_the_ways_to_give_an_item(queen: Queen) -> None:
     assert results[1].trace_id == trace
     expected = [1, 2, 3, {"n": 4}, {"data": 5, "user": "kept"}, {"data": 6}, "seven", None]
     assert await drained(queen, "q") == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"data": 1},
+        {"payload": 1},
+        {"data": 1, "payload": 2},
+        {"data": 1, "headers": {"a": "b"}},
+        {"data": 1, "transactionId": "t", "delay": 5},
+        {"payload": 1, "priority": 3, "queue": "q", "partition": "p"},
+    ],
+    ids=str,
+)
+async def test_what_may_be_a_payload_or_a_message_is_refused(queen: Queen, given: dict[str, Any]) -> None:
+    for push in (queen.queue("q").push, queen.transaction().queue("q").push):
+        for items in (given, [1, given]):
+            with pytest.raises(InvalidItem, match=r"push Item\({...}\) to store the whole dict"):
+                push(items)
+    await queen.queue("q").push(Item(given))
+    assert await drained(queen, "q") == [given]
+
+
+@pytest.mark.parametrize("trace", ["none", "", 5, "6f9619ff-8b86-4011-b42d"])
+async def test_a_trace_id_that_the_server_would_drop_is_refused(queen: Queen, trace: Any) -> None:
+    with pytest.raises(InvalidItem, match="must be a UUID"):
+        queen.queue("q").push(Item(1, trace_id=trace))
+    with pytest.raises(InvalidItem, match="must be a UUID"):
+        queen.queue("q").push({"data": 1, "traceId": trace})
+
+
+async def test_options_that_were_not_sent_are_not_ignored(queen: Queen) -> None:
+    orders = queen.queue("q").config(lease_time=7)
+    for use in (lambda: orders.push(1), lambda: orders.consume(print)):
+        with pytest.raises(ValueError, match="does not apply the options given to config"):
+            use()
+    with pytest.raises(ValueError, match="does not apply the options given to config"):
+        await orders.pop()
+    await orders.create()
+    await orders.push(1)
+    [message] = await orders.pop()
+    assert message.data == 1
 
 
 async def test_pushing_nothing(queen: Queen) -> None:
@@ -174,7 +216,7 @@ async def test_raw_json_is_not_touched(queen: Queen, sql: asyncpg.Connection) ->
 @pytest.mark.parametrize("payload", [float("nan"), float("inf"), {1, 2}, object(), b"bytes", "\ud800"])
 async def test_what_is_no_json_is_refused_before_it_is_sent(queen: Queen, payload: object) -> None:
     with pytest.raises(InvalidPayload):
-        queen.queue("q").push({"data": payload})
+        queen.queue("q").push(Item(payload))
 
 
 _json = st.recursive(

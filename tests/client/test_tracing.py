@@ -27,8 +27,8 @@ def current() -> trace.SpanContext:
 
 async def test_a_handler_works_in_the_trace_of_the_push(queen: Queen, tracer: trace.Tracer) -> None:
     with tracer.start_as_current_span("sell") as span:
-        await queen.queue("orders").push([{"data": 1}])
-    await queen.queue("orders").push([{"data": 2}])
+        await queen.queue("orders").push([1])
+    await queen.queue("orders").push([2])
     seen: list[tuple[Message, trace.SpanContext]] = []
 
     async def handle(message: Message) -> None:
@@ -46,7 +46,7 @@ async def test_a_handler_works_in_the_trace_of_the_push(queen: Queen, tracer: tr
 async def test_the_blocking_client_knows_the_span_of_its_thread(url: str, queen: Queen, tracer: trace.Tracer) -> None:
     def push() -> int:
         with BlockingQueen(url) as blocking, tracer.start_as_current_span("sell") as span:
-            blocking.queue("orders").push([{"data": 1}])
+            blocking.queue("orders").push([1])
             return span.get_span_context().trace_id
 
     trace_id = await asyncio.to_thread(push)

@@ -9,14 +9,14 @@ from collections import Counter
 from integration.queen import until
 
 from cluster.members import Member
-from queenmq.bench.audit import Audit
+from queen_bench.audit import Audit
+from queenmq.broker.broker import Broker
+from queenmq.broker.pop import Claim, Delivered, Filter
+from queenmq.broker.transaction import Transaction
 from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.message import Message
 from queenmq.core.names import BEGINNING
 from queenmq.core.options import QueueOptions
-from queenmq.engine.engine import Engine
-from queenmq.engine.pop import Claim, Delivered, Filter
-from queenmq.engine.push import Message
-from queenmq.engine.transaction import Transaction
 from queenmq.ids import uuid7_text
 
 QUEUE = "load"
@@ -30,24 +30,24 @@ DRAIN_WITHIN_S = 60.0
 class Load:
     """A producer a partition and several consumers a group; whatever anybody asks goes to any server."""
 
-    def __init__(self, members: list[Member], *, partitions: int = 8, consumers: int = 4, seed: int = 0) -> None:
+    def __init__(self, members: list[Member], *, partitions: int = 8, consumers: int = 4) -> None:
         self.members = members
         self.partitions = [f"p{lane}" for lane in range(partitions)]
         self.audit = Audit(*GROUPS)
         self.kinds: Counter[str] = Counter()
         self.problems: list[str] = []
         self._consumers = consumers
-        self._random = random.Random(seed)
+        self._random = random.Random(random.getrandbits(32))
         self._holders: dict[tuple[str, str], str] = {}  # (group, partition): the lease that a consumer has now
         self._producing = True
 
-    def engine(self) -> Engine:
-        return self._random.choice(self.members).engine
+    def broker(self) -> Broker:
+        return self._random.choice(self.members).broker
 
     async def run(self, seconds: float) -> None:
         """Produce for so long, then consume what is left, and demand that the audit finds nothing."""
         options = QueueOptions(lease_time=LEASE_S)
-        await self.engine().administration.configure(QUEUE, NAMESPACE, "", options)
+        await self.broker().administration.configure(QUEUE, NAMESPACE, "", options)
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         async with asyncio.TaskGroup() as tasks:
@@ -76,10 +76,10 @@ class Load:
             messages = [_message(partition, f"{lane}:{first + n}") for n in range(count)]
             if self._random.random() < 0.2:
                 self.kinds["transaction"] += 1
-                await self.engine().transactor.commit(Transaction(messages, [], []))
+                await self.broker().transact(Transaction(messages, [], []))
                 continue
             self.kinds["push"] += 1
-            outcomes = await self.engine().pusher.push(messages)
+            outcomes = await self.broker().push(messages)
             self.problems += [f"{o.status}: {o.message_id}" for o in outcomes if o.status != "queued"]
 
     async def _consume(self, group: str) -> None:
@@ -94,22 +94,22 @@ class Load:
                 await self._complete(group, found)
 
     async def _pop(self, group: str) -> Delivered:
-        popper = self.engine().popper
+        broker = self.broker()
         batch = self._random.choice([1, 3, 20])
         wait_ms = self._random.choice([0, POLL_MS, POLL_MS])
         match self._random.choice(["queue", "partition", "partition", "several", "namespace"]):
             case "queue":
                 self.kinds["queue"] += 1
-                return await popper.pop(_claim(group, None, batch), wait_ms)
+                return await broker.pop(_claim(group, None, batch), wait_ms)
             case "partition":
                 self.kinds["partition"] += 1
-                return await popper.pop(_claim(group, self._random.choice(self.partitions), batch), wait_ms)
+                return await broker.pop(_claim(group, self._random.choice(self.partitions), batch), wait_ms)
             case "several":
                 self.kinds["several"] += 1
-                return await popper.pop(_claim(group, None, batch, partitions=3), wait_ms)
+                return await broker.pop(_claim(group, None, batch, partitions=3), wait_ms)
             case _:
                 self.kinds["namespace"] += 1
-                return await popper.pop_matching(Filter(NAMESPACE, None), _claim(group, None, batch), wait_ms)
+                return await broker.pop_matching(Filter(NAMESPACE, None), _claim(group, None, batch), wait_ms)
 
     def _take(self, group: str, found: Delivered) -> None:
         for partition in {message.partition for message in found.messages}:
@@ -126,10 +126,10 @@ class Load:
         ]
         if self._random.random() < 0.2:
             self.kinds["ack in a transaction"] += 1
-            await self.engine().transactor.commit(Transaction([], acks, [found.lease_id]))
+            await self.broker().transact(Transaction([], acks, [found.lease_id]))
             return
         self.kinds["ack"] += 1
-        results = await self.engine().acker.ack(acks)
+        results = await self.broker().ack(acks)
         self.problems += [f"ack in {group}: {r.problem}" for r in results if r.problem]
 
 
@@ -138,4 +138,12 @@ def _message(partition: str, transaction_id: str) -> Message:
 
 
 def _claim(group: str, partition: str | None, batch: int, partitions: int = 1) -> Claim:
-    return Claim(QUEUE, partition, group, batch, partitions, False, BEGINNING)
+    return Claim(
+        queue=QUEUE,
+        partition=partition,
+        group=group,
+        batch=batch,
+        partitions=partitions,
+        auto_ack=False,
+        start=BEGINNING,
+    )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
 from integration.queen import Queen, until
+from server_settings import changed, settings_with
 
 from cluster.relay import Relay
+from queenmq.broker.broker import Broker
+from queenmq.broker.caches import Caches
 from queenmq.clock import Clock
-from queenmq.cluster.tiers import Tiers
+from queenmq.cluster.lease_hints import LeaseHints
+from queenmq.cluster.presence import Presence
 from queenmq.config import Settings
-from queenmq.engine.engine import Engine
 from queenmq.server import Server
 
 SECRET = bytes.fromhex("5e" * 32)
@@ -23,16 +25,10 @@ OTHER_SECRET = bytes.fromhex("07" * 32)
 NAMES = ("a", "b", "c")
 
 # Only a packet can explain that a long poll is answered within the time of a test.
-NO_SAFETY_NET = {"pop_wait_initial_interval_ms": 60_000, "pop_wait_max_interval_ms": 60_000}
-QUICK = Settings(
-    port=0,
-    udp_port=0,
-    shutdown_grace_s=2,
-    db_pool_size=6,
-    sync_secret=SECRET,
-    sync_heartbeat_ms=100,
-    sync_dead_threshold_ms=1000,
-    vacuum_interval_ms=0,
+NO_SAFETY_NET = {"pop": {"wait_initial_interval_ms": 60_000, "wait_max_interval_ms": 60_000}}
+QUICK = settings_with(
+    cluster={"udp_port": 0, "secret": SECRET, "heartbeat_ms": 100, "dead_threshold_ms": 1000},
+    database={"pool_size": 6, "vacuum_interval_ms": 0},
 )
 
 
@@ -54,14 +50,14 @@ class Member:
 
     def __init__(self, name: str, url: str, relay: Relay, settings: Settings, clock: Clock | None = None) -> None:
         self.name = name
-        self.settings = replace(settings, server_id=name, udp_peers=relay.peers_of(name))
+        self.settings = changed(settings, cluster={"server_id": name, "peers": relay.peers_of(name)})
         self._url = url
         self._clock = clock
         self._http: httpx.AsyncClient | None = None
         self._server: Server | None = None
 
     async def start(self, **changes: Any) -> None:
-        self.settings = replace(self.settings, **changes)
+        self.settings = changed(self.settings, **changes)
         server = Server(self.settings, self._url, clock=self._clock)
         await server.start()
         host, port = server.address
@@ -93,17 +89,25 @@ class Member:
         return Queen(self.http)
 
     @property
-    def engine(self) -> Engine:
-        return self.server.engine
+    def broker(self) -> Broker:
+        return self.server.broker
 
     @property
-    def tiers(self) -> Tiers:
-        return self.server.node.state.tiers
+    def caches(self) -> Caches:
+        return self.broker.caches
+
+    @property
+    def lease_hints(self) -> LeaseHints:
+        return self.server.node.state.lease_hints
+
+    @property
+    def presence(self) -> Presence:
+        return self.server.node.state.presence
 
     @property
     def figures(self) -> dict[str, Any]:
         """As GET /internal/api/shared-state/stats has them."""
-        return self.engine.shared_state()
+        return self.broker.shared_state()
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -138,7 +142,7 @@ async def cluster(
         stack.callback(relay.close)
         members = []
         for name in relay.servers:
-            member = Member(name, url, relay, replace(settings, **changes), (clocks or {}).get(name))
+            member = Member(name, url, relay, changed(settings, **changes), (clocks or {}).get(name))
             stack.push_async_callback(member.stop)
             await member.start()
             members.append(member)

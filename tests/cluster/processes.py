@@ -56,7 +56,7 @@ class ServeProcess:
 
     def until_up(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while "Ctrl-C stops" not in self._announcement:
+        while not self.is_up:
             assert self.process.poll() is None, f"{self.name} ended:\n{self.log}"
             assert time.monotonic() < deadline, f"{self.name} does not come up:\n{self.log}"
             time.sleep(0.02)
@@ -67,6 +67,10 @@ class ServeProcess:
     async def start(self) -> None:
         self.launch()
         await asyncio.to_thread(self.until_up)
+
+    @property
+    def is_up(self) -> bool:
+        return "Ctrl-C stops" in self._announcement
 
     @property
     def _announcement(self) -> str:

@@ -69,11 +69,11 @@ class _Door(asyncio.DatagramProtocol):
 class Relay:
     """Paths go by (from, to)."""
 
-    def __init__(self, *servers: str, seed: int = 0) -> None:
+    def __init__(self, *servers: str) -> None:
         self.servers = servers
         self.paths = {pair: Path() for pair in permutations(servers, 2)}
         self._doors: dict[tuple[str, str], _Door] = {}
-        self._random = random.Random(seed)
+        self._random = random.Random(random.getrandbits(32))
         self.recording = False
 
     async def open(self) -> None:

@@ -26,7 +26,7 @@ DELETIONS = 500 if os.environ.get("QUEEN_LONG", "") not in ("", "0") else 25
 
 @pytest.fixture
 async def trio(database_url: str) -> AsyncIterator[Trio]:
-    async with cluster(database_url, encryption_key=bytes(32)) as running:
+    async with cluster(database_url, server={"encryption_key": bytes(32)}) as running:
         yield running
 
 
@@ -36,7 +36,7 @@ async def pushed_by_all(members: list[Member], queue: str, partition: str = "p")
         await m.queen.push(queue, f"{queue} by {m.name} {time.monotonic()}", partition=partition) for m in members
     ]
     assert all(answer[0]["status"] == "queued" for answer in answers)
-    return {m.tiers.partition_ids.get(queue, partition, m.server.node.now) or "" for m in members}
+    return {m.caches.partition_ids.get(queue, partition, m.server.node.now) or "" for m in members}
 
 
 async def encrypted(sql: asyncpg.Connection) -> list[bool]:
@@ -51,12 +51,12 @@ class TestOptions:
         assert await encrypted(sql) == [False] * 3
         await members[0].queen.configure("q", encryptionEnabled=True)
         changed_at = time.perf_counter()
-        await until(lambda: all(m.engine.queue_settings.encrypted("q") for m in members), ON_A_BUSY_MACHINE_S)
+        await until(lambda: all(m.broker._options.encrypted("q") for m in members), ON_A_BUSY_MACHINE_S)
         log.info("used everywhere after %.2f ms", 1000 * (time.perf_counter() - changed_at))
         refused = AsyncMock()
         for member in members:
             # Called when the database has refused what a cache that is out of date let pass.
-            member.engine.pusher._places.demand_encryption = refused
+            member.broker._pusher._targets.demand_encryption = refused
         await pushed_by_all(members, "q")
         assert await encrypted(sql) == [False] * 3 + [True] * 3
         assert not refused.called, "the cache was not trusted"
@@ -69,17 +69,17 @@ class TestOptions:
         await pushed_by_all(members, "q")
         relay.cut()
         await members[0].queen.configure("q", encryptionEnabled=True)
-        assert not members[1].engine.queue_settings.encrypted("q")
+        assert not members[1].broker._options.encrypted("q")
         await pushed_by_all(members, "q")
         assert await encrypted(sql) == [False] * 3 + [True] * 3
-        assert members[1].engine.queue_settings.encrypted("q")
+        assert members[1].broker._options.encrypted("q")
 
     async def test_the_change_back_too(self, trio: Trio, sql: asyncpg.Connection) -> None:
         _, members = trio
         await members[0].queen.configure("q", encryptionEnabled=True)
         await pushed_by_all(members, "q")
         await members[2].queen.configure("q", encryptionEnabled=False)
-        await until(lambda: not any(m.engine.queue_settings.encrypted("q") for m in members), ON_A_BUSY_MACHINE_S)
+        await until(lambda: not any(m.broker._options.encrypted("q") for m in members), ON_A_BUSY_MACHINE_S)
         await pushed_by_all(members, "q")
         assert await encrypted(sql) == [True] * 3 + [False] * 3
 
@@ -90,11 +90,11 @@ class TestOptions:
             path.longest_delay_s = 0.05
         for number in range(20):
             await members[number % 3].queen.configure("q", leaseTime=100 + number)
-        await until(lambda: all(m.engine.queue_settings.lease_s("q") == 119 for m in members))
+        await until(lambda: all(m.broker._options.lease_s("q") == 119 for m in members))
         for path in relay.of():
             path.longest_delay_s = 0
         await self._settled(relay)
-        assert [m.engine.queue_settings.lease_s("q") for m in members] == [119] * 3
+        assert [m.broker._options.lease_s("q") for m in members] == [119] * 3
 
     @staticmethod
     async def _settled(relay: Relay) -> None:
@@ -107,8 +107,8 @@ class TestOptions:
         relay.cut()
         await members[0].queen.configure("q", leaseTime=77)
         await members[1].server._shared_state.work()
-        assert members[1].tiers.configs.peek("q") is not None
-        assert members[1].engine.queue_settings.lease_s("q") == 77
+        assert members[1].caches.options.peek("q") is not None
+        assert members[1].broker._options.lease_s("q") == 77
 
 
 class TestLies:
@@ -120,7 +120,7 @@ class TestLies:
         _, (a, b, _) = trio
         await a.queen.configure("q", encryptionEnabled=True)
         for member in (a, b):
-            assert member.tiers.configs.heard("q", {"encryption_enabled": False}, self.NEWEST, member.server.node.now)
+            assert member.caches.options.heard("q", {"encryption_enabled": False}, self.NEWEST, member.server.node.now)
         await a.queen.push("q", "by push")
         await b.queen.transact(push_op("q", "by transaction"))
         assert await encrypted(sql) == [True, True]
@@ -133,14 +133,14 @@ class TestLies:
             if exists:
                 await members[0].queen.configure("q")
             for m in members:
-                assert m.tiers.configs.heard("q", {"encryption_enabled": True}, self.NEWEST, m.server.node.now)
+                assert m.caches.options.heard("q", {"encryption_enabled": True}, self.NEWEST, m.server.node.now)
             await members[0].queen.push("q", "by push")
             await members[1].queen.transact(push_op("q", "by transaction"))
         assert await encrypted(sql) == [False, False]
 
     async def test_a_queue_that_needs_a_key_is_refused_without_one(self, database_url: str) -> None:
         async with cluster(database_url, "a", "b") as (_, (a, b)):
-            await a.restart(encryption_key=bytes(32))
+            await a.restart(server={"encryption_key": bytes(32)})
             await a.queen.configure("q", encryptionEnabled=True)
             answer = await b.http.post("/api/v1/push", json={"items": [{"queue": "q", "payload": 1}]})
             assert (answer.status_code, answer.json()["code"]) == (503, "no_encryption_key")
@@ -149,13 +149,13 @@ class TestLies:
         _, (a, *_) = trio
         await a.queen.push("q", *range(4))
         for version, lie in enumerate(("long", -1, None, 2**63 - 1), start=self.NEWEST - 4):
-            assert a.tiers.configs.heard("q", {"lease_time_s": lie}, version, a.server.node.now)
+            assert a.caches.options.heard("q", {"lease_time_s": lie}, version, a.server.node.now)
             [message] = await a.queen.pop("q")
             assert (await a.queen.ack(message))["success"]
 
 
 class TestDeletion:
-    async def test_goes_through_the_tiers_of_every_server(self, trio: Trio) -> None:
+    async def test_goes_through_the_caches_of_every_server(self, trio: Trio) -> None:
         _, members = trio
         a, b, c = members
         await pushed_by_all(members, "q")
@@ -163,15 +163,15 @@ class TestDeletion:
         await parked(b.server)
         await parked(c.server)
         assert await a.queen.pop("q", "p")
-        await until(lambda: all(m.tiers.lease_hints.believes("q", "p", "__QUEUE_MODE__") for m in (b, c)))
-        await until(lambda: sorted(a.tiers.presence.servers_for("q") or []) == ["b", "c"])
+        await until(lambda: all(m.lease_hints.believes("q", "p", "__QUEUE_MODE__") for m in (b, c)))
+        await until(lambda: sorted(a.presence.servers_for("q") or []) == ["b", "c"])
         await b.queen.delete_queue("q")
         for member in members:
-            tiers = member.tiers
-            await until(lambda tiers=tiers: tiers.configs.peek("q") is None)
-            assert tiers.partition_ids.get("q", "p", member.server.node.now) is None
-            assert not tiers.lease_hints.believes("q", "p", "__QUEUE_MODE__")
-            assert tiers.presence.servers_for("q") is None
+            caches = member.caches
+            await until(lambda caches=caches: caches.options.peek("q") is None)
+            assert caches.partition_ids.get("q", "p", member.server.node.now) is None
+            assert not member.lease_hints.believes("q", "p", "__QUEUE_MODE__")
+            assert member.presence.servers_for("q") is None
         for poll in polls:
             poll.cancel()
         await asyncio.wait(polls)
@@ -183,10 +183,10 @@ class TestDeletion:
         for queue in ("q", "q:2", "qq"):
             await pushed_by_all(members, queue)
         await a.queen.delete_queue("q")
-        await until(lambda: b.tiers.configs.peek("q") is None)
+        await until(lambda: b.caches.options.peek("q") is None)
         for queue in ("q:2", "qq"):
-            assert b.tiers.configs.peek(queue) is not None
-            assert b.tiers.partition_ids.get(queue, "p", b.server.node.now) is not None
+            assert b.caches.options.peek(queue) is not None
+            assert b.caches.partition_ids.get(queue, "p", b.server.node.now) is not None
 
     @pytest.mark.parametrize("told", [True, False], ids=["told", "lost"])
     async def test_a_push_right_after_makes_it_anew(self, trio: Trio, sql: asyncpg.Connection, told: bool) -> None:
@@ -230,7 +230,7 @@ class TestDeletion:
         poll = asyncio.ensure_future(b.queen.wait("q", "p"))
         await parked(b.server)
         await a.queen.delete_queue("q")
-        await until(lambda: b.tiers.configs.peek("q") is None)
+        await until(lambda: b.caches.options.peek("q") is None)
         await a.queen.push("q", "new", partition="p")
         async with asyncio.timeout(5):
             assert [message["data"] for message in await poll] == ["new"]
@@ -251,7 +251,7 @@ class TestDroppedPartitions:
         assert await sql.fetchval("SELECT count(*) FROM queen.partitions WHERE name = 'p'") == 0
         if told:
             for member in members:
-                ids, node = member.tiers.partition_ids, member.server.node
+                ids, node = member.caches.partition_ids, member.server.node
                 await until(lambda ids=ids, node=node: ids.get("q", "p", node.now) is None)
         [present] = await pushed_by_all(members, "q")
         assert present != former

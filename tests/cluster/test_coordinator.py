@@ -116,7 +116,9 @@ class Work:
             if self._sent[lane] % 2:
                 item["transactionId"] = text
             answer = await self._http.post("/api/v1/push", json={"items": [item]})
-            assert (answer.status_code, answer.json()[0]["status"]) == (201, "queued"), answer.text
+            # A process that hung finds itself overloaded when it goes on, and may defer a push and those behind it.
+            assert answer.status_code in (201, 202), answer.text
+            assert answer.json()[0]["status"] == "queued", answer.text
             self._note("push", answer)
 
     async def consume(self) -> None:

@@ -26,18 +26,18 @@ async def leased(a: Member, others: list[Member], queue: str = "q") -> dict[str,
     [first] = await a.queen.pop(queue, "p")
     for member in others:
         # No check by chance: only those that are due.
-        member.tiers.lease_hints._random = lambda: 1.0
-        hints = member.tiers.lease_hints
+        member.lease_hints._random = lambda: 1.0
+        hints = member.lease_hints
         await until(lambda hints=hints: hints.believes(queue, "p", QUEUE_MODE))
     return first
 
 
 async def asks(member: Member, pops: int = POPS) -> int:
     """How often that many pops of the partition asked the database."""
-    before = member.engine.popper.lane.calls
+    before = member.broker.lanes["pop"].calls
     for _ in range(pops):
         assert await member.queen.pop("q", "p") == []
-    return member.engine.popper.lane.calls - before
+    return member.broker.lanes["pop"].calls - before
 
 
 class TestWhileItIsLeased:
@@ -52,7 +52,7 @@ class TestWhileItIsLeased:
             assert member.figures["lease_hints"]["hints_used"] >= POPS - asked
 
     async def test_without_caches_everybody_asks(self, database_url: str) -> None:
-        async with cluster(database_url, cache_enabled=False) as (_, (a, b, _)):
+        async with cluster(database_url, cache={"enabled": False}) as (_, (a, b, _)):
             await leased(a, [b])
             assert await asks(b) >= POPS
 
@@ -84,7 +84,7 @@ class TestWhenItIsReleased:
         _, (a, b, _) = trio
         first = await leased(a, [b])
         await a.queen.ack(first)
-        await until(lambda: not b.tiers.lease_hints.believes("q", "p", QUEUE_MODE), AT_ONCE_S)
+        await until(lambda: not b.lease_hints.believes("q", "p", QUEUE_MODE), AT_ONCE_S)
         assert data(await b.queen.pop("q", "p")) == ["second"]
 
     @pytest.mark.parametrize("waits", [True, False], ids=["poll", "pop"])
@@ -123,7 +123,7 @@ class TestWhenTheHolderIsDead:
         relay.cut("a")
         for member in (b, c):
             await until(lambda member=member: "a" not in member.alive)
-            assert not member.tiers.lease_hints.believes("q", "p", QUEUE_MODE)
+            assert not member.lease_hints.believes("q", "p", QUEUE_MODE)
             assert await asks(member) >= POPS
 
     async def test_and_get_it_when_the_lease_has_ended(self, trio: Trio, sql: asyncpg.Connection) -> None:
@@ -147,7 +147,7 @@ class TestAccuracy:
     async def test_counts_what_was_right_and_what_was_wrong(self, trio: Trio) -> None:
         relay, (a, b, _) = trio
         first = await leased(a, [b])
-        b.tiers.lease_hints._random = lambda: 0.0  # every hint is checked
+        b.lease_hints._random = lambda: 0.0  # every hint is checked
         for _ in range(3):
             assert await b.queen.pop("q", "p") == []
         assert b.figures["lease_hints"]["accuracy"] == 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -22,7 +23,8 @@ from queenmq.cluster.messages import MessageType
 log = logging.getLogger(__name__)
 
 Trio = tuple[Relay, list[Member]]
-DEAD_WITHIN_S = 6.0
+# Twice the threshold on a quiet machine; a silent peer is never given up without it.
+DEAD_WITHIN_S = 60.0
 
 
 class Victim:
@@ -103,7 +105,6 @@ async def test_a_killed_server_is_dead_everywhere_and_believed_when_it_returns(v
         await poll
     for remote in (b, c):
         await until(holds(lambda remote=remote: health(remote, "servers_dead"), 1), DEAD_WITHIN_S)
-        assert time.monotonic() - killed_at < DEAD_WITHIN_S
         assert await has_heard(remote) == (0, 0)
     log.info("dead everywhere after %.2f s", time.monotonic() - killed_at)
     assert "server a is silent" in processes["b"].log
@@ -119,18 +120,18 @@ async def test_a_killed_server_is_dead_everywhere_and_believed_when_it_returns(v
     for remote in (b, c):
         await until(holds(remote.alive, 2), 3)
         assert await health(remote, "restarts_detected") == 1
-    await replay_to_b(relay, b, former, "old_epoch")
+    await replay_to_b(relay, b, former, "old_epoch", "wrong_receiver")
     assert (await health(b, "restarts_detected"), await b.alive()) == (1, 2)
     assert (await has_heard(b))[1] == 0
 
-    # One that has only just started, and has not heard of the present life, knows of it from the database.
+    # One that has only just started, and has not heard of the present life, gets packets for its own former life.
     processes["b"].kill()
     relay.paths["a", "b"].cut = True
     sent = relay.paths["b", "a"].passed
     await processes["b"].start()
     await until(lambda: relay.paths["b", "a"].passed > sent)
     newcomer = await victims.remote("b")
-    await replay_to_b(relay, newcomer, former, "old_epoch")
+    await replay_to_b(relay, newcomer, former, "wrong_receiver")
     assert await newcomer.alive() <= 1
     relay.heal()
     await until(holds(newcomer.alive, 2))
@@ -139,18 +140,39 @@ async def test_a_killed_server_is_dead_everywhere_and_believed_when_it_returns(v
 
 
 async def replay_to_b(relay: Relay, remote: Remote, datagrams: list[bytes], *reasons: str) -> None:
-    """Send to b what a has sent before. Returns when all of it was dropped for one of the reasons."""
+    """Send to b what a has sent before. Returns when all of it was dropped for one of the reasons, but for greetings:
+    they are believed by nobody, but may be answered."""
 
     async def refused() -> int:
         return sum([await dropped(remote, reason) for reason in reasons])
 
     before = await refused()
     relay.inject("a", "b", datagrams)
-    await until(lambda: _at_least(refused, before + len(datagrams)))
+    meant = sum(datagram[1] != MessageType.GREETING for datagram in datagrams)
+    await until(lambda: _at_least(refused, before + meant))
 
 
 async def _at_least(ask: Callable[[], Awaitable[int]], count: int) -> bool:
     return await ask() >= count
+
+
+async def test_an_outsider_who_sends_packets_on_takes_nobodys_address(trio: Trio) -> None:
+    """What a tells b, re-sent to c from another address, and what it tells c, too."""
+    relay, members = trio
+    c = members[2].server.node
+    relay.recording = True
+    await until(lambda: len(relay.paths["a", "b"].recorded) > 3 and len(relay.paths["a", "c"].recorded) > 3)
+    before = c.state.members.recipients(["a", "b"])
+    refused = c.state.traffic.dropped.total()
+    packets = relay.paths["a", "b"].recorded[:] + relay.paths["a", "c"].recorded[:]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outsider:
+        for packet in packets:
+            outsider.sendto(packet, ("127.0.0.1", c._transport.port))
+        await until(lambda: c.state.traffic.dropped.total() >= refused + len(packets))
+        assert c.state.members.recipients(["a", "b"]) == before
+        outsider.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            outsider.recv(1)
 
 
 class TestANetworkThatBreaks:
@@ -175,7 +197,7 @@ class TestSecrets:
     async def test_a_server_with_another_secret_is_never_a_member(self, database_url: str) -> None:
         async with cluster(database_url, "a", "b") as (_, members):
             stranger = members[1]
-            await stranger.restart(sync_secret=OTHER_SECRET)
+            await stranger.restart(cluster={"secret": OTHER_SECRET})
             a = members[0]
             for member in members:
                 before = member.dropped["unknown_key"]
@@ -188,13 +210,13 @@ class TestSecrets:
         """First everybody accepts the new one, then everybody uses it, then nobody accepts the former one."""
         async with cluster(database_url) as (_, members):
             for step in (
-                {"sync_secret": SECRET, "sync_secret_previous": OTHER_SECRET},
-                {"sync_secret": OTHER_SECRET, "sync_secret_previous": SECRET},
-                {"sync_secret": OTHER_SECRET, "sync_secret_previous": None},
+                {"secret": SECRET, "secret_previous": OTHER_SECRET},
+                {"secret": OTHER_SECRET, "secret_previous": SECRET},
+                {"secret": OTHER_SECRET, "secret_previous": None},
             ):
                 for member in members:
                     others = [m for m in members if m is not member]
-                    await member.restart(**step)
+                    await member.restart(cluster=step)
                     await joined(members, 3)
                     assert all(m.figures["server_health"]["servers_dead"] == 0 for m in others)
             assert all(m.dropped["unknown_key"] == 0 for m in members)
@@ -204,6 +226,6 @@ async def test_a_server_that_takes_anothers_name_is_reported(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(database_url, "a", "b") as (_, (a, b)):
-        await b.restart(server_id="a")
+        await b.restart(cluster={"server_id": "a"})
         await until(lambda: a.figures["transport"]["conflicts"] == 1)
-        assert "calls itself a too: set QUEEN_SERVER_ID" in caplog.text
+        assert "has the same name a: give each server its own QUEEN_SERVER_ID" in caplog.text

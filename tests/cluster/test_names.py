@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 from integration.queen import until
+from server_settings import changed
 
 from cluster.members import QUICK
 from queenmq.cluster import node, transport
@@ -41,7 +41,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 
 
 async def started(stack: AsyncExitStack, url: str, name: str, peer: Address) -> Server:
-    settings = replace(QUICK, server_id=name, udp_peers=(peer,), udp_host="127.0.0.1")
+    settings = changed(QUICK, cluster={"server_id": name, "peers": (peer,), "udp_host": "127.0.0.1"})
     server = Server(settings, url)
     await server.start()
     stack.push_async_callback(server.stop)

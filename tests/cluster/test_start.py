@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from ports import free_udp_port
+from server_settings import settings_with
 
 from cluster.processes import SECRET, ServeProcess
 from queenmq.cluster import transport
-from queenmq.config import Settings
 
 
 def refused(folder: Path, *arguments: str, **variables: str) -> str:
@@ -105,5 +105,5 @@ async def test_peers_by_a_name_that_has_addresses_of_both_kinds(tmp_path: Path, 
 )
 def test_where_it_listens(peers: list[tuple[str, int]], host: str) -> None:
     """Only on loopback if all the peers are there; a name that is not known yet may turn out to be anywhere."""
-    with transport.listen(Settings(udp_peers=tuple(peers), udp_port=0)) as bound:
+    with transport.listen(settings_with(cluster={"peers": tuple(peers), "udp_port": 0}).cluster) as bound:
         assert bound.getsockname()[0] == host

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import asyncpg
 import httpx
 import psutil
 import pytest
+from integration.proxy import Proxy, relayed
 from integration.queen import data, until
-from ports import free_udp_port
+from ports import free_port, free_udp_port
 
 from cluster.processes import SECRET, Remote, ServeProcess
 
@@ -134,7 +135,7 @@ async def test_a_request_is_passed_on_to_the_very_worker_that_is_meant(database_
             await until(lambda: _reached_by_own_ports(one, serve.url), 30)
             for waiter, pusher, served_by in ((two, one, "pair#1"), (one, two, "pair#0")):
                 poll = asyncio.ensure_future(waiter.queen.wait(served_by[-1], "quiet", timeout=60_000))
-                await until(lambda pusher=pusher, name=served_by: _is_passed_on(pusher, name), 30)
+                await until(lambda pusher=pusher, name=served_by: _is_passed_on(pusher, name), 90)
                 for _ in range(5):
                     assert await _is_passed_on(pusher, served_by)
                 await pusher.queen.push(served_by[-1], served_by, partition="quiet")
@@ -226,6 +227,75 @@ async def test_the_workers_end_when_their_parent_is_killed(serve: ServeProcess) 
         port = int(serve.url.rpartition(":")[2])
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", port))
+
+
+async def test_what_the_workers_of_a_killed_parent_have_journalled_is_stored_by_the_next_ones(
+    database_url: str, tmp_path: Path, sql: asyncpg.Connection
+) -> None:
+    """They finish their requests before they end, and have the journal until then."""
+    process = ServeProcess(
+        tmp_path,
+        "pair",
+        "--workers",
+        "2",
+        DATABASE_URL=database_url,
+        PORT=str(free_port()),
+        FILE_BUFFER_DIR=str(tmp_path / "journal"),
+        DB_LOCK_TIMEOUT="60000",
+        QUEEN_SHUTDOWN_GRACE_S="60",
+    )
+    try:
+        await process.start()
+        async with httpx.AsyncClient(base_url=process.url, timeout=90) as http, asyncio.TaskGroup() as tasks:
+            await http.post("/api/v1/system/maintenance", json={"enabled": True})
+            for number in range(3):
+                item = {"queue": "q", "payload": number, "transactionId": str(number)}
+                assert (await http.post("/api/v1/push", json={"items": [item]})).status_code == 202
+            workers = workers_of(process)
+            async with sql.transaction():
+                await sql.execute("LOCK TABLE queen.dead_letter_queue")
+                for _ in range(CONNECTIONS):
+                    tasks.create_task(_lost(http.get("/api/v1/dlq")))
+                for worker in workers:
+                    await until(lambda worker=worker: _waits_for_the_database(worker, sql), 30)
+                process.kill()
+                await until(lambda: not any(_listens(worker) for worker in workers), 30)
+                process.launch()
+                await until(lambda: "waiting for the workers" in process.log or process.is_up, 30)
+            await asyncio.to_thread(process.until_up)
+            _, alive = await asyncio.to_thread(psutil.wait_procs, workers, 30)
+            assert not alive
+        async with httpx.AsyncClient(base_url=process.url, timeout=30) as http:
+            await http.post("/api/v1/system/maintenance", json={"enabled": False})
+            stored = "SELECT count(*) FROM queen.messages WHERE transaction_id IN ('0', '1', '2')"
+            await until(lambda: _is(sql, stored, 3), 10)
+        assert process.stop() == 0
+    finally:
+        process.make_sure_it_is_gone()
+
+
+async def _lost(asking: Awaitable[object]) -> None:
+    with contextlib.suppress(httpx.HTTPError):
+        await asking
+
+
+async def _is(sql: asyncpg.Connection, query: str, expected: int) -> bool:
+    return bool(await sql.fetchval(query) == expected)
+
+
+async def _waits_for_the_database(worker: psutil.Process, sql: asyncpg.Connection) -> bool:
+    """Whether a statement of that process waits for a lock."""
+    await sql.execute("SELECT pg_stat_clear_snapshot()")
+    waiting = await sql.fetch("SELECT client_port FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    own = {one.laddr.port for one in worker.net_connections("tcp")}
+    return not own.isdisjoint(row["client_port"] for row in waiting)
+
+
+def _listens(worker: psutil.Process) -> bool:
+    try:
+        return any(one.status == psutil.CONN_LISTEN for one in worker.net_connections("tcp"))
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def test_a_signal_stops_everything_of_the_bundled_database_too(tmp_path: Path) -> None:
@@ -321,3 +391,121 @@ async def test_with_peers_every_worker_is_a_member_of_the_other_servers(database
     finally:
         for host in hosts:
             host.make_sure_it_is_gone()
+
+
+async def test_one_worker_becomes_two_on_its_port(database_url: str, tmp_path: Path) -> None:
+    """The system remembers the connections that a server has closed for a minute."""
+    port = str(free_port())
+    for workers in ("1", "2"):
+        serve = ServeProcess(tmp_path, f"of-{workers}", "--workers", workers, DATABASE_URL=database_url, PORT=port)
+        try:
+            await serve.start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            assert serve.stop() == 0
+            async with asyncio.timeout(30):
+                await reader.read()  # the server has closed it, so it is the server's side that lingers
+            writer.close()
+            await writer.wait_closed()
+        finally:
+            serve.make_sure_it_is_gone()
+
+
+# One journal
+
+
+class Producer:
+    """Pushes numbers to one partition, one after the other, each through whichever worker it is told to."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.answers: list[str] = []
+
+    async def push(self, remote: Remote) -> None:
+        """Until it is accepted, as a careful producer does: the same transactionId makes repeats harmless."""
+        item = {"queue": "q", "partition": "p", "transactionId": str(self.accepted), "payload": self.accepted}
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    answer = await remote.http.post("/api/v1/push", json={"items": [item]})
+                    if answer.status_code in (201, 202):
+                        break
+                    assert answer.status_code in (429, 503), answer.text
+                await asyncio.sleep(0.02)
+        self.accepted += 1
+        self.answers.append(answer.json()[0].get("reason", "stored"))
+
+
+@contextlib.asynccontextmanager
+async def pair_behind(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Pair]:
+    """Two workers whose database can be taken away."""
+    process = ServeProcess(
+        tmp_path,
+        "pair",
+        "--workers",
+        "2",
+        DATABASE_URL=proxy.url,
+        DB_POOL_SIZE=str(POOL_SIZE),
+        FILE_BUFFER_DIR=str(tmp_path / "journal"),
+        QUEEN_ENCRYPTION_KEY="07" * 32,
+        QUEEN_DATABASE_PING_MS="50",
+        QUEEN_OUTAGE_AFTER_MS="500",
+        QUEEN_JOURNAL_WAIT_MS="200",
+    )
+    try:
+        await process.start()
+        async with Pair(process) as pair:
+            yield pair
+    finally:
+        process.make_sure_it_is_gone()
+
+
+async def _stored_again(producer: Producer, *remotes: Remote) -> None:
+    """Push in turn, until pushes go to the database again through each of them."""
+    async with asyncio.timeout(60):
+        while producer.answers[-len(remotes) :] != ["stored"] * len(remotes):
+            for remote in remotes:
+                await producer.push(remote)
+
+
+async def test_the_order_of_a_producer_holds_over_an_outage_whichever_worker_it_reaches(
+    database_url: str, tmp_path: Path
+) -> None:
+    producer = Producer()
+    async with relayed(database_url) as proxy, pair_behind(proxy, tmp_path) as pair:
+        remotes = await pair.reach()
+        for remote in (*remotes, *remotes):
+            await producer.push(remote)
+        await proxy.close()
+        for number in range(30):
+            await producer.push(remotes[number % 2])
+        # A worker that has not noticed the outage yet knows all the same that the journal holds earlier pushes.
+        assert set(producer.answers[4:]) <= {"database_unavailable", "maintaining_order"}
+        for remote in remotes:
+            stats = (await remote.http.get("/health")).json()
+            assert stats["journal"]["messages"] == 30, "whichever worker is asked"
+        await proxy.open()
+        await _stored_again(producer, *remotes)
+        assert data(await remotes[1].queen.drain("q", "p")) == list(range(producer.accepted))
+        assert len(list((tmp_path / "journal").glob("[0-9]*"))) == 1
+
+
+async def test_the_order_holds_when_the_worker_that_keeps_the_journal_is_killed(
+    database_url: str, tmp_path: Path
+) -> None:
+    producer = Producer()
+    async with relayed(database_url) as proxy, pair_behind(proxy, tmp_path) as pair:
+        keeper, other = await pair.reach()
+        victim = min(workers_of(pair.serve), key=lambda worker: worker.create_time())
+        await proxy.close()
+        for number in range(10):
+            await producer.push((keeper, other)[number % 2])
+        victim.kill()
+        for _ in range(10):
+            await producer.push(other)
+        await until(lambda: len(workers_of(pair.serve)) == 2)
+        assert set(producer.answers) == {"database_unavailable"}
+        await proxy.open()
+        await _stored_again(producer, other)
+        assert data(await other.queen.drain("q", "p")) == list(range(producer.accepted))

@@ -50,7 +50,7 @@ def served(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPa
                 QUEEN_UDP_PEERS=f"127.0.0.1:{other}",
                 QUEEN_SYNC_SECRET=SECRET,
                 DB_POOL_SIZE="8",
-                FILE_BUFFER_DIR=str(folder / name),
+                FILE_BUFFER_DIR=str(folder / name),  # type: ignore[operator]
             )
             stack.callback(server.make_sure_it_is_gone)
             server.launch()

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from dashboard.browser import visit
+from dashboard.browser import SCREENSHOTS, visit
 from dashboard.conftest import Served
 from dashboard.scene import HARM, HARMFUL_QUEUE, Shop
 
@@ -50,8 +50,8 @@ def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -
     page.keyboard.press("Enter")
     page.get_by_role("region", name="Queues").get_by_role("link", name=queue).click()
     row = page.get_by_role("row", name=re.compile("^stuck "))
-    expect(row).to_contain_text("Failing head")
-    expect(page.get_by_role("row", name=re.compile("^quick "))).to_contain_text("Quiet")
+    expect(row).to_contain_text("Retrying, 1 failed")
+    expect(page.get_by_role("row", name=re.compile("^quick "))).to_contain_text("Up to date")
     row.get_by_role("link", name="stuck").click()
     why = page.get_by_role("region", name="Why is nothing delivered?")
     expect(why).to_contain_text("The message at the head failed once")
@@ -60,7 +60,7 @@ def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -
     page.get_by_role("link", name="See the message at the head").click()
     expect(page.get_by_role("heading", name="invoice-1")).to_be_visible()
     expect(page.get_by_role("region", name="Payload")).to_contain_text('"n": 1')
-    expect(page.get_by_role("region", name="What happened to it")).to_contain_text("503 from the bank")
+    expect(page.get_by_role("region", name="History")).to_contain_text("503 from the bank")
     page.go_back()
     page.get_by_role("button", name="Put the head to the dead letters").click()
     expect(dialog(page)).to_contain_text("invoice-1")
@@ -79,7 +79,61 @@ def test_a_lease_says_who_and_until_when(page: Page, served: Served) -> None:
     why = page.get_by_role("region", name="Why is nothing delivered?")
     expect(why).to_contain_text("Leased")
     expect(why).to_contain_text(message["leaseId"])
-    expect(page.get_by_role("region", name="Groups of this partition")).to_contain_text("1 leased")
+    expect(page.get_by_role("region", name="Groups of this partition")).to_contain_text("Leased: 1")
+
+
+@pytest.mark.parametrize("retry_delay", [0, 3_600_000], ids=["at once", "after a pause"])
+def test_a_head_that_failed_can_be_given_up_at_any_time(page: Page, served: Served, retry_delay: int) -> None:
+    queue = fresh("bad")
+    served.shop.configure(queue, retryLimit=3, retryDelay=retry_delay)
+    served.shop.push(queue, "p", 1, 2, name="m")
+    give_up = page.get_by_role("button", name="Put the head to the dead letters")
+    page.goto(f"/#/queues/{queue}/partitions/p?group=g")
+    why = page.get_by_role("region", name="Why is nothing delivered?")
+    expect(why).to_contain_text("Never started")
+    expect(give_up).to_have_count(0)
+    served.shop.fail(queue, "g", "p", "no")
+    expect(why).to_contain_text("failed once")
+    give_up.click()
+    confirm(page, "To the dead letters")
+    told(page, "Message moved to the dead letters")
+    [message] = served.shop.pop(queue, "g", "p")
+    assert message["transactionId"] == "m-2"
+
+
+def test_the_state_of_a_partition_is_what_a_pop_would_find(page: Page, served: Served) -> None:
+    shop = served.shop
+    for options, word in (
+        ({"delayedProcessing": 7200}, "Delayed"),
+        ({"windowBuffer": 7200}, "Gathering"),
+        ({}, "Ready"),
+    ):
+        queue = fresh("state")
+        shop.configure(queue, **options)
+        shop.pop(queue, "g")
+        shop.push(queue, "p", 1)
+        assert bool(shop.pop(queue, "g", "p")) is (word == "Ready")
+        if word == "Ready":
+            shop.push(queue, "q", 1)
+        page.goto(f"/#/queues/{queue}")
+        rows = page.get_by_role("region", name="Partitions", exact=True)
+        expect(rows.get_by_role("row", name=re.compile("^q " if word == "Ready" else "^p "))).to_contain_text(word)
+        expect(rows.get_by_text("Ready")).to_have_count(1 if word == "Ready" else 0)
+
+
+def test_a_group_that_nobody_reads_for_is_idle(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("quiet")
+    shop.push(queue, "p", 1, 2)
+    [message] = shop.pop(queue, "g", "p", batch=1)
+    shop.ack([message], "retry")  # gives the lease back, and finishes nothing
+    shop.refresh()
+    page.goto(f"/#/queues/{queue}")
+    group = page.get_by_role("region", name="Consumer groups").get_by_role("row", name=re.compile("^g "))
+    expect(group).to_contain_text("Idle")
+    expect(group).not_to_contain_text("Reading")
+    shop.pop(queue, "g", "p", batch=1)
+    shop.refresh()
+    expect(group).to_contain_text("Reading")
 
 
 def dead_letters(shop: Shop, queue: str, count: int) -> None:
@@ -160,8 +214,16 @@ def test_rewind_a_group_to_a_moment_in_one_partition(page: Page, served: Served)
         shop.read(queue, "readers", partition=partition)
     page.goto(f"/#/queues/{queue}/partitions/a")
     page.get_by_role("button", name="Seek").click()
-    dialog(page).get_by_text("To a moment").click()
+    expect(dialog(page).locator("input:checked")).to_have_count(0)
+    expect(dialog(page).get_by_role("button", name="Move the group")).to_be_disabled()
+    dialog(page).get_by_text("To the end").click()
+    expect(dialog(page)).to_contain_text(
+        "no finished message will be delivered again; no unread message will be skipped"
+    )
+    dialog(page).get_by_text("To a time").click()
     dialog(page).get_by_label("Moment", exact=True).fill("2020-01-01T00:00")
+    dialog(page).get_by_label("Moment", exact=True).blur()
+    expect(dialog(page)).to_contain_text("1 message that the group has finished will be delivered again")
     confirm(page, "Move the group")
     told(page, "The group was moved.")
     [message] = shop.pop(queue, "readers", batch=10, partitions=10)
@@ -202,7 +264,7 @@ def test_clear_and_delete_a_queue(page: Page, served: Served) -> None:
 def test_an_operation_is_retried_and_cancelled(page: Page) -> None:
     page.goto("/#/operations?status=failed")
     page.get_by_role("button", name="Cancel").click()
-    confirm(page, "Give it up")
+    confirm(page, "Drop the messages")
     told(page, "It was cancelled.")
     expect(page.get_by_text("No operation.")).to_be_visible()
 
@@ -213,7 +275,7 @@ def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) ->
     row.get_by_role("button", name="Switch on").click()
     confirm(page, "Switch on")
     try:
-        expect(row).to_contain_text("Consumers get nothing")
+        expect(row).to_contain_text("Consumers get no messages")
         page.goto("/#/")
         expect(page.get_by_role("list", name="What needs attention")).to_contain_text("Pop maintenance is on")
     finally:
@@ -237,9 +299,46 @@ def test_without_the_server_it_says_so_and_comes_back(page: Page) -> None:
     page.context.set_offline(True)
     page.keyboard.press("r")
     expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    expect(page.locator(".stale")).to_contain_text("devices")
     page.context.set_offline(False)
     expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".stale")).to_have_count(0)
     expect(live).to_have_text("Live")
+
+
+# A server that accepts and says nothing: what comes is swallowed, and what is asked fails only when it is given up.
+SILENCE = """
+const ask = window.fetch;
+window.fetch = async (where, given) => {
+  const given_up = (reject) => given?.signal?.addEventListener("abort", () => reject(new Error("aborted")));
+  if (window.silent) return new Promise((_, reject) => given_up(reject));
+  const answer = await ask(where, given);
+  if (!String(where).includes("/api/v1/live")) return answer;
+  const quiet = new TransformStream({ transform: (chunk, to) => { if (!window.silent) to.enqueue(chunk); } });
+  return new Response(answer.body.pipeThrough(quiet), answer);
+};
+"""
+
+
+def test_what_a_lost_server_said_last_is_not_shown_as_the_present(browser: Browser, served: Served) -> None:
+    """Also if nothing is refused: the stream is open and silent."""
+    with visit(browser, served.url) as page:
+        page.add_init_script(SILENCE)
+        page.goto("/")
+        expect(page.locator(".live")).to_have_text("Live")
+        expect(page.get_by_text("all alive")).to_be_visible()
+        page.evaluate("window.silent = true")
+        expect(page.locator(".live")).to_have_text("Not connected")
+        expect(page.get_by_role("alert")).to_contain_text("This page has lost its server.")
+        expect(page.get_by_role("alert")).to_contain_text("What is shown below is from")
+        expect(page.get_by_text("all alive")).to_have_count(0)
+        expect(page.get_by_text("All is well")).to_have_count(0)
+        expect(page.locator(".stale")).to_have_count(1)
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SCREENSHOTS / "lost-light.png", full_page=True)
+        page.evaluate("window.silent = false")
+        expect(page.locator(".live")).to_have_text("Live")
+        expect(page.locator(".stale")).to_have_count(0)
 
 
 def test_the_keyboard_is_enough(page: Page) -> None:

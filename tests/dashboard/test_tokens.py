@@ -63,7 +63,7 @@ def sign_in(page: Page, given: str) -> None:
 
 def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page) -> None:
     page.goto("/")
-    expect(page.get_by_role("dialog")).to_contain_text("This server demands a token")
+    expect(page.get_by_role("dialog")).to_contain_text("This server requires a token")
     expect(page.locator(".who")).to_have_text("")
     sign_in(page, "nonsense")
     expect(page.get_by_role("dialog")).to_contain_text("The server says: Malformed token")
@@ -75,7 +75,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page) -> None:
     page.reload()
     expect(page.locator(".live")).to_have_text("Live")
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_role("dialog")).to_contain_text("This server demands a token")
+    expect(page.get_by_role("dialog")).to_contain_text("This server requires a token")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ except ImportError:
 
 with atheris.instrument_imports():
     from queenmq.cluster import frame
+    from queenmq.cluster.bounds import ClusterBounds
     from queenmq.cluster.keys import KeyRing, parse_secret
+    from queenmq.cluster.messages import Heartbeat
     from queenmq.cluster.refusal import Refusal
-    from queenmq.cluster.settings import ClusterSettings
     from queenmq.cluster.state import SharedState
 
 RING = KeyRing(parse_secret("5e" * 32))
@@ -29,9 +30,10 @@ def one_input(data: bytes) -> None:
     if len(data) < 2 or data[0] % 2:
         assert isinstance(frame.open(RING, data[1:]), Refusal)
         return
-    state = SharedState(ClusterSettings(), RING, "a", 1, random=lambda: 0.5)
-    state.receive(frame.seal(RING, 3, SENDER, 1, 1, b"\x93\xa0\x01\x90"), ("host", 1), 0.0)
-    state.receive(frame.seal(RING, data[1], SENDER, 1, 2, data[2 : 2 + frame.MAX_PAYLOAD]), ("host", 1), 0.0)
+    state = SharedState(ClusterBounds(), RING, "a", 1, random=lambda: 0.5)
+    state.members.met("b", (1, 1), ("10.0.0.1", 1), bytes(16), Heartbeat("", 1, []), 0.0)
+    payload = data[2 : 2 + frame.MAX_PAYLOAD]
+    state.receive(frame.seal(RING, data[1], SENDER, state._life, 1, 2, payload), ("10.0.0.1", 1), 0.0)
     state.tick(1.0)
 
 

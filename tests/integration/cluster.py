@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx
 from ports import free_udp_port
+from server_settings import changed, settings_with
 
-from queenmq.bench.server import QUEEN
+from queen_bench.server import QUEEN
 from queenmq.cluster.affinity import Route
 from queenmq.cluster.membership import Address
-from queenmq.config import Settings
 from queenmq.http.forwarder import FORWARDED
-from queenmq.http.messages import Request, Response, json_response
+from queenmq.httpserver.messages import Request, Response
 from queenmq.server import Server
 
 SECRET = bytes(range(32))
@@ -78,18 +78,22 @@ class Member:
 
 
 @asynccontextmanager
-async def cluster(database_url: str, names: str = "abc", **settings: Any) -> AsyncIterator[list[Member]]:
+async def cluster(database_url: str, names: str = "abc", **groups: Any) -> AsyncIterator[list[Member]]:
     """Servers that have met. Each of the names is one letter."""
     ports = [free_udp_port() for _ in names]
-    given = {"coordinator_enabled": True, "sync_secret": SECRET, "db_pool_size": 5, "shutdown_grace_s": 2}
-    given |= {"sync_heartbeat_ms": 100, "sync_dead_threshold_ms": 5000}
-    # They share one process, so that what each measures says nothing: consumers stay where they are unless sent.
-    given |= {"coordinator_forward_threshold": 1.0} | settings
+    usual = settings_with(
+        cluster={"secret": SECRET, "heartbeat_ms": 100, "dead_threshold_ms": 5000},
+        database={"pool_size": 5},
+        # They share one process, so that what each measures says nothing: consumers stay where they are unless sent.
+        coordinator={"enabled": True, "forward_threshold": 1.0},
+    )
+    chosen = changed(usual, **groups)
     async with AsyncExitStack() as stack:
         members = []
         for name, port in zip(names, ports, strict=True):
             peers = tuple(("127.0.0.1", other) for other in ports if other != port)
-            server = Server(Settings(port=0, server_id=name, udp_port=port, udp_peers=peers, **given), database_url)
+            own = changed(chosen, cluster={"server_id": name, "udp_port": port, "peers": peers})
+            server = Server(own, database_url)
             await server.start()
             stack.push_async_callback(server.stop)
             host, http_port = server.address
@@ -151,7 +155,7 @@ async def until(condition: Callable[[], bool], within_s: float = MEET_S) -> None
 
 
 async def parked(member: Member, queue: str, count: int = 1) -> None:
-    await until(lambda: member.server.engine.popper.waiting.registry.parked().get(queue, 0) >= count)
+    await until(lambda: member.server.broker.long_polls.registry.parked().get(queue, 0) >= count)
 
 
 class SlowWay:
@@ -209,12 +213,12 @@ async def hang(_: Handler, __: Request) -> Response:
 
 
 async def answer_500(_: Handler, __: Request) -> Response:
-    return json_response(500, {"error": "internal error", "code": "internal_error"})
+    return Response(500, {"error": "internal error", "code": "internal_error"})
 
 
 async def work_and_answer_500(handler: Handler, request: Request) -> Response:
     await handler(request)
-    return json_response(500, {"error": "internal error", "code": "internal_error"})
+    return Response(500, {"error": "internal error", "code": "internal_error"})
 
 
 def work_and_break(member: Member) -> Callable[[Handler, Request], Awaitable[Response]]:
@@ -223,7 +227,7 @@ def work_and_break(member: Member) -> Callable[[Handler, Request], Awaitable[Res
     async def misbehave(handler: Handler, request: Request) -> Response:
         response = await handler(request)
         [connection] = [each for each in member.server.front.connections if each._active is request]
-        head = b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n" % (response.status, len(response.body) + 1)
+        head = b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n" % (response.status, len(response.encode()) + 1)
         connection._transport.write(head + response.body[:-5])
         connection._transport.close()
         await asyncio.Event().wait()

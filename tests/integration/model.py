@@ -69,7 +69,7 @@ class Lane:
     group: str
     finished: set[int] = field(default_factory=set)
     lease: Lease | None = None
-    attempts: int = 0
+    failures: dict[int, int] = field(default_factory=dict)  # how often each unfinished message has failed
     paused: bool = False  # the retry delay after a failure
 
     def unread(self) -> list[int]:
@@ -82,12 +82,28 @@ class Lane:
         return not self.leased() and not self.paused
 
     def start_over(self) -> None:
-        self.lease, self.attempts, self.paused = None, 0, False
+        self.lease, self.failures, self.paused = None, {}, False
+
+    def finish(self, offsets: Iterable[int]) -> None:
+        """What failed before counts no more, should it ever come back."""
+        self.finished.update(offsets)
+        self.failures = {offset: times for offset, times in self.failures.items() if offset not in self.finished}
+
+    def fail(self, offset: int) -> None:
+        self.failures[offset] = self.times_failed(offset) + 1
+
+    def times_failed(self, offset: int) -> int:
+        return self.failures.get(offset, 0)
+
+    @property
+    def attempts(self) -> int:
+        """How often the first unread message has failed."""
+        return self.times_failed(self.unread()[0]) if self.unread() else 0
 
     def rest_if_drained(self) -> None:
         """A lane that has finished all there ever was owes nothing to the next message."""
         if self.lease is None and len(self.finished) >= self.partition.last:
-            self.attempts, self.paused = 0, False
+            self.failures, self.paused = {}, False
 
 
 @dataclass(frozen=True)
@@ -231,7 +247,7 @@ class Queue:
             assert lane.claimable(), f"{name} was delivered to {ask.group} under a live lease or in a pause"
             self.visit(lane, positions.get((name, ask.group), 0))
             assert [offset for _, offset, _ in block] == lane.unread()[:left], "not the first unread messages"
-            assert {retries for _, _, retries in block} == {lane.attempts}, "retry count"
+            assert [r for _, _, r in block] == [lane.times_failed(o) for _, o, _ in block], "retry count"
             left -= len(block)
             self._claim(lane, lease_id, [offset for _, offset, _ in block], ask.auto_ack)
         if left > 0 and len(blocks) < ask.most_partitions:
@@ -254,14 +270,14 @@ class Queue:
             self._rest_if_empty(lane)
 
     def _count_expiry(self, lane: Lane) -> None:
+        """The first message that the lease left unfinished is the one that its consumer was at."""
         assert lane.lease is not None
-        if lane.attempts < self.options.retry_limit:
-            lane.attempts += 1
+        poison = min(lane.lease.unfinished)
+        if lane.times_failed(poison) < self.options.retry_limit:
+            lane.fail(poison)
         else:
-            poison = min(lane.lease.unfinished)
             self._bury(lane, poison, "Lease expired too often")
-            lane.finished.add(poison)
-            lane.attempts = 0
+            lane.finish([poison])
         lane.lease = None
 
     def _skip_aged(self, lane: Lane, position: int, error: str) -> None:
@@ -271,14 +287,14 @@ class Queue:
         for offset in set(range(1, upto + 1)) - lane.finished:
             if self.options.bury:
                 self._bury(lane, offset, error)
-            lane.finished.add(offset)
-        lane.start_over()
+            lane.finish([offset])
+        lane.lease, lane.paused = None, False
 
     def _claim(self, lane: Lane, lease_id: str, offsets: list[int], auto_ack: bool) -> None:
         lane.finished.update(range(1, offsets[0]))  # what is not stored any more is passed
         if auto_ack:
-            lane.start_over()
-            lane.finished.update(offsets)
+            lane.lease, lane.paused = None, False
+            lane.finish(offsets)
         else:
             lane.lease, lane.paused = Lease(lease_id, set(offsets)), False
 
@@ -326,43 +342,47 @@ class Queue:
         delivered = lane.lease is not None and stored.offset in lane.lease.unfinished
         if allowed and not delivered:
             return INVALID_LEASE
-        hands_back = item.status == "retry" or (item.status == "failed" and not self._exhausted(lane, required))
+        hands_back = item.status == "retry" or (
+            item.status == "failed" and not self._exhausted(lane, stored.offset, required)
+        )
         if hands_back and not (held and delivered):
             return INVALID_LEASE
         return None
 
-    def _exhausted(self, lane: Lane, required: set[str] | None) -> bool:
-        return required is not None or lane.attempts >= self.options.retry_limit
+    def _exhausted(self, lane: Lane, offset: int, required: set[str] | None) -> bool:
+        return required is not None or lane.times_failed(offset) >= self.options.retry_limit
 
     def _apply(self, lane: Lane, effects: list[tuple[Item, Verdict, int]], in_transaction: bool) -> bool:
         """Whether the lease is given up."""
-        retries = lane.attempts < self.options.retry_limit and not in_transaction
-        failed = retries and any(item.status == "failed" for item, _, _ in effects)
-        handed_back = failed or any(item.status == "retry" for item, _, _ in effects)
+        failed = {
+            offset
+            for item, _, offset in effects
+            if item.status == "failed" and not in_transaction and lane.times_failed(offset) < self.options.retry_limit
+        }
+        handed_back = bool(failed) or any(item.status == "retry" for item, _, _ in effects)
         for item, verdict, offset in effects:
-            if item.status == "retry" or (item.status == "failed" and retries):
+            if item.status == "retry" or offset in failed:
                 continue
             if item.status in ("failed", "dlq"):
                 error = "Retries exhausted" if item.status == "failed" else "Dead-lettered by the consumer"
                 self._bury(lane, offset, "Unknown error" if in_transaction else error)
                 verdict.dead_lettered = True
-            lane.finished.add(offset)
+            lane.finish([offset])
         ended = lane.lease is not None and lane.lease.unfinished <= lane.finished
         if lane.lease is not None:
             lane.lease.unfinished -= lane.finished
         if handed_back or ended:
             lane.lease = None
-        if failed:
-            lane.attempts, lane.paused = lane.attempts + 1, True
-        elif ended and not handed_back:
-            lane.attempts = 0
+        for offset in failed:
+            lane.fail(offset)
+            lane.paused = True
         lane.rest_if_drained()
         return handed_back or ended
 
     def _bury(self, lane: Lane, offset: int, error: str) -> None:
         message = lane.partition.messages.get(offset)
         if message is not None:
-            self.letters[lane.partition.name, lane.group, message.id] = (error, lane.attempts)
+            self.letters[lane.partition.name, lane.group, message.id] = (error, lane.times_failed(offset))
 
     # Leases, time and seeking
 

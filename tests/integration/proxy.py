@@ -1,4 +1,5 @@
-"""A TCP relay in front of PostgreSQL that can be cut, closed and paused: an outage without touching the database."""
+"""A TCP relay in front of PostgreSQL that can be cut, closed, paused and made silent: an outage without touching the
+database."""
 
 from __future__ import annotations
 
@@ -6,6 +7,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
+
+
+class _Session:
+    """One connection through the relay, and which of its directions let bytes through."""
+
+    def __init__(self) -> None:
+        self.asks = asyncio.Event()
+        self.asks.set()
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.listens = False
 
 
 class Proxy:
@@ -19,6 +31,8 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sessions: set[_Session] = set()
+        self._chunk, self._pause_s = 65536, 0.0
 
     @property
     def url(self) -> str:
@@ -49,27 +63,56 @@ class Proxy:
     def resume(self) -> None:
         self._flowing.set()
 
+    def silence(self, *, swallow_requests: bool = True) -> int:
+        """Let nothing more through on the connections that are there, without a word, but for the one that listens.
+
+        New ones work. With `swallow_requests` false, what is asked still arrives, and only the answers get lost.
+        Returns on how many.
+        """
+        silenced = [session for session in self._sessions if not session.listens]
+        for session in silenced:
+            session.answers.clear()
+            if swallow_requests:
+                session.asks.clear()
+        return len(silenced)
+
+    def slow_down(self, *, bytes_a_chunk: int, pause_s: float) -> None:
+        """Let everything through, at this speed."""
+        self._chunk, self._pause_s = bytes_a_chunk, pause_s
+
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self._writers.add(writer)
+        session = _Session()
+        self._sessions.add(session)
         try:
             await self._flowing.wait()
             there, back = await asyncio.open_connection(*self._target)
             self._writers.add(back)
-            await asyncio.gather(self._pump(reader, back), self._pump(there, writer), return_exceptions=True)
+            await asyncio.gather(
+                self._pump(reader, back, session, session.asks),
+                self._pump(there, writer, session, session.answers),
+                return_exceptions=True,
+            )
             self._writers.discard(back)
         except OSError:
             writer.transport.abort()
         finally:
             self._writers.discard(writer)
+            self._sessions.discard(session)
             self._tasks.discard(task)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, session: _Session, open_: asyncio.Event
+    ) -> None:
         with contextlib.suppress(OSError):
-            while data := await source.read(65536):
+            while data := await source.read(self._chunk):
+                await asyncio.sleep(self._pause_s)
+                session.listens |= b"LISTEN" in data
                 await self._flowing.wait()
+                await open_.wait()
                 sink.write(data)
                 await sink.drain()
         sink.close()
@@ -77,6 +120,11 @@ class Proxy:
     async def end(self) -> None:
         self.resume()
         await self.close()
+        for session in self._sessions:
+            session.asks.set()
+            session.answers.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

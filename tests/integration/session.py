@@ -1,6 +1,6 @@
-"""The stored functions without HTTP and without the merging of the engine: one call, one connection, one transaction.
+"""The stored functions without HTTP and without the merging of the broker: one call, one connection, one transaction.
 
-The arrays are built by the engine's own code. What a session does between BEGIN and COMMIT is up to the test.
+The arrays are built by the broker's own code. What a session does between BEGIN and COMMIT is up to the test.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from typing import Any
 
 import asyncpg
 
+from queenmq.broker.ack import columns
+from queenmq.broker.encryption import PayloadEncryption
 from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
 from queenmq.core.options import QueueOptions
-from queenmq.engine.ack import columns
-from queenmq.engine.encryption import PayloadEncryption
-from queenmq.engine.push import Message, Outcome, PushCall
+from queenmq.core.push_call import Outcome, PushCall
 from queenmq.ids import uuid7
 from queenmq.storage.statements import statement
 
 EVERYTHING = 1_000_000
+LOCK_TIMEOUT = "20s"
 SEEK = """
     SELECT moved FROM queen.seek((SELECT id FROM queen.queues WHERE name = $2), $3, $1, $4, NULL, NULL, 1000000)
 """
@@ -77,14 +79,17 @@ class Session:
             o.lease_time, o.retry_limit, o.retry_delay, o.max_size, o.ttl, o.dead_letter_queue,
             o.dlq_after_max_retries, o.priority, o.delayed_processing, o.window_buffer, o.retention_seconds,
             o.completed_retention_seconds, o.retention_enabled, o.encryption_enabled, o.max_wait_time_seconds,
-            o.archive_before_delete,
+            o.archive_before_delete, o.set_aside_failed_pushes,
         )  # fmt: skip
 
     async def push(self, *items: tuple[str, str, str]) -> list[Outcome]:
         """Push (queue, partition, transaction id)s; the payload is the transaction id."""
         messages = [Message(q, p, f'"{t}"'.encode(), str(uuid7()), t) for q, p, t in items]
         call = PushCall.merge(messages)
-        row = await self.sql.fetchrow(statement("push"), *call.arguments(_CLEAR))
+        requests = list(range(len(messages)))
+        row = await self.sql.fetchrow(
+            statement("push_or_queue"), *call.arguments(_CLEAR), "auto", requests, None, None, LOCK_TIMEOUT
+        )
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
         return call.outcomes(row["partition_ids"], duplicates, frozenset(i - 1 for i in row["refused"] or ()))
@@ -107,6 +112,9 @@ class Session:
             [p.partitions for p in pops],
             [p.auto_ack for p in pops],
             [p.lease_id for p in pops],
+            2**24,
+            2**25,
+            LOCK_TIMEOUT,
         )
         answers = []
         for number in range(1, len(pops) + 1):
@@ -127,18 +135,18 @@ class Session:
         mode: str = "all",
         since: datetime | None = None,
     ) -> None:
-        await self.sql.fetchval(statement("subscribe"), queue, partition, group, mode, since)
+        await self.sql.fetchval(statement("subscribe"), queue, partition, group, mode, since, LOCK_TIMEOUT)
 
     async def ack(self, items: Iterable[Acknowledgement]) -> list[asyncpg.Record]:
-        return await self.sql.fetch(statement("ack"), *columns(list(items)))
+        return await self.sql.fetch(statement("ack"), *columns(list(items)), LOCK_TIMEOUT)
 
     async def renew(self, *leases: str, seconds: int = 60) -> set[str]:
         """Which of the leases were live."""
-        rows = await self.sql.fetch(statement("renew"), list(leases), [seconds] * len(leases))
+        rows = await self.sql.fetch(statement("renew"), list(leases), [seconds] * len(leases), LOCK_TIMEOUT)
         return {str(row["lease_id"]) for row in rows}
 
     async def release(self, *leases: str) -> None:
-        await self.sql.fetchval(statement("release"), list(leases))
+        await self.sql.fetchval(statement("release"), list(leases), LOCK_TIMEOUT)
 
     async def seek(self, group: str, queue: str, partition: str | None = None, at: datetime | None = None) -> int:
         return await self.sql.fetchval(SEEK, group, queue, partition, at)

@@ -6,6 +6,7 @@ import asyncio
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Queen, age_messages, parked
 from integration.test_statistics import get, refresh
@@ -17,7 +18,7 @@ from queenmq.services.sampler import Sampler
 
 @pytest.fixture
 async def sampler(server: Server, settings: Settings) -> Sampler:
-    return Sampler(server.database, server.engine, settings)
+    return Sampler(server.database, server.broker, settings)
 
 
 async def test_how_a_server_was_is_sampled_and_told(queen: Queen, sampler: Sampler) -> None:
@@ -40,7 +41,7 @@ async def test_how_a_server_was_is_sampled_and_told(queen: Queen, sampler: Sampl
 
 
 async def test_a_sampler_stores_by_itself_when_its_time_has_come(queen: Queen, server: Server) -> None:
-    sampler = Sampler(server.database, server.engine, Settings(metrics_aggregate_interval_s=1))
+    sampler = Sampler(server.database, server.broker, settings_with(statistics={"aggregate_interval_s": 1}))
     await sampler.work()
     assert (await get(queen, "analytics/system-metrics"))["pointCount"] == 0
     sampler._stored_at = -10.0
@@ -113,8 +114,8 @@ async def test_what_was_deleted_is_told(
     await queen.push("late", 3)
     for queue in ("old", "late"):
         await age_messages(sql, queue, 100)
-    await Retention(server.database, server.engine, settings).work()
-    await Eviction(server.database, server.engine, settings).work()
+    await Retention(server.database, server.broker, settings).work()
+    await Eviction(server.database, server.broker, settings).work()
     await refresh(queen)
     totals = (await get(queen, "analytics/retention"))["totals"]
     assert (totals["retentionMsgs"], totals["evictionMsgs"], totals["totalMsgs"]) == (2, 1, 3)

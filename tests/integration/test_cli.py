@@ -41,7 +41,7 @@ from queenmq.errors import StartupError
 
 class Server:
     def __init__(self, settings, dsn):
-        self.address = (settings.host, settings.port)
+        self.address = (settings.http.host, settings.http.port)
     async def start(self):
         if os.environ.get("STAND_IN_FAILS"):
             raise StartupError("the schema is newer than this server")
@@ -57,7 +57,7 @@ server = types.ModuleType("queenmq.server")
 server.Server = Server
 sys.modules["queenmq.server"] = server
 database = types.ModuleType("queenmq.storage.database")
-database.dsn = lambda settings: settings.database_url
+database.dsn = lambda database: database.url
 sys.modules["queenmq.storage.database"] = database
 
 if os.environ.get("INITDB_HANGS"):
@@ -211,6 +211,22 @@ def test_announcement(data: Path) -> None:
         assert f"{base}/api/v1/push" in command.stdout
         assert f"{base}/api/v1/pop/queue/" in command.stdout
         assert DataFolder(data).credentials().password not in command.stdout + command.stderr
+
+
+def test_the_start_says_what_is_in_effect_and_warns_of_names_that_are_none(data: Path) -> None:
+    with stand_in(data, JWT_SECRET="hush" * 8, JWT_ENABELD="true", QUEEN_UDP_NOTIFY_PORT="6633") as command:
+        command.until_up()
+        assert "In effect: authentication off, the bundled PostgreSQL, no encryption key, no peers" in command.stdout
+        assert "JWT_ENABELD is not a variable of Queen and has no effect; did you mean JWT_ENABLED?" in command.stderr
+        assert "JWT_ENABLED is not true: the server requires no token" in command.stderr
+        assert "NOTIFY_PORT" not in command.stderr
+        assert "hush" not in command.stdout + command.stderr
+
+
+def test_a_word_that_is_no_flag_stops_the_start(data: Path) -> None:
+    for variable in ("JWT_ENABLED", "PG_USE_SSL", "PG_SSL_REJECT_UNAUTHORIZED", "QUEEN_SYNC_ENABLED"):
+        sentence = refused(data, **{variable: "ture"})
+        assert sentence.startswith(f"queen: {variable} cannot be used: 'ture' must be true or false")
 
 
 def test_database_stays_up_while_the_server_stops_and_further_signals_change_nothing(

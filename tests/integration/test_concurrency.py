@@ -12,20 +12,20 @@ from typing import Any
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from integration.queen import until
 from integration.session import Pop, Session, ack
-from queenmq.config import Settings
+from queenmq.broker.broker import Broker
+from queenmq.broker.pop import Claim, Delivered
+from queenmq.broker.transaction import Transaction
 from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.message import Message
 from queenmq.core.names import BEGINNING, QUEUE_MODE
 from queenmq.core.options import MAX_COUNT, QueueOptions
-from queenmq.engine.engine import Engine
-from queenmq.engine.pop import Claim, Delivered
-from queenmq.engine.push import Message
-from queenmq.engine.transaction import Transaction
 from queenmq.ids import uuid7
 from queenmq.server import Server
-from queenmq.storage.database import TransactionRefused
+from queenmq.storage.failures import TransactionRefused
 from queenmq.storage.statements import statement
 
 LONG = os.environ.get("QUEEN_LONG", "") not in ("", "0")
@@ -56,7 +56,7 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
 @pytest.fixture
 async def servers(database_url: str) -> AsyncIterator[list[Server]]:
     """Two servers on one database."""
-    settings = Settings(port=0, shutdown_grace_s=2, db_pool_size=8, load_check=False)
+    settings = settings_with(database={"pool_size": 8}, overload={"enabled": False})
     running = [Server(settings, database_url) for _ in range(2)]
     for server in running:
         await server.start()
@@ -482,7 +482,7 @@ class TestDeletedMeanwhile:
         # The consumer holds the first lane and waits for the second one when the deletion comes.
         await blocker.begin()
         await blocker.ack([ack(rows[-1], lease, "completed", "g")])
-        acting = asyncio.create_task(steps[other]())
+        acting = asyncio.create_task(steps[other]())  # type: ignore[no-untyped-call]
         await _blocked_or_done(observer, consumer, acting)
         deleting = asyncio.create_task(deleter.delete_queue("q"))
         await _blocked_or_done(observer, deleter, deleting)
@@ -653,7 +653,7 @@ async def test_of_eight_equal_pushes_one_is_queued(database_url: str, sessions: 
 async def test_of_eight_equal_pushes_over_two_servers_one_is_queued(servers: list[Server]) -> None:
     for number in range(ROUNDS * 3):
         same = [Message(f"q{number}", "a", b"1", str(uuid7()), "same") for _ in range(8)]
-        pushes = (servers[i % 2].engine.pusher.push([message]) for i, message in enumerate(same))
+        pushes = (servers[i % 2].broker.push([message]) for i, message in enumerate(same))
         outcomes = [o for [o] in await asyncio.gather(*pushes)]
         assert Counter(o.status for o in outcomes) == {"queued": 1, "duplicate": 7}
         assert len({o.message_id for o in outcomes}) == 1
@@ -692,26 +692,26 @@ class TestAPushThatWasAnsweredIsSeen:
             queue = "shared" if shared else f"own{worker}"
             while asyncio.get_running_loop().time() < deadline:
                 number = rounds[worker]
-                here, there = (s.engine for s in (servers if number // 2 % 2 else reversed(servers)))
+                here, there = (s.broker for s in (servers if number // 2 % 2 else reversed(servers)))
                 partition = f"p{worker}" if shared else f"p{number % 3}"
                 transaction = f"{worker}-{number}"
-                [outcome] = await here.pusher.push([_message(queue, partition, transaction)])
+                [outcome] = await here.push([_message(queue, partition, transaction)])
                 assert outcome.status == "queued"
                 scope = partition if shared else None
                 claim = _claim(queue, "g", partition=scope, batch=5, auto_ack=number % 3 == 0)
-                popped = await there.popper.pop(claim)
+                popped = await there.pop(claim)
                 assert [m.transaction_id for m in popped.messages] == [transaction], f"missed {transaction}"
                 if not claim.auto_ack:
-                    assert [a.problem for a in await here.acker.ack(_answer(popped))] == [None]
+                    assert [a.problem for a in await here.ack(_answer(popped))] == [None]
                 rounds[worker] += 1
 
         async def disturb(group: str) -> None:
             while asyncio.get_running_loop().time() < deadline:
-                engine = random.choice(servers).engine
+                broker = random.choice(servers).broker
                 queue = random.choice(["shared", "own1", "own3"])
                 claim = _claim(queue, group, batch=random.choice([1, 50]), partitions=random.choice([1, 5]))
-                popped = await engine.popper.pop(claim)
-                await engine.acker.ack(_answer(popped, random.choice(["completed", "completed", "retry"])))
+                popped = await broker.pop(claim)
+                await broker.ack(_answer(popped, random.choice(["completed", "completed", "retry"])))
 
         await asyncio.gather(*(turn(w) for w in range(8)), *(disturb(f"other{n}") for n in range(3)))
         assert min(rounds) > 0
@@ -734,14 +734,14 @@ class Stress:
         self.finishing: defaultdict[tuple[str, str], set[int]] = defaultdict(set)  # ... or may yet confirm
         self.actions: Counter[str] = Counter()
 
-    def engine(self) -> Engine:
-        return random.choice(self.servers).engine
+    def broker(self) -> Broker:
+        return random.choice(self.servers).broker
 
     async def produce(self, partition: str) -> None:
         while self.sent[partition] < STRESS_MESSAGES:
             first, count = self.sent[partition], random.randint(1, 8)
             messages = [_message("q", partition, f"{partition}:{first + n}") for n in range(count)]
-            outcomes = await self.engine().pusher.push(messages + random.sample(messages, k=1))
+            outcomes = await self.broker().push(messages + random.sample(messages, k=1))
             assert [o.status for o in outcomes] == ["queued"] * count + ["duplicate"]
             self.sent[partition] += count
 
@@ -759,7 +759,7 @@ class Stress:
                 partitions=random.choice([1, 1, 3]),
                 auto_ack=group == "auto",
             )
-            popped = await self.engine().popper.pop(claim)
+            popped = await self.broker().pop(claim)
             self.check_order(popped)
             if popped.messages:
                 action = random.choice(actions) if self.producing else actions[0]
@@ -783,7 +783,7 @@ class Stress:
         for item in finishing:
             number = int(item.transaction_id.split(":")[1])
             self.finishing[popped.claim.group, names[item.transaction_id]].add(number)
-        results = await self.engine().acker.ack(items)
+        results = await self.broker().ack(items)
         assert {r.problem for r in results} == ({"Invalid or expired lease"} if refused else {None})
         if not refused:
             self.finished.update((popped.claim.group, item.transaction_id) for item in finishing)
@@ -806,7 +806,7 @@ class Stress:
     async def fail_some(self, popped: Delivered) -> None:
         items = [_as(i, random.choice(["completed", "failed"])) for i in _answer(popped)]
         await self.answer(popped, items)
-        await self.engine().leases.renew(popped.lease_id, 60)
+        await self.broker().renew(popped.lease_id, 60)
 
     async def hand_back(self, popped: Delivered) -> None:
         await self.answer(popped, _answer(popped, "retry"))
@@ -818,7 +818,7 @@ class Stress:
             await self.answer(popped, _answer(popped, random.choice(["completed", "failed", "dlq"])), refused=True)
 
     async def go_away(self, popped: Delivered) -> None:
-        self.engine().leases.release_soon(popped.lease_id, "q")
+        self.broker().give_back(popped.lease_id, "q")
 
     async def consumed(self, popped: Delivered) -> None:
         """With auto ack it is finished already."""
@@ -836,7 +836,7 @@ class Stress:
         for message in popped.messages:
             self.finishing["pipe", message.partition].add(int(message.transaction_id.split(":")[1]))
         try:
-            await self.engine().transactor.commit(Transaction(derived, acks, [popped.lease_id]))
+            await self.broker().transact(Transaction(derived, acks, [popped.lease_id]))
         except TransactionRefused as refusal:
             assert late, refusal
         else:
@@ -844,7 +844,7 @@ class Stress:
             self.finished.update(("pipe", m.transaction_id) for m in popped.messages)
 
     async def run(self) -> None:
-        await self.servers[0].engine.administration.configure(
+        await self.servers[0].broker.administration.configure(
             "q", "", "", QueueOptions(retry_limit=MAX_COUNT, retry_delay=0, lease_time=300)
         )
         any_answer = (

@@ -26,6 +26,7 @@ DEFAULTS = {
     "encryptionEnabled": False,
     "maxWaitTimeSeconds": 0,
     "archiveBeforeDelete": False,
+    "setAsideFailedPushes": False,
 }
 OTHERS = {
     "leaseTime": 17,
@@ -44,6 +45,7 @@ OTHERS = {
     "encryptionEnabled": False,
     "maxWaitTimeSeconds": 90,
     "archiveBeforeDelete": True,
+    "setAsideFailedPushes": True,
 }
 
 

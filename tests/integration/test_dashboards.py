@@ -15,6 +15,7 @@ import asyncpg
 import promql_parser
 import pytest
 import yaml
+from server_settings import settings_with
 
 from integration.queen import Queen, parked
 from integration.test_metrics import SAMPLE, a_minute_of_work, scrape
@@ -85,7 +86,7 @@ def faults(text: str, series: Series) -> list[str]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(port=0, shutdown_grace_s=2, file_buffer_dir=tmp_path)
+    return settings_with(journal={"folder": tmp_path})
 
 
 @pytest.fixture

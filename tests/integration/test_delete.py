@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from integration.queen import Queen, blocked, data
+from queenmq.broker import lock_wait
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
 
 async def use(queen: Queen, queue: str) -> None:
     """Leave traces of every kind."""
-    await queen.configure(queue, retryLimit=0)
+    await queen.configure(queue, retryLimit=0, maxSize=100)
     await queen.push_items(*({"queue": queue, "partition": f"p{n % 3}", "payload": n} for n in range(9)))
     [message] = await queen.pop(queue)
     await queen.trace(message, {}, traceNames=["a", "b"])
@@ -51,6 +52,22 @@ async def use(queen: Queen, queue: str) -> None:
     cycle = {"query_id": query_id, "partition_id": message["partitionId"]}
     state = [{"type": "upsert", "key": "k", "value": 1}]
     assert (await queen.http.post("/streams/v1/cycle", json=cycle | {"state_ops": state})).json()["success"]
+    assert (await queen.http.post("/streams/v1/state/get", json=cycle)).json()["rows"]
+    [gone] = await queen.push_items({"queue": queue, "partition": "p8", "payload": 1})
+    [kept] = await queen.pop(queue, "p8", consumerGroup="deleting")
+    url = f"/api/v1/messages/{kept['partitionId']}/{gone['transactionId']}"
+    assert (await queen.http.delete(url)).status_code == 200
+    await queen.http.post("/api/v1/stats/refresh")
+
+
+async def drop_a_partition(queen: Queen, sql: asyncpg.Connection, queue: str) -> None:
+    await queen.push_items({"queue": queue, "partition": "dropped", "payload": 1})
+    await sql.execute(
+        "DELETE FROM queen.partitions p USING queen.queues q "
+        "WHERE p.queue_id = q.id AND q.name = $1 AND p.name = 'dropped'",
+        queue,
+    )
+    await queen.pop(queue, consumerGroup="late")  # which makes the queue larger, and no push has counted that yet
     await queen.http.post("/api/v1/stats/refresh")
 
 
@@ -62,8 +79,10 @@ async def test_the_answer_tells_whether_it_existed(queen: Queen) -> None:
 
 async def test_everything_of_the_queue_goes_and_nothing_of_another(queen: Queen, sql: asyncpg.Connection) -> None:
     await use(queen, "other")
+    await drop_a_partition(queen, sql, "other")
     before = await row_counts(sql)
     await use(queen, "orders")
+    await drop_a_partition(queen, sql, "orders")
     assert all(count > before[table] for table, count in (await row_counts(sql)).items())
     await queen.delete_queue("orders")
     assert await row_counts(sql) == before
@@ -73,8 +92,10 @@ async def test_everything_of_the_queue_goes_and_nothing_of_another(queen: Queen,
 
 async def test_deleting_the_row_in_psql_does_the_same(queen: Queen, sql: asyncpg.Connection) -> None:
     await use(queen, "other")
+    await drop_a_partition(queen, sql, "other")
     before = await row_counts(sql)
     await use(queen, "orders")
+    await drop_a_partition(queen, sql, "orders")
     await sql.execute("DELETE FROM queen.queues WHERE name = 'orders'")
     assert await row_counts(sql) == before
     await sql.execute("DELETE FROM queen.queues")
@@ -147,8 +168,10 @@ async def test_deleting_under_load_hurts_nobody(queen: Queen) -> None:
 
 
 @pytest.fixture
-async def dead_letters_are_held(sql: asyncpg.Connection) -> AsyncIterator[None]:
-    """Nobody can write a dead letter until the advisory lock 1 is given back."""
+async def dead_letters_are_held(sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Nobody can write a dead letter until the advisory lock 1 is given back: calls that want to wait for it."""
+    monkeypatch.setattr(lock_wait, "FIRST_TIMEOUT_MS", 60_000)
+    monkeypatch.setattr(lock_wait, "NEXT_TIMEOUT_MS", 60_000)
     await sql.execute(HOLD_DEAD_LETTERS)
     await sql.execute("SELECT pg_advisory_lock(1)")
     yield

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 
 import asyncpg
 import pytest
+from server_settings import changed, settings_with
 
 from integration.queen import Queen, another_server, data, leases, push_op
 from queenmq.config import Settings
@@ -17,12 +17,12 @@ SECRET = {"card": "4111-1111-1111-1111"}
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(port=0, shutdown_grace_s=2, encryption_key=bytes(range(32)))
+    return settings_with(server={"encryption_key": bytes(range(32))})
 
 
 @pytest.fixture
 def keyless(settings: Settings) -> Settings:
-    return replace(settings, encryption_key=None)
+    return changed(settings, server={"encryption_key": None})
 
 
 async def payloads(sql: asyncpg.Connection, table: str = "messages") -> list[tuple[bool, bytes]]:
@@ -189,7 +189,7 @@ async def test_another_key_opens_nothing_and_keeps_no_lease(
 ) -> None:
     await queen.configure("secret", encryptionEnabled=True)
     await queen.push("secret", SECRET)
-    async with another_server(replace(settings, encryption_key=bytes(32)), database_url) as other:
+    async with another_server(changed(settings, server={"encryption_key": bytes(32)}), database_url) as other:
         answer = await other.http.get("/api/v1/pop/queue/secret")
         assert answer.status_code >= 400
         assert b"4111" not in answer.content

@@ -7,11 +7,13 @@ from typing import Any
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Json, Queen, age_messages, expire_leases, until
 from integration.test_statistics import get
+from queenmq.broker.load_manager import Choice, Decision
 from queenmq.config import Settings
-from queenmq.overload.load_manager import Choice, Decision
+from queenmq.reports.reading import Query, Reader
 from queenmq.server import Server
 
 
@@ -22,7 +24,7 @@ async def explain(queen: Queen, queue: str = "orders", **params: Any) -> Json:
     popped = await queen.pop(
         queue, params.get("partition"), **{k: v for k, v in params.items() if k == "consumerGroup"}
     )
-    assert bool(popped) is (explained["reason"] == "deliverable"), explained
+    assert bool(popped) is (explained["reason"] == "deliverable") is explained["deliverable"], explained
     return explained
 
 
@@ -45,6 +47,91 @@ async def test_the_group_never_started(queen: Queen) -> None:
     assert "other" in explained["explanation"]
 
 
+async def test_what_the_first_pop_of_a_group_gets_is_told(queen: Queen) -> None:
+    await queen.push("orders", "first")
+    explained = await get(queen, "explain/orders", consumerGroup="g")
+    assert (explained["reason"], explained["deliverable"]) == ("group_never_started", True)
+    assert "Its first pop gets something. 1 message can be popped now." in explained["explanation"]
+    assert await queen.pop("orders", consumerGroup="g")
+    await queen.configure("empty")
+    explained = await get(queen, "explain/empty", consumerGroup="g")
+    assert (explained["reason"], explained["deliverable"]) == ("group_never_started", False)
+    assert "nothing is stored" in explained["explanation"]
+
+
+async def test_a_group_that_has_popped_only_a_named_partition_has_the_others_before_it(queen: Queen) -> None:
+    await queen.push("orders", "tea", "cup", partition="ann")
+    await queen.push("orders", "hat", partition="bob")
+    await queen.drain("orders", "ann", consumerGroup="packing")
+    [group] = await get(queen, "consumer-groups")
+    assert (group["name"], group["unread"], group["totalLag"], group["partitionsWithLag"]) == ("packing", 1, 1, 1)
+    shown = (await get(queen, "consumer-groups/packing"))["orders"]["partitions"]
+    assert [(place["partition"], place["state"], place["started"]) for place in shown] == [
+        ("bob", "Ready", False),
+        ("ann", "Up to date", True),
+    ]
+    assert (await get(queen, "explain/orders"))["consumerGroup"] == "packing"
+    assert (await get(queen, "explain/orders", partition="bob", group="packing"))["reason"] == "deliverable"
+    explained = await explain(queen, consumerGroup="packing")
+    assert explained["reason"] == "deliverable"
+    assert "Partition 'bob' comes next: 1 message can be popped now." in explained["explanation"]
+    assert explained["partitions"][0]["nextTransactionId"] == "hat"
+
+
+async def test_what_has_expired_is_not_called_deliverable(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("orders", ttl=100)
+    await queen.pop("orders")
+    await queen.push("orders", 1, 2)
+    await age_messages(sql, "orders", 200)
+    explained = await explain(queen)
+    assert (explained["reason"], explained["partitions"][0]["unread"]) == ("expired", 2)
+    await queen.push("orders", "fresh")
+    explained = await explain(queen)
+    assert "1 message can be popped now" in explained["explanation"]
+    assert explained["partitions"][0]["nextTransactionId"] == "fresh"
+
+
+async def test_what_the_next_pop_gives_up_is_not_called_deliverable(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("orders", retryLimit=0, dlqAfterMaxRetries=True)
+    await queen.push("orders", "bad")
+    await queen.pop("orders")
+    await expire_leases(sql)
+    explained = await explain(queen)
+    assert explained["reason"] == "exhausted"
+    assert "Message bad has used up its attempts" in explained["explanation"]
+    assert (await explain(queen))["deadLetters"] == 1
+
+
+async def test_a_partition_behind_many_that_have_nothing_is_found(queen: Queen, sql: asyncpg.Connection) -> None:
+    """Retention took what they had, so they are still awake, and come before the one that has something."""
+    for n in range(25):
+        await queen.push("orders", n, partition=f"p{n:02}")
+    await queen.pop("orders", "none")
+    await queen.pop("orders", subscriptionMode="all", autoAck=True)
+    await sql.execute("SELECT queen.clear(id, NULL, NULL, NULL, 1000) FROM queen.queues")
+    await queen.push("orders", "last", partition="z")
+    explained = await explain(queen)
+    assert explained["deliverable"]
+    assert "Partition 'z' comes next" in explained["explanation"]
+
+
+async def test_all_is_told_of_one_moment(queen: Queen, server: Server, monkeypatch: Any) -> None:
+    """Whatever is committed between its statements."""
+    await queen.push("orders", 1)
+    await queen.drain("orders")
+    fetch = Reader.rows
+
+    async def slowly(reader: Reader, query: Query[Any], *arguments: object) -> Any:
+        rows = await fetch(reader, query, *arguments)
+        if query.name == "explain_groups":
+            await queen.push("orders", 2)
+        return rows
+
+    monkeypatch.setattr(Reader, "rows", slowly)
+    explained = await get(queen, "explain/orders")
+    assert (explained["reason"], explained["partitions"][0]["lastOffset"]) == ("end_reached", 1)
+
+
 async def test_the_only_group_is_meant_if_none_is_named(queen: Queen) -> None:
     await queen.push("orders", 1)
     await queen.pop("orders", consumerGroup="g")
@@ -65,11 +152,11 @@ async def test_the_group_is_at_the_end_and_has_given_something_up(queen: Queen) 
     for partition in ("eu", "us"):
         for message in await queen.pop("orders", partition, batch=10):
             await queen.ack(message, "dlq")
-    for partition, letters in ((None, 3), ("eu", 2), ("us", 1)):
+    for partition, letters in ((None, 3), ("eu", 2), ("us", 1)):  # type: ignore[assignment]
         explained = await explain(queen, **({} if partition is None else {"partition": partition}))
         assert (explained["reason"], explained["deadLetters"]) == ("end_reached", letters)
-        told = "1 message up, which is a dead letter now" if letters == 1 else f"{letters} messages up, which are dead"
-        assert told in explained["explanation"]
+        said = "1 message of it is a dead letter" if letters == 1 else f"{letters} messages of it are dead letters"
+        assert said in explained["explanation"]
         assert "redrive" in explained["advice"]
     assert (await get(queen, "explain/orders", consumerGroup="other"))["deadLetters"] == 0
 
@@ -132,6 +219,8 @@ async def test_pops_are_paused(queen: Queen) -> None:
     try:
         explained = await explain(queen)
         assert (explained["reason"], explained["paused"]) == ("paused", True)
+        fresh = (await get(queen, "explain/orders", consumerGroup="fresh"))["partitions"][0]
+        assert (fresh["state"], fresh["ready"]) == ("Pops are off", 0)
         assert explained["partitions"][0]["reason"] == "leased"
     finally:
         await queen.http.post("/api/v1/system/maintenance/pop", json={"enabled": False})
@@ -155,8 +244,8 @@ async def test_of_many_partitions_the_one_that_comes_next_speaks(queen: Queen, s
 async def test_pushes_wait_in_the_operation_queue(server: Server, queen: Queen, monkeypatch: Any) -> None:
     await queen.push("orders", 1)
     await queen.drain("orders")
-    monkeypatch.setattr(server.engine.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
-    monkeypatch.setattr(server.engine.operations, "run", _never)
+    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+    monkeypatch.setattr(server.broker.operation_runner, "run_pushes", _never)
     item = {"queue": "orders", "payload": 2}
     answer = await queen.http.post("/api/v1/push", json={"items": [item]})
     assert answer.status_code == 202
@@ -166,7 +255,7 @@ async def test_pushes_wait_in_the_operation_queue(server: Server, queen: Queen, 
         assert explained["partitions"][0]["reason"] == "backpressure"
         assert "1 push accepted under load, the oldest since" in explained["explanation"]
     monkeypatch.undo()
-    while await server.engine.operations.run(10, 10):
+    while await server.broker.operation_runner.run_pushes(10, 10):
         pass
     explained = await explain(queen)
     assert (explained["reason"], explained["queuedPushes"]) == ("deliverable", 0)
@@ -179,7 +268,7 @@ async def _never(*_: int) -> int:
 class TestWithAJournal:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, file_buffer_dir=tmp_path, file_buffer_flush_ms=10)
+        return settings_with(journal={"folder": tmp_path, "replay_interval_ms": 10})
 
     async def test_pushes_wait_in_the_journal(self, queen: Queen) -> None:
         await queen.push("orders", 1)

@@ -11,8 +11,8 @@ import pytest
 
 from integration.proxy import relayed
 from integration.queen import until
-from queenmq.config import Settings
-from queenmq.engine.wake_ups import WRITTEN_ELSEWHERE
+from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
+from queenmq.config import DatabaseSettings
 from queenmq.storage.database import Database
 
 PATIENCE_S = 30.0
@@ -21,7 +21,7 @@ SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_databa
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = Database(Settings(), database_url)
+    opened = Database(DatabaseSettings(), database_url)
     await opened.open()
     yield opened
     await opened.close()
@@ -83,7 +83,7 @@ async def test_writers_of_a_queue_do_not_wait_for_each_other_to_tell_of_it(
 async def test_one_that_answers_late_is_no_second_one(database_url: str) -> None:
     """Whoever asked and was not waited for goes on connecting."""
     async with relayed(database_url) as proxy:
-        database = Database(Settings(db_connection_timeout_ms=60_000), proxy.url)
+        database = Database(DatabaseSettings(connection_timeout_ms=60_000), proxy.url)
         await database.open()
         database.on_notice("news", lambda _: None)
         proxy.pause()

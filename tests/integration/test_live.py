@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from integration.queen import Queen
-from queenmq.engine.live import Live
+from queenmq.broker.live import Live
 from queenmq.server import Server
 
 EVENTS = {"Accept": "text/event-stream"}
@@ -44,7 +44,7 @@ async def test_a_snapshot_tells_what_is(queen: Queen, http: httpx.AsyncClient, s
     await queen.push("orders", 1, 2, 3)
     [message] = await queen.pop("orders", batch=1)
     await queen.ack(message)
-    await server.engine.statistics.refresh(everything=True)
+    await server.broker.statistics.refresh(everything=True)
     told = await snapshot(http)
     assert told["server"]["id"] == server.node.server_id
     assert (told["counts"]["pushed"], told["counts"]["popped"], told["counts"]["acked"]) == (3, 1, 1)
@@ -58,7 +58,7 @@ async def test_a_snapshot_tells_what_is(queen: Queen, http: httpx.AsyncClient, s
 async def test_waiters_are_told_by_queue(queen: Queen, http: httpx.AsyncClient, server: Server) -> None:
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(queen.wait("quiet"))
-        while not server.engine.popper.waiting.registry.total:
+        while not server.broker.long_polls.registry.total:
             await asyncio.sleep(0)
         told = await snapshot(http)
         await queen.push("quiet", 1)
@@ -74,18 +74,18 @@ async def test_the_stream_goes_on(queen: Queen, http: httpx.AsyncClient, server:
         async for told in beats:
             if told["counts"]["pushed"] == 1:
                 break
-        assert server.engine.live.watchers == 1
-    while server.engine.live.watchers:
+        assert server.broker.live.watchers == 1
+    while server.broker.live.watchers:
         await asyncio.sleep(0.01)
 
 
 async def test_too_many_streams_are_refused(queen: Queen, http: httpx.AsyncClient, server: Server) -> None:
-    server.engine.live = Live(most_watchers=1)
+    server.broker.live = Live(most_watchers=1)
     async with watching(http) as beats:
         await anext(beats)
         refused = await http.get("/api/v1/live", headers=EVENTS)
         assert refused.status_code == 429
-        assert "live streams are open already" in refused.json()["error"]
+        assert "live streams are already open" in refused.json()["error"]
         assert refused.headers["retry-after"] == "5"
 
 

@@ -16,10 +16,13 @@ import asyncpg
 import httpx
 import pytest
 from ports import free_port
+from server_settings import settings_with
 
-from integration.cluster import QUEEN
-from integration.queen import Queen
-from queenmq.logs import JsonFormatter, TextFormatter
+from integration.proxy import relayed
+from integration.queen import Queen, until
+from queen_bench.server import QUEEN
+from queenmq.clock import ManualClock
+from queenmq.logs import JsonFormatter, RepeatFilter, TextFormatter
 from queenmq.server import Server
 
 SECRET = "a payload that nobody may read"
@@ -51,9 +54,9 @@ async def test_a_line_names_its_request_and_shows_no_payload(
 ) -> None:
     await sql.execute(BREAK)
     given = await push(http, **{"X-Request-Id": "mine-17"})
-    assert (given.status_code, given.headers["X-Request-Id"]) == (500, "mine-17")
+    assert (given.status_code, given.headers["X-Request-Id"]) == (503, "mine-17")
     made = await push(http)
-    assert (made.status_code, len(made.headers["X-Request-Id"])) == (500, 36)
+    assert (made.status_code, len(made.headers["X-Request-Id"])) == (503, 36)
     first, second = [line for line in log.getvalue().splitlines() if "broken on purpose" in line]
     assert "mine-17" in first
     assert made.headers["X-Request-Id"] in second
@@ -94,6 +97,42 @@ def test_a_line_of_json_has_everything() -> None:
     assert "ValueError: why" in line["exception"]
     assert line["time"].endswith("+00:00")
     assert "request_id" not in line
+
+
+def test_what_every_request_causes_does_not_fill_the_log() -> None:
+    clock = ManualClock()
+    filters = RepeatFilter(clock)
+
+    def line(text: str, number: int, level: int = logging.WARNING) -> logging.LogRecord:
+        return logging.LogRecord("queenmq.x", level, "", 0, text, (number,), None)
+
+    assert sum(filters.filter(line("request %d failed", n)) for n in range(500)) == 20
+    assert filters.filter(line("something else: %d", 1))
+    assert all(filters.filter(line("details %d", n, logging.DEBUG)) for n in range(500))
+    clock.advance(60)
+    first = line("request %d failed", 7)
+    assert filters.filter(first)
+    assert first.getMessage() == "request 7 failed (and 480 more like this before)"
+    assert filters.filter(line("request %d failed", 8))
+
+
+async def test_pops_in_an_outage_make_one_line(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with relayed(database_url) as proxy:
+        server = Server(settings_with(database={"ping_ms": 20, "outage_after_ms": 500}), proxy.url)
+        await server.start()
+        host, port = server.address
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as http:
+            for outage in (1, 2):
+                await proxy.close()
+                await until(lambda: not server.database.is_open)
+                for _ in range(30):
+                    assert (await http.get("/api/v1/pop/queue/q")).status_code == 503
+                await server.broker._leases.close()
+                told = [record for record in caplog.records if "given back" in record.message]
+                assert len([record for record in told if record.levelno >= logging.WARNING]) == outage
+                await proxy.open()
+                await until(lambda: server.database.is_open)
+        await server.stop()
 
 
 async def test_the_server_logs_json_if_it_is_told_to(database_url: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Json, Message, Queen, age_messages, data, leases
 from integration.test_statistics import get, totals
@@ -153,6 +154,20 @@ async def test_a_message_is_described(queen: Queen) -> None:
     assert described["mode"] == {"hasQueueMode": False, "busGroupsCount": 1, "consumedByGroups": 0, "type": "bus"}
 
 
+async def test_a_message_and_explain_tell_the_same_attempts(queen: Queen) -> None:
+    await queen.configure("orders", retryLimit=3, retryDelay=0)
+    await queen.push("orders", "bad", "good")
+    for failures in (1, 2):
+        [message] = await queen.pop("orders", consumerGroup="g")
+        await queen.ack(message, "failed", error="no")
+        path = f"/api/v1/messages/{message['partitionId']}"
+        [place] = (await queen.http.get("/api/v1/explain/orders", params={"group": "g"})).json()["partitions"]
+        bad, good = [(await queen.http.get(f"{path}/{name}")).json() for name in ("bad", "good")]
+        assert place["attempts"] == bad["retryCount"] == failures
+        assert (good["retryCount"], good["consumerGroups"][0]["attempts"]) == (0, 0)
+        assert (bad["consumerGroups"][0]["attempts"], bad["status"]) == (failures, "pending")
+
+
 async def test_a_dead_letter_that_is_not_stored_any_more_is_described(queen: Queen) -> None:
     await queen.push("orders", "t")
     [message] = await queen.pop("orders")
@@ -174,7 +189,7 @@ async def test_an_unknown_message_is_not_found(queen: Queen, verb: str) -> None:
 class TestEncrypted:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, encryption_key=bytes(32))
+        return settings_with(server={"encryption_key": bytes(32)})
 
     async def test_the_payload_is_shown_in_clear(self, queen: Queen) -> None:
         await queen.configure("orders", encryptionEnabled=True)
@@ -322,6 +337,25 @@ async def test_of_two_dead_letters_with_one_key_the_later_one_comes_back(queen: 
         await act(queen, message, "retry")
     assert data(await queen.drain("orders")) == ["second"]
     assert data(await queen.dead_letters("orders")) == ["first"]
+
+
+async def test_a_message_pushed_anew_for_one_group_takes_the_place_of_the_others_dead_letters(queen: Queen) -> None:
+    """All groups get it, also the one whose dead letter stays."""
+    await queen.push("orders", "a")
+    for group in "gh":
+        [message] = await queen.pop("orders", consumerGroup=group)
+        await queen.ack(message, "dlq")
+    await queen.http.delete("/api/v1/queues/orders/clear")
+    redriven = await queen._call("POST", "/api/v1/dlq/redrive", 200, {"queue": "orders", "consumerGroup": "g"})
+    assert redriven["redriven"] == 1
+    [letter] = await queen.dead_letters("orders")
+    assert letter["consumerGroup"] == "h"
+    await act(queen, letter, "retry", 409)
+    assert data(await queen.drain("orders", consumerGroup="h")) == ["a"]
+    assert data(await queen.dead_letters("orders")) == ["a"]
+    await queen.http.delete("/api/v1/queues/orders/clear")
+    await act(queen, letter, "retry")
+    assert data(await queen.drain("orders", consumerGroup="h")) == ["a"]
 
 
 async def dead_and_gone(queen: Queen, payload: str) -> Message:

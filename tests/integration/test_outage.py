@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import asyncpg
 import httpx
 import pytest
+from ports import free_udp_port
+from server_settings import changed, settings_with
 
 from integration.proxy import Proxy, relayed
 from integration.queen import Queen, data, until
 from queenmq.config import Settings
+from queenmq.core.message import Message
+from queenmq.ids import uuid7_text
+from queenmq.journal.files import JournalBounds
+from queenmq.journal.push_journal import PushJournal
+from queenmq.journal.push_records import RecordCodec
+from queenmq.journal.quarantine import give_up, retry, set_aside_in
 from queenmq.server import Server
+from queenmq.storage import migrations
 
 KEY = bytes(range(32))
 
@@ -23,15 +34,10 @@ Json = dict[str, Any]
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(
-        port=0,
-        shutdown_grace_s=2,
-        file_buffer_dir=tmp_path / "journal",
-        encryption_key=KEY,
-        database_ping_ms=50,
-        outage_after_ms=500,
-        file_buffer_flush_ms=10,
-        db_connection_timeout_ms=500,
+    return settings_with(
+        journal={"folder": tmp_path / "journal", "replay_interval_ms": 10},
+        server={"encryption_key": KEY},
+        database={"ping_ms": 50, "outage_after_ms": 500, "connection_timeout_ms": 500},
     )
 
 
@@ -77,9 +83,9 @@ async def state(http: httpx.AsyncClient) -> Json:
 
 
 async def drained(server: Server) -> None:
-    buffer = server.engine.buffer
-    assert buffer is not None
-    await until(lambda: not buffer.pending)
+    journal = server.broker.journal
+    assert journal is not None
+    await until(lambda: not journal.pending)  # type: ignore[attr-defined]
 
 
 # Maintenance
@@ -106,6 +112,36 @@ async def test_maintenance_keeps_pushes_in_the_journal_and_lets_them_in_afterwar
     await drained(server)
     assert data(await queen.drain("q", "p")) == [2, 3, 4]
     assert (await state(http))["bufferedMessages"] == 0
+
+
+async def test_a_journalled_push_is_stored_also_over_the_size_limit(
+    server: Server, http: httpx.AsyncClient, queen: Queen
+) -> None:
+    await queen.configure("q", maxSize=5)
+    await push(http, item(0))
+    await maintain(http, True)
+    results = [result for number in range(1, 11) for result in await buffered(http, item(number))]
+    await maintain(http, False)
+    await drained(server)
+    [full] = (await push(http, item(11, "elsewhere"))).json()
+    assert full["status"] == "failed"
+    assert data(await queen.drain("q", "p")) == list(range(11))
+    for result in results:
+        shown = (await http.get(f"/api/v1/operations/{result['operationId']}")).json()
+        assert [one["status"] for one in shown["result"]] == ["queued"]
+
+
+async def test_what_the_journal_holds_takes_up_room(server: Server, http: httpx.AsyncClient, queen: Queen) -> None:
+    await queen.configure("q", maxSize=3)
+    await queen.configure("other", maxSize=3)
+    await maintain(http, True)
+    await buffered(http, item(1), item(2), item(3, queue="other"))
+    messages = [Message(queue, "elsewhere", b"1", str(uuid4()), str(uuid4())) for queue in ("q", "q", "other", "other")]
+    [outcomes] = await server.broker._pusher.store([messages])
+    assert [outcome.status for outcome in outcomes] == ["queued", "failed", "queued", "queued"]
+    await maintain(http, False)
+    await drained(server)
+    assert data(await queen.drain("q", "p")) == [1, 2]
 
 
 async def test_a_push_waits_behind_the_journalled_ones_of_its_partition(
@@ -138,7 +174,7 @@ async def test_the_journal_survives_a_restart(
     for number in range(5):
         await buffered(http, item(number))
     await server.stop()
-    again = Server(replace(settings, file_buffer_max_batch=2), proxy.url)
+    again = Server(changed(settings, journal={"replay_batch_size": 2}), proxy.url)
     await again.start()
     try:
         host, port = again.address
@@ -179,7 +215,7 @@ async def test_a_database_that_hangs_is_given_up_and_found_again(
 ) -> None:
     await queen.push_items(item(0))
     proxy.pause()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         [result] = await buffered(http, item(1))
         await buffered(http, item(2))
     assert result["reason"] == "database_unavailable"
@@ -210,20 +246,38 @@ async def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(
         assert data(await queen.drain("q", f"p{number}")) == list(range(40))
 
 
-async def test_an_exhausted_pool_loses_nothing(server: Server, http: httpx.AsyncClient, queen: Queen) -> None:
-    pool = server.database._pool
+async def test_an_exhausted_pool_loses_nothing(
+    server: Server, http: httpx.AsyncClient, queen: Queen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, is_alive = server.database._pool, server.database.is_alive
     assert pool is not None
+    judged: list[bool] = []
+
+    async def judge(within_s: float) -> bool:
+        judged.append(await is_alive(within_s))
+        return judged[-1]
+
     taken = [await pool.acquire() for _ in range(pool.get_max_size())]
     pushing = asyncio.create_task(push(http, item(1)))
-    await asyncio.sleep(1)
-    assert server.database.is_open, "a busy pool is no outage"
+    await until(lambda: server.database.waiting > 0)
+    monkeypatch.setattr(server.database, "is_alive", judge)
+    await until(lambda: len(judged) > 10)
+    assert all(judged), "a busy pool is no outage"
+    assert server.database.is_open
+    assert not pushing.done()
     for connection in taken:
         await pool.release(connection)
     assert (await pushing).status_code == 201
     assert data(await queen.drain("q", "p")) == [1]
 
 
-async def test_the_server_starts_without_its_database(settings: Settings, database_url: str) -> None:
+@pytest.mark.parametrize("coordinated", [False, True])
+async def test_the_server_starts_without_its_database(settings: Settings, database_url: str, coordinated: bool) -> None:
+    if coordinated:
+        peers = (("127.0.0.1", free_udp_port()),)
+        settings = changed(
+            settings, coordinator={"enabled": True}, cluster={"udp_port": 0, "peers": peers, "secret": KEY}
+        )
     async with relayed(database_url) as proxy:
         await proxy.close()
         server = Server(settings, proxy.url)
@@ -237,10 +291,12 @@ async def test_the_server_starts_without_its_database(settings: Settings, databa
                     ("GET", "/api/v1/dlq"),
                     ("POST", "/api/v1/configure"),
                     ("GET", "/api/v1/system/shared-state"),
+                    ("GET", "/api/v1/cluster/balance"),
                 ):
                     answer = await http.request(method, path, json={"queue": "q"} if method == "POST" else None)
                     assert answer.status_code == 503, (path, answer.text)
                     assert "ECONNREFUSED" in answer.json()["error"]
+                assert (await http.get("/metrics/prometheus")).status_code == 200
                 await proxy.open()
                 await drained(server)
                 await until(lambda: server.database.is_open)
@@ -249,10 +305,27 @@ async def test_the_server_starts_without_its_database(settings: Settings, databa
             await server.stop()
 
 
+async def test_a_start_whose_connection_is_lost_on_the_way_waits_for_the_database(
+    settings: Settings, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = migrations._current_version
+
+    async def lose(connection: Any) -> int:
+        monkeypatch.setattr(migrations, "_current_version", look)
+        proxy.cut()
+        return await look(connection)
+
+    monkeypatch.setattr(migrations, "_current_version", lose)
+    async with serving(settings, proxy) as (server, http):
+        await buffered(http, item(1))
+        await drained(server)
+        assert data(await Queen(http).drain("q", "p")) == [1]
+
+
 async def test_a_full_journal_answers_429_and_keeps_nothing(settings: Settings, database_url: str) -> None:
     async with relayed(database_url) as proxy:
         await proxy.close()
-        server = Server(replace(settings, journal_max_records=2), proxy.url)
+        server = Server(changed(settings, journal={"max_records": 2}), proxy.url)
         await server.start()
         try:
             host, port = server.address
@@ -275,8 +348,8 @@ async def test_the_journal_never_has_a_payload_in_clear_when_there_is_a_key(
     await queen.configure("secret", encryptionEnabled=True)
     await maintain(http, True)
     await buffered(http, item(1, queue="secret", payload="do not tell"))
-    assert settings.file_buffer_dir is not None
-    files = list(settings.file_buffer_dir.rglob("*.journal"))
+    assert settings.journal.folder is not None
+    files = list(settings.journal.folder.rglob("*.journal"))
     assert files
     assert not [file for file in files if b"do not tell" in file.read_bytes()]
     await maintain(http, False)
@@ -289,9 +362,9 @@ async def test_a_record_that_the_database_refuses_is_set_aside_and_the_rest_goes
 ) -> None:
     await maintain(http, True)
     await buffered(http, item(1))
-    await buffered(http, item(2, traceId="00000000-0000-4000-8000-000000000000"))
+    refused = await buffered(http, item(2, traceId="00000000-0000-4000-8000-000000000000"))
     await buffered(http, item(3))
-    store = server.engine.pusher.store
+    store = server.broker.store_accepted
 
     async def choosy(requests: Any) -> Any:
         for request in requests:
@@ -300,10 +373,211 @@ async def test_a_record_that_the_database_refuses_is_set_aside_and_the_rest_goes
                     message.trace_id = "no uuid"
         return await store(requests)
 
-    monkeypatch.setattr(server.engine.pusher, "store", choosy)
+    monkeypatch.setattr(server.broker, "store_accepted", choosy)
     await maintain(http, False)
     await drained(server)
     assert data(await queen.drain("q", "p")) == [1, 3]
     shown = await state(http)
     assert shown["bufferStats"]["failedFiles"]["count"] == 1
     assert shown["bufferStats"]["failedFiles"]["totalBytes"] > 0
+    path = f"/api/v1/operations/{refused[0]['operationId']}"
+    operation = (await http.get(path)).json()
+    told = tuple(operation[name] for name in ("status", "queue", "partition", "items"))
+    assert told == ("failed", "q", "p", 1)
+    assert operation["errorMessage"].startswith("the database refuses its content: ")
+    assert operation["processedAt"] is not None
+    for verb in ("retry", "cancel"):
+        answer = await http.post(f"{path}/{verb}")
+        assert (answer.status_code, "queen journal retry" in answer.json()["error"]) == (409, True)
+    assert (await http.get(f"/api/v1/operations/{uuid4()}")).status_code == 404
+
+
+FAILING = """
+    CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF {condition} THEN
+            RAISE SQLSTATE '{sqlstate}' USING MESSAGE = 'made to fail';
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER fail BEFORE INSERT ON queen.messages FOR EACH ROW EXECUTE FUNCTION public.fail();
+"""
+MENDED = "DROP TRIGGER fail ON queen.messages; DROP FUNCTION public.fail()"
+
+
+@pytest.mark.parametrize("sqlstate", ["53200", "XX000", "42501", "58030", "P0001"])
+async def test_an_error_that_is_not_the_contents_fault_is_waited_out(
+    server: Server, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection, sqlstate: str
+) -> None:
+    await maintain(http, True)
+    for number in range(50):
+        await buffered(http, item(number, f"p{number % 5}"))
+    await sql.execute(FAILING.format(sqlstate=sqlstate, condition="true"))
+    await maintain(http, False)
+    await until(lambda: server.database.errors > 3)
+    assert (await state(http))["bufferStats"]["failedFiles"]["count"] == 0
+    assert (await state(http))["bufferedMessages"] == 50
+    await sql.execute(MENDED)
+    await drained(server)
+    for number in range(5):
+        assert data(await queen.drain("q", f"p{number}")) == list(range(number, 50, 5))
+
+
+async def test_a_push_that_cannot_be_stored_keeps_only_its_partition_waiting_until_it_is_given_up(
+    server: Server, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection, settings: Settings
+) -> None:
+    """Nobody has listed its error (an index row that is too long, say), so it may be anybody's fault."""
+    await maintain(http, True)
+    for number in range(30):
+        results = await buffered(http, item(number, f"p{number % 3}"))
+        if number == 4:
+            guilty = results[0]["operationId"]
+    await sql.execute(FAILING.format(sqlstate="54000", condition="NEW.transaction_id = '4'"))
+    try:
+        await maintain(http, False)
+        journal = server.broker.journal
+        await until(lambda: journal.figures().operations == journal.figures().stuck == 9)
+        assert data(await queen.drain("q", "p0")) == list(range(0, 30, 3))
+        assert data(await queen.drain("q", "p1")) == [1]
+        [behind] = await buffered(http, item(31, "p1"))
+        assert behind["reason"] == "maintaining_order"
+        assert (await push(http, item(30, "p0"))).status_code == 201
+        shown = (await http.get("/api/v1/operations/stats")).json()["journal"]
+        assert (shown["quarantined"], shown["replayFailing"]) == (0, True)
+        assert (await http.get(f"/api/v1/operations/{guilty}")).json()["status"] == "pending"
+        give_up(settings.journal.folder, guilty)
+        await drained(server)
+    finally:
+        await sql.execute(MENDED)
+    assert data(await queen.drain("q", "p1")) == [*range(7, 30, 3), 31]
+    [kept] = set_aside_in(settings.journal.folder, RecordCodec(KEY))
+    assert kept.content.operation_id == guilty
+    retry(kept)
+    await until(lambda: server.broker.journal.replayed == 31)
+    assert data(await queen.drain("q", "p1")) == [4]
+
+
+async def test_a_locked_partition_keeps_only_its_own_pushes_waiting(
+    database_url: str, settings: Settings, proxy: Proxy, sql: asyncpg.Connection
+) -> None:
+    async with serving(changed(settings, database={"lock_timeout_ms": 100}), proxy) as (server, http):
+        await Queen(http).push_items(item(0, "locked"))
+        await maintain(http, True)
+        for number in range(1, 21):
+            await buffered(http, item(number, "locked" if number % 2 else "free"))
+        async with sql.transaction():
+            await sql.execute("SELECT FROM queen.partition_lookup FOR UPDATE")
+            await maintain(http, False)
+            await until(lambda: server.broker.journal.figures().operations == 10)
+            assert data(await Queen(http).drain("q", "free")) == list(range(2, 21, 2))
+        await drained(server)
+        assert data(await Queen(http).drain("q", "locked")) == [0, *range(1, 21, 2)]
+
+
+async def test_a_partition_that_many_want_does_not_keep_its_journalled_pushes_waiting_for_ever(
+    database_url: str, server: Server, http: httpx.AsyncClient, queen: Queen
+) -> None:
+    """No transaction holds it for long, but it is never free: as if commits were slow, and other servers pushed."""
+    await queen.push_items(item(0))
+    await maintain(http, True)
+    await buffered(http, item(1))
+    stored = asyncio.Event()
+    holds = asyncio.Event()
+
+    async def rival() -> None:
+        connection = await asyncpg.connect(database_url)
+        while not stored.is_set():
+            async with connection.transaction():
+                await connection.execute("SELECT FROM queen.partition_lookup FOR UPDATE")
+                holds.set()
+                await connection.execute("SELECT pg_sleep(0.1)")
+        await connection.close()
+
+    rivals = [asyncio.create_task(rival()) for _ in range(3)]
+    try:
+        await holds.wait()
+        await maintain(http, False)
+        await drained(server)
+    finally:
+        stored.set()
+        await asyncio.gather(*rivals)
+    assert data(await queen.drain("q", "p")) == [0, 1]
+
+
+@asynccontextmanager
+async def serving(settings: Settings, proxy: Proxy) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+    running = Server(settings, proxy.url)
+    await running.start()
+    try:
+        host, port = running.address
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as http:
+            yield running, http
+    finally:
+        await running.stop()
+
+
+@pytest.mark.parametrize("key", [None, KEY[::-1]])
+async def test_a_start_without_the_right_key_waits_for_it(
+    server: Server,
+    http: httpx.AsyncClient,
+    queen: Queen,
+    settings: Settings,
+    proxy: Proxy,
+    key: bytes | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await maintain(http, True)
+    for number in range(20):
+        await buffered(http, item(number))
+    await server.stop()
+    async with serving(changed(settings, server={"encryption_key": key}), proxy) as (_, other):
+        await maintain(other, False)
+        assert "20 accepted pushes (20 messages) wait for the key" in caplog.text
+        assert (await push(other, item(100, "another"))).status_code == 201
+        [behind] = await buffered(other, item(20))
+        assert behind["reason"] == "maintaining_order"
+        shown = (await other.get("/api/v1/operations/stats")).json()["journal"]
+        assert (shown["waitingForKey"], shown["operations"], shown["quarantined"]) == (20, 21, 0)
+        assert (await state(other))["bufferedMessages"] == 21
+        assert "queen_journal_waiting_for_key 20" in (await other.get("/metrics/prometheus")).text
+        assert (await other.get("/health")).json()["journal"]["waiting_for_key"] == 20
+        assert data(await Queen(other).drain("q", "p")) == []
+    # With the key, what was accepted behind them under another one waits in its turn.
+    async with serving(settings, proxy) as (right, other):
+        left = int(key is not None)
+        await until(lambda: right.broker.journal.figures().operations == left)
+        assert data(await Queen(other).drain("q", "p")) == list(range(21 - left))
+        assert right.broker.journal.figures().waiting_for_key == left
+
+
+async def test_full_journals_that_two_processes_have_left_are_stored_by_one(settings: Settings, proxy: Proxy) -> None:
+    settings = changed(settings, journal={"max_records": 30})
+    bounds = JournalBounds(settings.journal.max_bytes, 30, settings.journal.records_per_file)
+    left = [PushJournal(settings.journal.folder, bounds, KEY) for _ in range(2)]
+    for journal in left:
+        await journal.open()
+    for number in range(60):
+        message = Message("q", "p", b"%d" % number, uuid7_text(), str(number))
+        await left[number % 2].put([message])
+    for journal in left:
+        await journal.close()
+    await proxy.close()
+    async with serving(settings, proxy) as (server, http):
+        assert server.broker.journal.figures().messages == 60
+        assert (await http.get("/health")).json()["journal"]["messages"] == 60
+        assert (await push(http, item(60))).status_code == 429
+        await proxy.open()
+        await drained(server)
+        assert data(await Queen(http).drain("q", "p")) == list(range(60))
+
+
+async def test_what_the_journal_accepted_is_stored_whatever_the_queue_may_hold(
+    server: Server, http: httpx.AsyncClient, queen: Queen
+) -> None:
+    await queen.configure("q", maxSize=5)
+    await maintain(http, True)
+    for number in range(10):
+        await buffered(http, item(number))
+    await maintain(http, False)
+    await drained(server)
+    assert data(await queen.drain("q", "p")) == list(range(10))

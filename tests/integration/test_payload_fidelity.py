@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from server_settings import settings_with
 
 from integration.queen import Queen
 from queenmq.config import Settings
@@ -33,7 +34,7 @@ def squeeze(text: bytes) -> bytes:
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(port=0, shutdown_grace_s=2, encryption_key=bytes(range(32)))
+    return settings_with(server={"encryption_key": bytes(range(32))})
 
 
 # JSON text, not values: what a value is spelled like is what this is about.

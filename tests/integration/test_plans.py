@@ -16,13 +16,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from integration.session import Pop, Session, ack
-from queenmq.config import Settings
+from integration.session import LOCK_TIMEOUT, Pop, Session, ack
+from queenmq.broker.ack import columns
+from queenmq.broker.encryption import PayloadEncryption
+from queenmq.config import DatabaseSettings
 from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
-from queenmq.engine.ack import columns
-from queenmq.engine.encryption import PayloadEncryption
-from queenmq.engine.push import Message, PushCall
+from queenmq.core.push_call import PushCall
 from queenmq.ids import uuid7
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -147,7 +148,7 @@ async def explained(large: dict[str, str], request: pytest.FixtureRequest) -> As
     """
     url = large["never analyzed" if "without" in request.param else "analyzed"]
     if "server" in request.param:
-        database = Database(Settings(), url)
+        database = Database(DatabaseSettings(), url)
         await database.open()
         async with database.connection() as pooled:
             session = Explained(pooled)
@@ -257,7 +258,7 @@ async def _transact(session: Session, count: int) -> None:
     ]
     leases = [p.lease_id for p, _ in popped]
     arguments = (*call.arguments(PayloadEncryption(None, lambda _: False)), *columns(acks), leases)
-    assert await session.sql.fetchrow(statement("transact"), *arguments)
+    assert await session.sql.fetchrow(statement("transact"), *arguments, LOCK_TIMEOUT)
 
 
 async def _look_over(session: Session, count: int) -> None:

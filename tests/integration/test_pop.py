@@ -10,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Message, Queen, another_server, data, leases
 from queenmq.config import Settings
@@ -339,3 +340,100 @@ async def _drain(queen: Queen, **params: object) -> list[object]:
         drained += data(popped)
         await queen.ack_batch(popped)
     return drained
+
+
+# How large an answer gets
+
+
+class TestBytes:
+    """Payloads of 10,000 bytes, and answers of at most 25,000: two messages."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(limits={"max_answer_bytes": 25_000})
+
+    @staticmethod
+    async def push(queen: Queen, partition: str, *numbers: int) -> None:
+        items = [{"queue": "big", "partition": partition, "payload": [n, "x" * 9_990]} for n in numbers]
+        await queen.push_items(*items)
+
+    @staticmethod
+    def numbers(messages: list[Message]) -> list[int]:
+        return [message["data"][0] for message in messages]
+
+    async def test_an_answer_has_fewer_messages_and_the_rest_comes_in_order(self, queen: Queen) -> None:
+        await self.push(queen, "p", *range(7))
+        seen = []
+        while popped := await queen.pop("big", consumerGroup="g", batch=100):
+            assert len(popped) <= 2
+            assert {message["retryCount"] for message in popped} == {0}
+            seen += self.numbers(popped)
+            await queen.ack_batch(popped)
+        assert seen == list(range(7))
+
+    async def test_what_is_left_out_is_not_leased(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await self.push(queen, "p", *range(5))
+        first = await queen.pop("big", consumerGroup="g", batch=5)
+        leased = await sql.fetchval(
+            "SELECT lease_offsets::text FROM queen.partition_consumers WHERE lease_id IS NOT NULL"
+        )
+        assert (self.numbers(first), leased) == ([0, 1], "{[1,3)}")
+        # A failure is of what was delivered, and costs the others nothing.
+        await queen.ack(first[0])
+        await queen.ack(first[1])
+        assert self.numbers(await queen.pop("big", consumerGroup="g", batch=5)) == [2, 3]
+
+    async def test_auto_ack_takes_no_more_than_it_delivers(self, queen: Queen) -> None:
+        await self.push(queen, "p", *range(5))
+        seen = [self.numbers(await queen.pop("big", consumerGroup="g", batch=5, autoAck=True)) for _ in range(4)]
+        assert seen == [[0, 1], [2, 3], [4], []]
+
+    async def test_a_message_over_the_bound_comes_alone(self, queen: Queen) -> None:
+        await queen.push_items(*({"queue": "big", "payload": [n, "x" * 40_000]} for n in range(3)))
+        for n in range(3):
+            popped = await queen.pop("big", consumerGroup="g", batch=10)
+            assert self.numbers(popped) == [n]
+            await queen.ack_batch(popped)
+
+    async def test_the_bound_is_over_all_partitions_of_a_request(self, queen: Queen) -> None:
+        for partition in range(6):
+            await self.push(queen, f"p{partition}", partition)
+        seen: list[int] = []
+        for _ in range(10):
+            popped = await queen.pop("big", consumerGroup="g", batch=10, partitions=6)
+            assert len(popped) <= 3
+            seen += self.numbers(popped)
+        assert sorted(seen) == list(range(6))
+
+    async def test_messages_that_failed_in_between_leave_holes_that_are_respected(self, queen: Queen) -> None:
+        await self.push(queen, "p", *range(6))
+        popped = await queen.pop("big", consumerGroup="g", batch=6)
+        await queen.ack(popped[1])
+        await queen.ack(popped[0], "failed")
+        await queen.wait("big", consumerGroup="other", batch=1)
+        again = await queen.wait("big", consumerGroup="g", batch=6)
+        assert self.numbers(again) == [0, 2]
+        await queen.ack_batch(again)
+        assert self.numbers(await queen.pop("big", consumerGroup="g", batch=6)) == [3, 4]
+
+    @pytest.mark.parametrize("auto_ack", [False, True])
+    async def test_merged_pops_are_all_served_although_a_call_brings_only_so_much(
+        self, queen: Queen, auto_ack: bool
+    ) -> None:
+        """Twenty requests share calls of at most 50,000 bytes; none of them is told that there is nothing."""
+        for partition in range(20):
+            await self.push(queen, f"p{partition}", partition)
+        [first] = self.numbers(await queen.pop("big", consumerGroup="g", batch=1, autoAck=True))
+        ask = [queen.pop("big", consumerGroup="g", batch=2, autoAck=auto_ack) for _ in range(19)]
+        answers = [self.numbers(popped) for popped in await asyncio.gather(*ask)]
+        assert all(answers)
+        assert sorted([first, *(n for numbers in answers for n in numbers)]) == list(range(20))
+
+    async def test_merged_pops_of_several_groups(self, queen: Queen) -> None:
+        await self.push(queen, "p", 0, 1, 2)
+        groups = [f"g{number}" for number in range(8)]
+        for group in groups:
+            popped = await queen.pop("big", consumerGroup=group, batch=1)
+            await queen.ack_batch(popped)
+        answers = await asyncio.gather(*(queen.pop("big", consumerGroup=group, batch=5) for group in groups))
+        assert [self.numbers(popped) for popped in answers] == [[1, 2]] * 8

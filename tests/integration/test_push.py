@@ -13,6 +13,7 @@ import asyncpg
 import httpx
 import jwt
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Json, Queen, another_server, blocked, data, stored
 from queenmq.config import Settings
@@ -282,7 +283,7 @@ class TestProducerIdentity:
 
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, jwt_enabled=True, jwt_secret=self.SECRET)
+        return settings_with(auth={"enabled": True, "secret": self.SECRET})
 
     @pytest.fixture
     def alice(self, http: httpx.AsyncClient) -> Queen:

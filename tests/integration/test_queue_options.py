@@ -130,7 +130,7 @@ class TestTtl:
         await queen.pop("orders")
         await queen.push("orders", "expired")
         await age_messages(sql, "orders", 61)
-        await Retention(server.database, server.engine, server.engine.settings).work()
+        await Retention(server.database, server.broker, server.broker.settings).work()
         assert await stored(sql, "orders") == 0
         assert data(await queen.dead_letters("orders")) == ["expired"]
 
@@ -142,7 +142,7 @@ class TestTtl:
         await queen.push("orders", "held")
         await queen.pop("orders")
         await age_messages(sql, "orders", 61)
-        await Retention(server.database, server.engine, server.engine.settings).work()
+        await Retention(server.database, server.broker, server.broker.settings).work()
         await expire_leases(sql)
         assert await queen.pop("orders") == []
         assert data(await queen.dead_letters("orders")) == ["held"]
@@ -153,7 +153,7 @@ class TestTtl:
         await queen.configure("orders", ttl=60, deadLetterQueue=True)
         await queen.push("orders", "expired")
         await age_messages(sql, "orders", 61)
-        await Retention(server.database, server.engine, server.engine.settings).work()
+        await Retention(server.database, server.broker, server.broker.settings).work()
         assert data(await queen.dead_letters("orders")) == ["expired"]
 
 
@@ -179,6 +179,16 @@ class TestDlqAfterMaxRetries:
         assert data(await queen.pop("orders", batch=4)) == ["c", "d"]
         assert data(await queen.dead_letters("orders")) == ["b"]
 
+    async def test_what_was_behind_it_has_not_failed(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.configure("orders", dlqAfterMaxRetries=True, retryLimit=1, retryDelay=0)
+        await queen.push("orders", "poison", "next")
+        for attempt in range(2):
+            assert [m["retryCount"] for m in await queen.pop("orders", batch=2)] == [attempt, 0]
+            await expire_leases(sql)
+        [message] = await queen.pop("orders", batch=2)
+        assert (message["data"], message["retryCount"]) == ("next", 0)
+        assert not (await queen.ack(message, "failed"))["dlq"]
+
     async def test_expiries_and_failures_count_together(self, queen: Queen, sql: asyncpg.Connection) -> None:
         await queen.configure("orders", dlqAfterMaxRetries=True, retryLimit=1, retryDelay=0)
         await queen.push("orders", "m")
@@ -192,7 +202,7 @@ class TestDlqAfterMaxRetries:
         await queen.configure("orders", dlqAfterMaxRetries=True, retryLimit=0)
         await queen.push("orders", "m")
         [message] = await queen.pop("orders")
-        server.engine.leases.release_soon(message["leaseId"], "orders")
+        server.broker.give_back(message["leaseId"], "orders")
         assert data(await queen.wait("orders")) == ["m"]
 
     async def test_the_last_message_leaves_an_empty_queue(self, queen: Queen, sql: asyncpg.Connection) -> None:

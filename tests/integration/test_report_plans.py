@@ -16,10 +16,10 @@ import asyncpg
 import pytest
 
 from integration.test_plans import Explained
-from queenmq.config import Settings
+from queenmq.broker.activity import Activity
+from queenmq.broker.statistics import Statistics
+from queenmq.config import DatabaseSettings, Settings
 from queenmq.core.names import QUEUE_MODE
-from queenmq.engine.activity import Activity
-from queenmq.engine.statistics import Statistics
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -82,7 +82,7 @@ async def _fill(url: str) -> None:
         "date_trunc('minute', now()) - make_interval(mins => n), 's', 1 "
         "FROM (SELECT name FROM queen.queues UNION ALL SELECT '') q, generate_series(0, 60) AS n"
     )
-    database = Database(Settings(), url)
+    database = Database(DatabaseSettings(), url)
     await database.open()
     await Statistics(database, Activity(), Settings(), "s").refresh(everything=True)
     await database.close()
@@ -92,7 +92,7 @@ async def _fill(url: str) -> None:
 
 @pytest.fixture
 async def explained(url: str) -> AsyncIterator[Explained]:
-    database = Database(Settings(), url)
+    database = Database(DatabaseSettings(), url)
     await database.open()
     async with database.connection() as pooled:
         session = Explained(pooled)
@@ -115,26 +115,27 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "overview": (NO, NO, NO),
     "recent_rates": (),
     "groups_listed": (PAGE, 0, NO, NO),
-    "groups_lagging": (0, PAGE),
-    "group_described": ("g", PAGE),
+    "groups_lagging": (0, PAGE, False),
+    "group_described": ("g", PAGE, False),
     "top_errors": ("large name",),
     "affected_partitions": ("large name",),
-    "dead_letters": (NO, NO, NO, NO, NO, PAGE, 0),
+    "dead_letters": (NO, NO, NO, NO, NO, PAGE, 0, 2**24),
     "message_described": ("long partition", "7"),
-    "message_groups": ("long partition", 7, PAGE),
-    "explain_places": ("large", "g", NO, 20),
+    "message_groups": ("long partition", 7, PAGE, "7"),
+    "explain_positions": ("large", "g", NO, False, 20),
     "activity_totals": (),
     "processed_by_server": ("from", "to"),
     "activity_last_minute": (PAGE,),
     "dead_letters_by_queue": (PAGE,),
 }
+STRANGER = ("large", "stranger", NO, False, 20)  # a group that has no place in any of these partitions
 LISTINGS = (
-    ("large name", NO, NO, NO, NO, NO, PAGE, True),
-    ("long name", NO, NO, NO, NO, NO, PAGE, True),
-    ("long name", "p1", NO, NO, NO, NO, PAGE, True),
-    ("long name", "p1", NO, NO, "from", "to", PAGE, True),
-    (NO, NO, NO, NO, NO, NO, PAGE, True),
-    (NO, NO, "ns3", NO, "from", NO, PAGE, True),
+    ("large name", NO, NO, NO, NO, NO, PAGE, True, 2**24),
+    ("long name", NO, NO, NO, NO, NO, PAGE, True, 2**24),
+    ("long name", "p1", NO, NO, NO, NO, PAGE, True, 2**24),
+    ("long name", "p1", NO, NO, "from", "to", PAGE, True, 2**24),
+    (NO, NO, NO, NO, NO, NO, PAGE, True, 2**24),
+    (NO, NO, "ns3", NO, "from", NO, PAGE, True, 2**24),
 )
 
 
@@ -190,6 +191,13 @@ async def test_no_question_touches_more_than_its_page(explained: Explained, ques
         assert touched[table] <= MOST_PARTITIONS, touched
 
 
+async def test_a_group_that_never_started_is_told_by_some_partitions(explained: Explained) -> None:
+    touched = await ask(explained, "explain_positions", STRANGER)
+    assert touched["messages"] <= MOST_MESSAGES, touched
+    for table in ("partition_consumers", "partition_lookup", "partitions"):
+        assert touched[table] <= MOST_PARTITIONS, touched
+
+
 @pytest.mark.parametrize("which", range(len(LISTINGS)))
 async def test_no_listing_of_messages_scans_them(explained: Explained, which: int) -> None:
     touched = await ask(explained, "messages_listed", LISTINGS[which])
@@ -200,14 +208,15 @@ async def test_the_statistics_read_one_message_for_each_group_of_a_partition(exp
     known = await _known(explained.session.sql)
     long = await explained.session.sql.fetchval("SELECT id FROM queen.queues WHERE name = 'long'")
     explained.plans.clear()
-    await explained.session.sql.fetch(statement("reckon"), long, UUID(int=0), 5000, 100)
+    await explained.session.sql.fetch(statement("measure_queue"), long, UUID(int=0), 5000, 100)
     assert _touched(explained)["messages"] <= 2 * 2
     explained.plans.clear()
-    await explained.session.sql.fetch(statement("reckon"), known["large"], UUID(int=0), 1000, 100)
+    await explained.session.sql.fetch(statement("measure_queue"), known["large"], UUID(int=0), 1000, 100)
     touched = _touched(explained)
     assert touched["messages"] <= 2000, touched
     assert touched["partition_lookup"] <= 1000, touched
-    assert touched["partition_consumers"] <= 2000, touched
+    assert touched["partition_consumers"] <= 2000 + 5, touched  # and a step for each group
+    assert touched["partitions"] == 0, touched
 
 
 async def test_completed_operations_are_not_looked_at(explained: Explained) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Queen, age_messages, age_partitions, data, expire_leases, leases, stored
 from queenmq.config import Settings
@@ -15,17 +16,17 @@ from queenmq.services.retention import Eviction, Retention
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(port=0, shutdown_grace_s=2, retention_batch_size=10, eviction_batch_size=10)
+    return settings_with(retention={"batch_size": 10, "eviction_batch_size": 10})
 
 
 @pytest.fixture
 def retention(server: Server, settings: Settings) -> Retention:
-    return Retention(server.database, server.engine, settings)
+    return Retention(server.database, server.broker, settings)
 
 
 @pytest.fixture
 def eviction(server: Server, settings: Settings) -> Eviction:
-    return Eviction(server.database, server.engine, settings)
+    return Eviction(server.database, server.broker, settings)
 
 
 class TestRetention:
@@ -275,8 +276,8 @@ async def test_a_run_goes_on_while_interrupted_work_is_given_back(
     for _ in range(10):
         await queen.push("orders", *range(35))
         await age_messages(sql, "orders", 11)
-        server.engine.long_operations._interrupted = True
-        await asyncio.gather(server.engine.long_operations.work(), retention.work())
+        server.broker.operation_runner.steps.interrupted = True
+        await asyncio.gather(server.broker.operation_runner.take_up(), retention.work())
         assert await stored(sql, "orders") == 0
 
 

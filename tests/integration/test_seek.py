@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import asyncpg
 
-from integration.queen import Queen, data, leases
+from integration.queen import Queen, age_messages, data, leases
 
 FAR_PAST = "1970-01-01T00:00:00Z"
 
@@ -153,3 +155,25 @@ async def test_the_target_must_be_said(queen: Queen) -> None:
     for body in (None, {}, {"toEnd": False}):
         assert (await queen.refused(path, body))["error"] == "Must specify either 'toEnd': true or 'timestamp'"
     assert (await queen.refused(path, {"timestamp": "then"}))["field"] == "timestamp"
+
+
+async def test_what_a_seek_would_do_is_told_before(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.push("orders", "old", "older", partition="a")
+    await age_messages(sql, "orders", 1000)
+    await queen.push("orders", "new", "newer", partition="a")
+    await queen.push("orders", "other", partition="b")
+    await queen.pop("orders", consumerGroup="g", subscriptionMode="all", partitions=5, autoAck=True, batch=3)
+    path = "/api/v1/consumer-groups/g/queues/orders/seek"
+    moment = (datetime.now(UTC) - timedelta(seconds=500)).isoformat()
+    for asked, again, skipped, partitions in (
+        ({"toEnd": True}, 0, 2, 2),
+        ({"timestamp": "1970-01-01T00:00:00Z"}, 3, 0, 2),
+        ({"timestamp": moment}, 1, 0, 2),
+        ({"timestamp": moment, "partition": "b"}, 0, 0, 1),
+    ):
+        told = (await queen.http.get(path, params=asked)).json()
+        assert (told["deliveredAgain"], told["skipped"], told["partitions"]) == (again, skipped, partitions), asked
+    await queen.seek("g", "orders", timestamp="1970-01-01T00:00:00Z")
+    assert len(await queen.drain("orders", consumerGroup="g")) == 5
+    for unknown in (path.replace("orders", "nowhere"), path + "?partition=nowhere"):
+        assert (await queen.http.get(unknown)).status_code == 404

@@ -8,7 +8,7 @@ import pytest
 
 from integration.test_http_protocol import MB, connected, on_both_loops, serving, until
 from queenmq.clock import ManualClock
-from queenmq.http.messages import Request, Response, StreamedResponse
+from queenmq.httpserver.messages import Request, Response, StreamedResponse
 
 TEXT = b"text/plain"
 
@@ -105,7 +105,7 @@ async def test_nothing_is_asked_of_the_source_while_the_client_does_not_read() -
     async with serving(parts, clock, stall_s=30) as front, connected(front) as client:
         client.get("/")
         [connection] = await some_connection(front)
-        await until(lambda: connection._writable is not None)
+        await until(lambda: connection._writable is not None)  # type: ignore[attr-defined]
         await client.answer(bodiless=True)
         # The client's own buffers take a little more; then it stands, and the source with it.
         before = -1
@@ -129,7 +129,7 @@ async def test_a_slow_client_gets_everything_that_the_source_gave_it() -> None:
     async with serving(parts) as front, connected(front) as client:
         client.get("/")
         [connection] = await some_connection(front)
-        await until(lambda: connection._writable is not None)
+        await until(lambda: connection._writable is not None)  # type: ignore[attr-defined]
         await client.answer(bodiless=True)
         assert await client.rest() == b"".join(bytes([65 + n]) * MB for n in range(8))
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Json, Queen, data, parked
 from queenmq.config import Settings
@@ -157,7 +158,7 @@ class TestPartitionForm:
 class TestDefaultMode:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(port=0, shutdown_grace_s=2, default_subscription_mode="new")
+        return settings_with(pop={"default_subscription_mode": "new"})
 
     async def test_it_is_for_groups_that_do_not_say(self, queen: Queen) -> None:
         await queen.push("orders", "history")

@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+from server_settings import settings_with
 
 from integration.cluster import cluster
 from integration.otlp import Collector, collecting
 from integration.queen import Queen, another_server, parked, push_op, until
-from queenmq.config import Settings
 from queenmq.core.trace_context import span_id_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -31,9 +31,9 @@ def collector() -> Iterator[Collector]:
 
 
 @asynccontextmanager
-async def exporting(collector: Collector, database_url: str, **settings: Any) -> Any:
+async def exporting(collector: Collector, database_url: str, **telemetry: Any) -> Any:
     """A server that exports; everything has arrived when this has ended."""
-    chosen = Settings(port=0, shutdown_grace_s=2, otel_endpoint=collector.url, **settings)
+    chosen = settings_with(telemetry={"endpoint": collector.url} | telemetry)
     async with another_server(chosen, database_url) as queen:
         yield queen
 
@@ -96,7 +96,7 @@ async def test_what_the_producer_does_not_record_is_not_recorded(collector: Coll
 
 
 async def test_metrics_arrive(collector: Collector, database_url: str) -> None:
-    async with exporting(collector, database_url, otel_metric_interval_ms=200) as queen:
+    async with exporting(collector, database_url, metric_interval_ms=200) as queen:
         await push(queen)
 
         def told() -> bool:
@@ -113,7 +113,7 @@ async def test_metrics_arrive(collector: Collector, database_url: str) -> None:
 
 
 async def test_a_collector_that_is_away_disturbs_nobody(database_url: str) -> None:
-    settings = Settings(port=0, shutdown_grace_s=2, otel_endpoint="http://127.0.0.1:9", otel_metric_interval_ms=100)
+    settings = settings_with(telemetry={"endpoint": "http://127.0.0.1:9", "metric_interval_ms": 100})
     async with another_server(settings, database_url) as queen:
         assert (await push(queen))["status"] == "queued"
         [message] = await queen.pop("orders")
@@ -160,14 +160,14 @@ async def test_without_the_packages_a_sentence_says_so(
 ) -> None:
     monkeypatch.delitem(sys.modules, "queenmq.http.otel", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    settings = Settings(port=0, shutdown_grace_s=2, otel_endpoint="http://127.0.0.1:9")
+    settings = settings_with(telemetry={"endpoint": "http://127.0.0.1:9"})
     async with another_server(settings, database_url) as queen:
         assert (await push(queen))["status"] == "queued"
     assert "pip install 'queenmq[otel]'" in caplog.text
 
 
 async def test_what_is_passed_on_is_told_once_in_one_trace(collector: Collector, database_url: str) -> None:
-    async with cluster(database_url, "ab", otel_endpoint=collector.url) as [a, b]:
+    async with cluster(database_url, "ab", telemetry={"endpoint": collector.url}) as [a, b]:
         a.send_consumers(("orders", "__QUEUE_MODE__"), b)
         poll = asyncio.create_task(a.pop("orders", wait=True, timeout=30_000))
         await parked(b.server)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 from integration.queen import another_server, data, expire_leases
+from server_settings import settings_with
 
 import queenmq
-from queenmq.config import Settings
 from queenmq.storage import launcher
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 QUEEN = "import sys; from queenmq.cli.main import main; sys.exit(main())"
-SETTINGS = Settings(port=0, shutdown_grace_s=2)
+SETTINGS = settings_with()
 
 
 @pytest.fixture

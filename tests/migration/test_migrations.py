@@ -6,15 +6,15 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
 import httpx
 import pytest
+from server_settings import settings_with
 
-from queenmq.config import Settings
 from queenmq.errors import StartupError
 from queenmq.server import Server
 from queenmq.storage import migrations as module
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from conftest import Postgres
 
 NEWEST = migrations()[-1].version
-SETTINGS = Settings(port=0, shutdown_grace_s=2)
+SETTINGS = settings_with()
 
 CATALOG = """
     SELECT 'column' AS kind, table_name || '.' || column_name AS name,
@@ -61,7 +61,7 @@ async def sql(empty_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def database(empty_url: str) -> AsyncIterator[Database]:
-    opened = Database(SETTINGS, empty_url)
+    opened = Database(SETTINGS.database, empty_url)
     await opened.open()
     yield opened
     await opened.close()
@@ -94,8 +94,8 @@ async def test_every_function_and_trigger_of_the_folder_exists_and_no_other(
     database: Database, sql: asyncpg.Connection
 ) -> None:
     await migrate(database)
-    folder = files("queenmq.storage") / "sql" / "functions"
-    text = "\n".join(file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".sql"))
+    folder = Path(module.__file__).parent / "sql" / "functions"
+    text = "\n".join(file.read_text("utf-8") for file in folder.rglob("*.sql"))
     functions = await sql.fetch("SELECT proname FROM pg_proc WHERE pronamespace = 'queen'::regnamespace")
     assert {row["proname"] for row in functions} == set(re.findall(r"REPLACE FUNCTION queen\.(\w+)", text))
     triggers = await sql.fetch("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal")
@@ -122,6 +122,34 @@ async def test_an_upgraded_schema_equals_a_new_one(
         assert await migrate(database, upto=version) == version
     await migrate(database)
     assert await catalog(sql) == await catalog_of(database_url)
+
+
+async def test_messages_that_were_deleted_by_hand_become_known(database: Database, sql: asyncpg.Connection) -> None:
+    """Before version 13 only their number was kept. If others are missing as well, nobody knows which are which."""
+    await migrate(database, upto=8)
+    queue = await sql.fetchval("INSERT INTO queen.queues (name) VALUES ('orders') RETURNING id")
+    stored = {"deleted": [2, 4, 7], "lost": [2, 4, 8], "whole": [2, 3, 4, 5, 6, 7, 8]}
+    for name, offsets in stored.items():
+        partition = await sql.fetchval(
+            "INSERT INTO queen.partitions (queue_id, name) VALUES ($1, $2) RETURNING id", queue, name
+        )
+        await sql.execute(
+            "INSERT INTO queen.partition_lookup (partition_id, queue_id, first_offset, last_offset, holes) "
+            "VALUES ($1, $2, 2, 8, $3)",
+            partition,
+            queue,
+            {"deleted": 4, "lost": 3}.get(name, 0),
+        )
+        await sql.execute(
+            'INSERT INTO queen.messages (partition_id, "offset", transaction_id, payload) '
+            "SELECT $1, n, n::text, '1' FROM unnest($2::bigint[]) n",
+            partition,
+            offsets,
+        )
+    await migrate(database)
+    known = "SELECT p.name, d.first_offset, d.last_offset FROM queen.deleted_offsets d JOIN queen.partitions p "
+    found = await sql.fetch(known + "ON p.id = d.partition_id ORDER BY 1, 2")
+    assert [tuple(row) for row in found] == [("deleted", 3, 3), ("deleted", 5, 6), ("deleted", 8, 8)]
 
 
 class TestUpgradeOfTheFirstVersion:
@@ -238,11 +266,43 @@ def _by_partition(messages: list[dict[str, object]]) -> dict[object, list[object
 async def migrate_many(url: str, count: int) -> list[int]:
     """What `count` servers report that migrate at the same time."""
     async with AsyncExitStack() as stack:
-        databases = [Database(SETTINGS, url) for _ in range(count)]
+        databases = [Database(SETTINGS.database, url) for _ in range(count)]
         for database in databases:
             await database.open()
             stack.push_async_callback(database.close)
         return await asyncio.gather(*(migrate(database) for database in databases))
+
+
+async def test_failures_so_far_are_those_of_the_head(database: Database, sql: asyncpg.Connection) -> None:
+    """Which message of a partition had failed was not known before."""
+    [version] = [migration.version for migration in migrations() if migration.name == "failures_and_stream_reads"]
+    await migrate(database, upto=version - 1)
+    await sql.execute("INSERT INTO queen.queues (id, name) VALUES ($1, 'orders')", UUID(int=1))
+    places = (("waiting", 1, 2, 2), ("trimmed", 4, 0, 1), ("read", 1, 5, 3), ("calm", 1, 2, 0))
+    for number, (name, first_offset, position, attempts) in enumerate(places, 10):
+        place = UUID(int=number)
+        await sql.execute("INSERT INTO queen.partitions VALUES ($1, $2, $3)", place, UUID(int=1), name)
+        await sql.execute(
+            "INSERT INTO queen.partition_lookup (partition_id, queue_id, first_offset, last_offset) "
+            "VALUES ($1, $2, $3, 5)",
+            *(place, UUID(int=1), first_offset),
+        )
+        await sql.execute(
+            "INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, attempts) "
+            "VALUES ($1, 'g', $2, $3, $4)",
+            *(place, UUID(int=1), position, attempts),
+        )
+    await migrate(database)
+    rows = await sql.fetch(
+        "SELECT p.name, c.attempts, f.times, f.offsets::text FROM queen.partition_consumers c "
+        "JOIN queen.partitions p ON p.id = c.partition_id LEFT JOIN unnest(c.failures) AS f ON true ORDER BY p.id"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("waiting", 2, 2, "{[3,4)}"),
+        ("trimmed", 1, 1, "{[4,5)}"),
+        ("read", 0, None, None),
+        ("calm", 0, None, None),
+    ]
 
 
 async def test_several_servers_build_it_at_once(sql: asyncpg.Connection, empty_url: str, database_url: str) -> None:

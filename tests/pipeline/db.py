@@ -51,6 +51,12 @@ class Db:
             first + partitions - 1,
         )
 
+    def delete_message(self, partition: str, transaction_id: str) -> None:
+        """What `queen messages delete` does."""
+        assert self.one(
+            "SELECT queen.delete_message(id, %s) FROM queen.partitions WHERE name = %s", transaction_id, partition
+        )
+
     def count(self, queue: str) -> int:
         return self.one(
             "SELECT count(*) FROM queen.messages m JOIN queen.partitions p ON p.id = m.partition_id "

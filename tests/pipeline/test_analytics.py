@@ -45,7 +45,7 @@ def test_arrivals_groups_and_dead_letters(spark: Any, db: Db, tmp_path: Path) ->
         "UPDATE queen.partition_consumers SET position = 4, total_consumed = 4, attempts = 1, last_consumed_at = %s",
         at + timedelta(minutes=3, seconds=10, milliseconds=500),
     )
-    db.sql("SELECT queen.bury(id, 'g', '{[3,5)}', 'poison', 1) FROM queen.partitions")
+    db.sql("SELECT queen.bury(id, 'g', '{[3,5)}', 'poison', NULL) FROM queen.partitions")
     db.sql("UPDATE queen.dead_letter_queue SET failed_at = %s", NOW)
     run(spark, db, NOW + timedelta(minutes=1), lake=str(tmp_path))
     assert minutes(db, "g", "lag", "consumed", "retries", "dead_letters")[-1] == (48, 12, 3, None)

@@ -13,6 +13,7 @@ from pipeline.db import Db
 from queenmq.pipeline import archived
 from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.jobs import audit
 from queenmq.pipeline.jobs.archive import Settings, archive, plan_round, publish, run_round
 from queenmq.pipeline.lake import Lake, sweep
 from queenmq.pipeline.runs import Run
@@ -29,6 +30,11 @@ def run(spark: Any, db: Db, lake: Path, **changes: Any) -> dict[str, Any]:
 def keys(spark: Any, db: Db, lake: Path) -> list[tuple[str, int]]:
     found = archived(spark, db.url, "orders", str(lake)).select("partition", "offset").collect()
     return sorted((row["partition"], row["offset"]) for row in found)
+
+
+def findings(spark: Any, db: Db, lake: Path) -> list[str]:
+    with Run(db.url, "audit", "orders", "local", {}) as recorded:
+        return audit.audit(spark, audit.Settings(db.url, "orders", str(lake)), recorded).summary["findings"]
 
 
 def stored(db: Db) -> list[tuple[str, int]]:
@@ -70,6 +76,43 @@ def test_rounds_are_published_one_by_one(spark: Any, db: Db, tmp_path: Path) -> 
     run(spark, db, tmp_path, round_offsets=130)
     assert keys(spark, db, tmp_path) == stored(db)
     assert db.one("SELECT count(DISTINCT published_at) FROM queen.archive_files") == 3
+
+
+def test_messages_deleted_by_hand_do_not_stop_it(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 2, 10)
+    for one in ("1", "4", "5", "10"):
+        db.delete_message("p0", one)
+    assert run(spark, db, tmp_path)["messages"] == 16
+    assert keys(spark, db, tmp_path) == stored(db)
+    db.fill("orders", 1, 3)
+    for one in ("11", "12", "13"):
+        db.delete_message("p0", one)
+    assert run(spark, db, tmp_path)["messages"] == 0
+    db.fill("orders", 1, 3)
+    db.delete_message("p1", "3")
+    assert run(spark, db, tmp_path)["messages"] == 3
+    assert findings(spark, db, tmp_path) == []
+    db.sql("SELECT queen.trim(id, 6) FROM queen.partitions")
+    assert findings(spark, db, tmp_path) == [], "what is known of gaps does not go with the messages"
+    db.sql("DELETE FROM queen.messages WHERE transaction_id = '15'")
+    assert findings(spark, db, tmp_path) == [
+        "offsets: p0: 15 is missing",
+        "archive: p0: 5 messages are stored and 6 archived of the same offsets",
+    ]
+
+
+def test_messages_that_are_lost_stop_it_until_they_are_given_up(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 2, 10)
+    db.delete_message("p1", "2")
+    db.sql("DELETE FROM queen.messages WHERE transaction_id IN ('7', '8')")
+    with pytest.raises(Exception, match=r"4 messages .* offsets 7 to 8.*queen pipeline accept-gaps --queue orders"):
+        run(spark, db, tmp_path)
+    accepted = db.sql("SELECT * FROM queen.accept_gaps('orders', NULL) ORDER BY 1")
+    assert accepted == [("p0", 7, 8), ("p1", 7, 8)]
+    assert db.sql("SELECT * FROM queen.accept_gaps('orders', NULL)") == []
+    assert db.sql("SELECT holes FROM queen.partition_lookup ORDER BY 1") == [(2,), (3,)]
+    assert run(spark, db, tmp_path)["messages"] == 15
+    assert findings(spark, db, tmp_path) == []
 
 
 def test_schemas_may_change(spark: Any, db: Db, tmp_path: Path) -> None:

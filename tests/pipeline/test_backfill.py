@@ -14,7 +14,14 @@ from queenmq.pipeline.runs import Run
 
 
 def run(spark: Any, db: Db, path: Path, **changes: Any) -> dict[str, Any]:
-    settings = Settings(db.url, "orders", "csv", str(path), {"header": "true", "inferSchema": "true"}, **changes)
+    settings = Settings(
+        url=db.url,
+        queue="orders",
+        format="csv",
+        path=str(path),
+        options={"header": "true", "inferSchema": "true"},
+        **changes,
+    )
     with Run(db.url, "backfill", "orders", "local", {}) as recorded:
         return backfill(spark, settings, recorded).summary
 

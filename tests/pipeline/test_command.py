@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,3 +90,42 @@ def test_the_server_needs_none_of_it() -> None:
     names = "any(name.startswith(('pyspark', 'pyarrow')) for name in sys.modules)"
     code = f"import queenmq.server, queenmq.cli.main, sys; sys.exit({names})"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_gaps_are_accepted(run: Run, db: Db) -> None:
+    db.fill("orders", 2, 10)
+    db.sql("DELETE FROM queen.messages WHERE transaction_id IN ('3', '4', '7')")
+    db.delete_message("p1", "9")
+    status, out, _ = run("accept-gaps", "--queue", "orders", "--partition", "p1")
+    assert (status, out.splitlines()) == (
+        0,
+        ["p1: offsets 3 to 4", "p1: offset 7", "3 missing messages of orders are accepted"],
+    )
+    assert run("accept-gaps", "--queue", "orders")[1].splitlines()[-1].startswith("3 missing messages")
+    assert run("accept-gaps", "--queue", "orders")[1] == "nothing is missing\n"
+    assert run("accept-gaps", "--queue", "no-such")[0] != 0
+
+
+SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+from queenmq import pipeline
+local = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+spark = SparkSession.builder.master("local[1]").config(map=local).getOrCreate()
+pipeline.register(spark)
+orders = spark.read.format("queen").option("url", sys.argv[1]).option("subscribe", "orders").load()
+print("found", orders.count())
+"""
+
+
+def test_a_script_needs_no_activated_environment(db: Db, tmp_path: Path) -> None:
+    """Spark's workers run on the interpreter of the script, whatever `python3` is in the path."""
+    db.fill("orders", 1, 3)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
+    bare = kept | {"PATH": "/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, str(script), db.url], env=bare, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.strip() == "found 3", done.stderr[-2000:]

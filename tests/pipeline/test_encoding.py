@@ -9,7 +9,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from queenmq.config import Settings
+from queenmq.config import DatabaseSettings
 from queenmq.pipeline import sink
 from queenmq.pipeline.connection import connection
 from queenmq.pipeline.heads import batch_ranges
@@ -32,7 +32,7 @@ async def url(postgres: Postgres) -> AsyncIterator[str]:
     with psycopg.connect(postgres.url, autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS test_euc_jp WITH (FORCE)")
         admin.execute("CREATE DATABASE test_euc_jp ENCODING 'EUC_JP' LOCALE 'C' TEMPLATE template0")
-    database = Database(Settings(), made)
+    database = Database(DatabaseSettings(), made)
     await database.open()
     await migrate(database)
     await database.close()

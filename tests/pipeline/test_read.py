@@ -12,6 +12,7 @@ import pytest
 from pipeline.db import Db
 from queenmq.core.encryption import encrypt
 from queenmq.pipeline import columns, read, reading
+from queenmq.pipeline.batch import BatchReader
 from queenmq.pipeline.connection import arrow_connection, connection
 from queenmq.pipeline.errors import BadOption, DataLost, PipelineError, explained
 from queenmq.pipeline.heads import batch_ranges
@@ -320,3 +321,32 @@ class TestPacked:
         assert len(found) == 5998
         self.assert_all(db, found)
         assert one_by_one
+
+
+def test_values_that_are_not_of_their_type_can_be_refused(spark: Any, db: Db) -> None:
+    db.fill("orders", 1, 3)
+    db.sql('UPDATE queen.messages SET payload = \'{"p": "zero"}\' WHERE "offset" = 2')
+    options = {"valueSchema": "p BIGINT, n BIGINT"}
+    found = read(spark, db.url, "orders", **options).orderBy("offset").select("data.p").collect()
+    assert [row["p"] for row in found] == [0, None, 0]
+    with pytest.raises(Exception) as raised:
+        read(spark, db.url, "orders", badValues="fail", **options).collect()
+    assert "partition 'p0', offset 2: p should be long and is 'zero'" in explained(raised.value).message
+    lenient = read(spark, db.url, "orders", badValues="fail", lenientFields='["p"]', **options)
+    assert lenient.where("data.p IS NULL").count() == 1
+
+
+@pytest.mark.parametrize("payloads", ["small", "large"])
+def test_messages_deleted_by_hand_are_no_loss(db: Db, payloads: str) -> None:
+    db.fill("orders", 3, 2000, padding=20_000 if payloads == "large" else 0)
+    gone = [1, 2, 500, 501, 502, 1999, 2000]
+    for one in gone:
+        db.delete_message("p1", str(one))
+    reader = BatchReader(ReadOptions(url=db.url, queue="orders"), ["partition", "offset", "value"])
+    found: dict[str, list[int]] = {}
+    for task in reader.partitions():
+        for batch in reader.read(task):
+            for row in batch.select(["partition", "offset"]).to_pylist():
+                found.setdefault(row["partition"], []).append(row["offset"])
+    whole = list(range(1, 2001))
+    assert found == {"p0": whole, "p1": [n for n in whole if n not in gone], "p2": whole}

@@ -58,7 +58,7 @@ async def test_from_push_to_pop(spark: Any, http: httpx.AsyncClient, database_ur
 def put(url: str, value: str) -> None:
     """One row through the sink, as its task and its driver do it."""
     rows = pyarrow.table({"value": [value]}).to_batches()
-    promote(url, "s", 1, [stage(WriteOptions(url, "loud"), "s", 1, iter(rows))])
+    promote(url, "s", 1, [stage(WriteOptions(url=url, queue="loud"), "s", 1, iter(rows))])
 
 
 async def test_a_parked_long_poll_gets_what_the_sink_wrote(
@@ -85,7 +85,7 @@ async def test_retention_waits_for_the_archive(
     try:
         await sql.execute("UPDATE queen.messages SET created_at = created_at - interval '1 hour'")
         await sql.execute("UPDATE queen.partition_lookup SET last_message_at = last_message_at - interval '1 hour'")
-        retention = Retention(server.database, server.engine, settings)
+        retention = Retention(server.database, server.broker, settings)
         await retention.work()
         assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 3
         await asyncio.to_thread(archive, spark, database_url, tmp_path)
@@ -103,7 +103,7 @@ def audit(spark: Any, url: str) -> list[str]:
 async def test_the_audit_finds_nothing_while_consumers_work(
     spark: Any, http: httpx.AsyncClient, server: Server, database_url: str
 ) -> None:
-    seed = random.SystemRandom().randrange(10**6)
+    seed = random.randrange(10**6)
     queen = Queen(http)
     await queen.configure("orders", retryLimit=1, retryDelay=0, ttl=60, deadLetterQueue=True)
     sql = await asyncpg.connect(database_url)

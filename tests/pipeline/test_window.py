@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.db import Db
 from queenmq.pipeline import read, windowed
+from queenmq.pipeline.errors import explained
 from queenmq.pipeline.jobs.window import Settings, window
 from queenmq.pipeline.runs import Run
 from queenmq.pipeline.window_spec import make
@@ -53,7 +54,7 @@ def push(db: Db, *events: tuple[int, str, float], delay: int = 0) -> None:
 
 
 def run(spark: Any, db: Db, folder: Path, **changes: Any) -> dict[str, Any]:
-    settings = Settings(db.url, make(SPEC | changes), str(folder), available_now=True)
+    settings = Settings(url=db.url, spec=make(SPEC | changes), checkpoint=str(folder), available_now=True)
     with Run(db.url, "window", "orders", "local", {}) as recorded:
         return window(spark, settings, recorded).summary
 
@@ -105,6 +106,56 @@ def test_late_messages_go_to_the_side_queue(spark: Any, db: Db, tmp_path: Path) 
     run(spark, db, tmp_path, late="orders-late")
     assert results(db)[("12:00:00", "a")]["orders"] == 1
     assert [one["amount"] for one in db.lanes("orders-late")["Default"]] == [100]
+
+
+def push_without_time(db: Db, at: str = "yesterday") -> None:
+    push(db, (10, "a", 1))
+    db.sql(
+        'UPDATE queen.messages SET payload = convert_to(format(\'{"at": "%%s", "customer": "a", '
+        '"amount": 100}\', %s::text), \'UTF8\') WHERE "offset" = (SELECT max("offset") FROM queen.messages)',
+        at,
+    )
+
+
+def test_a_time_that_cannot_be_read_stops_the_job(spark: Any, db: Db, tmp_path: Path) -> None:
+    push(db, (5, "a", 1))
+    push_without_time(db)
+    push(db, (200, "a", 1))
+    with pytest.raises(Exception) as raised:
+        run(spark, db, tmp_path)
+    told = explained(raised.value).message
+    assert "partition 'Default', offset 2: data.at has no time" in told
+    assert "badTime" in told
+    assert results(db) == {}
+
+
+def test_a_field_that_is_not_of_its_type_stops_the_job(spark: Any, db: Db, tmp_path: Path) -> None:
+    """A text where a number should be would be left out of the sum."""
+    push(db, (5, "a", 1))
+    db.sql("UPDATE queen.messages SET payload = replace(convert_from(payload, 'UTF8'), '1}', '\"12.50\"}')::bytea")
+    with pytest.raises(Exception) as raised:
+        run(spark, db, tmp_path)
+    assert "offset 1: amount should be double and is '12.50'" in explained(raised.value).message
+
+
+def test_a_time_that_cannot_be_read_is_the_arrival_if_that_is_said(spark: Any, db: Db, tmp_path: Path) -> None:
+    push(db, (5, "a", 1))
+    push_without_time(db)
+    push(db, (200, "a", 1))
+    summary = run(spark, db, tmp_path, badTime="arrival")
+    assert summary["without a time"] == 1
+    assert results(db)[("12:00:00", "a")]["orders"] == 2
+
+
+def test_messages_without_a_time_go_to_a_queue_and_late_ones_are_counted(spark: Any, db: Db, tmp_path: Path) -> None:
+    push(db, (5, "a", 1))
+    push_without_time(db)
+    push(db, (15, "a", 7), delay=40)
+    push(db, (200, "a", 1))
+    summary = run(spark, db, tmp_path, badTime={"queue": "orders-undated"})
+    assert (summary["without a time"], summary["late"]) == (1, 1)
+    assert results(db)[("12:00:00", "a")]["orders"] == 1
+    assert [one["amount"] for one in db.lanes("orders-undated")["Default"]] == [100]
 
 
 @pytest.mark.parametrize(

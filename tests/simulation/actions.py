@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 
 from queenmq.cluster.frame import MAX_PAYLOAD, encode_sender, seal
-from queenmq.cluster.lease_hints import Advice
-from queenmq.cluster.maintenance import Switch
-from queenmq.cluster.messages import MessageType, encode
+from queenmq.cluster.messages import Heartbeat, MessageType, encode
+from queenmq.cluster.port import Advice
 from queenmq.cluster.state import SharedState
+from queenmq.core.maintenance import Switch
 from simulation.node import RING, Node
 from simulation.world import World
 
@@ -38,7 +38,7 @@ def push(world: World, node: Node, state: SharedState) -> None:
 
 def lease(world: World, node: Node, state: SharedState) -> None:
     wanted = _lease(world.chance)
-    if state.tiers.lease_hints.advice(*wanted, node.clock(world.now)) is Advice.SKIP:
+    if state.lease_hints.advice(*wanted, node.clock(world.now)) is Advice.SKIP:
         return
     node.leases[wanted] = None
     world.send(node, state.lease_acquired([(*wanted, world.chance.choice([5, 30, 300]))]))
@@ -48,7 +48,6 @@ def release(world: World, node: Node, state: SharedState) -> None:
     if node.leases:
         ended, _ = node.leases.popitem()
         world.send(node, state.lease_released([ended]))
-        world.send(node, state.freed([(ended[0], [])]))
 
 
 def configure(world: World, node: Node, state: SharedState) -> None:
@@ -57,7 +56,9 @@ def configure(world: World, node: Node, state: SharedState) -> None:
     for _ in range(world.chance.choice([1, 1, 3])):
         row = world.database.set(queue, {"leaseTime": world.chance.randint(1, 300)})
         node.life.told(queue, row.version)
-        world.send(node, state.config_set(*row, node.clock(world.now)))
+        node.moment = world.now
+        node.caches.set_options(*row)
+        world.send(node, state.config_set(*row))
         node, state = world.chance.choice(world.living())
 
 
@@ -65,14 +66,17 @@ def delete(world: World, node: Node, state: SharedState) -> None:
     queue = world.chance.choice(QUEUES)
     version = world.database.delete(queue)
     node.life.told(queue, version)
-    world.send(node, state.config_deleted([(queue, version)], node.clock(world.now)))
+    node.moment = world.now
+    node.caches.delete_queue(queue, version)
+    world.send(node, state.config_deleted([(queue, version)]))
 
 
 def partitions(world: World, node: Node, state: SharedState) -> None:
     queue, partition, _ = _lease(world.chance)
-    if state.tiers.partition_ids.get(queue, partition, node.clock(world.now)) is None:
-        state.tiers.partition_ids.put(queue, partition, "id", node.clock(world.now))
+    if node.caches.partition_ids.get(queue, partition, node.clock(world.now)) is None:
+        node.caches.partition_ids.put(queue, partition, "id", node.clock(world.now))
     else:
+        node.caches.delete_partitions([(queue, partition)])
         world.send(node, state.partition_deleted([(queue, partition)]))
 
 
@@ -80,7 +84,9 @@ def maintain(world: World, node: Node, state: SharedState) -> None:
     switch, on = world.chance.choice(list(Switch)), world.chance.random() < 0.5
     version = world.database.next_version()
     world.database.switches[switch] = (on, version)
-    world.send(node, state.maintenance_set(switch, on, version, node.clock(world.now)))
+    node.moment = world.now
+    node.caches.set_maintenance(switch, on, version)
+    world.send(node, state.maintenance_set(switch, on, version))
 
 
 def crash(world: World, node: Node, state: SharedState) -> None:
@@ -141,7 +147,7 @@ def poison(world: World, node: Node, state: SharedState) -> None:
         else:
             sender, epoch = chance.choice(world.nodes).name, chance.randint(10**6, 2**64 - 1)
             sequence = chance.randrange(2**64)
-        datagram = seal(RING, type, encode_sender(sender), epoch, sequence, payload)
+        datagram = seal(RING, type, encode_sender(sender), state._life, epoch, sequence, payload)
         world.deliver(("6.6.6.6", chance.randint(1, 9)), node.address, datagram)
 
 
@@ -151,8 +157,8 @@ def _nonsense(chance: Random) -> tuple[MessageType, bytes]:
     version = chance.choice([0, 1, chance.randrange(1000), NEWEST])
     payloads: dict[MessageType, object] = {
         MessageType.MESSAGE_AVAILABLE: [[(queue, chance.randrange(2**31))]],
-        MessageType.PARTITION_FREE: [[(queue, 0)]],
         MessageType.HEARTBEAT: ["", 0, [chance.randint(1, 65535) for _ in range(3)]],
+        MessageType.GREETING: ["", 0, bytes(16), chance.randbytes(16), chance.randbytes(16), Heartbeat("", 0, [])],
         MessageType.QUEUE_CONFIG_SET: [queue, {"leaseTime": "much"}, version],
         MessageType.QUEUE_CONFIG_DELETE: [[(queue, version)]],
         MessageType.CONSUMER_REGISTERED: [[f"evil-{chance.randrange(1000)}" for _ in range(50)]],

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Any
 
 from queenmq.cluster.affinity import AffinityRoutes
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.imbalance import imbalance
 from queenmq.cluster.load_tracker import CPU_WEIGHT, OUTSTANDING_WEIGHT, POLL_WEIGHT, LoadTracker, Sample
 
@@ -50,7 +51,7 @@ class Balance:
     seed: int
     servers: int = 3
     costs: Costs = field(default_factory=Costs)
-    settings: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    settings: CoordinatorBounds = field(default_factory=CoordinatorBounds)
 
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
@@ -97,14 +98,14 @@ class Balance:
                 front.cpu_s += self.costs.pass_on_s
             self.after(self.chance.uniform(*poll_s), lambda: woken(route, there, serving))
 
-        def woken(route, there, serving) -> None:
+        def woken(route: Any, there: Any, serving: Any) -> None:
             route.ended(there)
             serving.parked -= 1
             serving.working += 1
             serving.cpu_s += self.costs.serve_s
             self.after(self.costs.work_s, lambda: worked(serving))
 
-        def worked(serving) -> None:
+        def worked(serving: Any) -> None:
             serving.working -= 1
             poll()
 

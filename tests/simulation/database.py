@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from queenmq.cluster.maintenance import Switch
-from queenmq.cluster.messages import Options
-from queenmq.cluster.queue_configs import Row
+from queenmq.broker.option_cache import OptionRow
+from queenmq.core.maintenance import Switch
+from queenmq.core.options import OptionValues
 
 
 class Reading(NamedTuple):
-    rows: list[Row]
+    rows: list[OptionRow]
     switches: dict[Switch, tuple[bool, int]]
     epochs: dict[str, int]
     version: int
@@ -20,7 +20,7 @@ class Reading(NamedTuple):
 @dataclass(slots=True)
 class Database:
     version: int = 0
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, OptionRow] = field(default_factory=dict)
     switches: dict[Switch, tuple[bool, int]] = field(default_factory=lambda: dict.fromkeys(Switch, (False, 0)))
     epochs: dict[str, int] = field(default_factory=dict)
 
@@ -32,8 +32,8 @@ class Database:
         self.epochs[server] = self.epochs.get(server, 0) + 1
         return self.epochs[server]
 
-    def set(self, queue: str, options: Options) -> Row:
-        row = self.rows[queue] = Row(queue, options, self.next_version())
+    def set(self, queue: str, options: OptionValues) -> OptionRow:
+        row = self.rows[queue] = OptionRow(queue, options, self.next_version())
         return row
 
     def delete(self, queue: str) -> int:

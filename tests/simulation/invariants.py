@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from queenmq.cluster.lease_hints import Advice
+from queenmq.cluster.port import Advice
 from queenmq.cluster.state import SharedState
-from simulation.node import SETTINGS, Node
+from simulation.node import BOUNDS, SETTINGS, Node
 
 if TYPE_CHECKING:
     from simulation.world import World
 
 
-def within_bounds(state: SharedState) -> None:
-    tiers = state.tiers
-    assert len(tiers.configs) <= SETTINGS.queue_configs_max
-    assert len(tiers.configs._tombstones) <= SETTINGS.tombstones_max
-    assert len(tiers.presence) <= SETTINGS.presence_max
-    assert len(tiers.partition_ids) <= SETTINGS.partition_ids_max
-    assert len(tiers.lease_hints) <= SETTINGS.lease_hints_max
+def within_bounds(node: Node, state: SharedState) -> None:
+    assert len(node.caches.options) <= BOUNDS.queues
+    assert len(node.caches.options._tombstones) <= BOUNDS.tombstones
+    assert len(node.caches.partition_ids) <= BOUNDS.partition_ids
+    assert len(state.presence) <= SETTINGS.presence_max
+    assert len(state.lease_hints) <= SETTINGS.lease_hints_max
     assert len(state.members) <= SETTINGS.max_members
+    assert len(state.greetings) <= SETTINGS.max_challenges + SETTINGS.max_senders
     assert len(state.replay) <= SETTINGS.max_senders
     assert len(state.replay._floors) <= SETTINGS.max_epoch_floors
 
 
-def no_older_configs(world: World, node: Node, state: SharedState) -> None:
+def no_older_configs(world: World, node: Node) -> None:
     """Whoever was told of a version never goes back to an older one, nor to a queue that was deleted since."""
     if world.poisoned:
         return
     for queue, newest in node.life.configs.items():
-        version = state.tiers.configs.version(queue)
+        version = node.caches.options.version(queue)
         assert version is None or version >= newest, f"{node.name} went back to version {version} of {queue}"
 
 
@@ -39,8 +39,8 @@ def dead_everywhere(world: World, crashed: Node, crashed_at: float) -> None:
         return
     for node, state in world.living():
         assert not state.members.is_alive(crashed.name), f"{node.name} thinks that {crashed.name} lives"
-        assert not state.tiers.presence.queues_of(crashed.name), f"{node.name} keeps the consumers of {crashed.name}"
-        assert not state.tiers.lease_hints.held_by(crashed.name), f"{node.name} keeps hints of {crashed.name}"
+        assert not state.presence.queues_of(crashed.name), f"{node.name} keeps the consumers of {crashed.name}"
+        assert not state.lease_hints.held_by(crashed.name), f"{node.name} keeps hints of {crashed.name}"
 
 
 def settled(world: World) -> None:
@@ -51,13 +51,13 @@ def settled(world: World) -> None:
         assert known == living - {node.name}, f"{node.name} knows {known}, alive are {living}"
         _counted(state)
         _presence(world, node, state)
-        _configs(world, node, state)
+        _configs(world, node)
         _hints(world, node, state, living)
 
 
 def _counted(state: SharedState) -> None:
     """Sizes that are kept beside the tables are those of the tables."""
-    presence = state.tiers.presence
+    presence = state.presence
     claims = [(server, queue) for server, queues in presence._by_server.items() for queue in queues]
     assert len(presence) == len(claims)
     assert sorted(claims) == sorted((s, queue) for queue, servers in presence._by_queue.items() for s in servers)
@@ -66,7 +66,7 @@ def _counted(state: SharedState) -> None:
 def _presence(world: World, node: Node, state: SharedState) -> None:
     for other, _ in world.living():
         if other is not node:
-            seen = state.tiers.presence.queues_of(other.name)
+            seen = state.presence.queues_of(other.name)
             assert seen == other.consumers.keys(), (
                 f"{node.name} sees {seen} at {other.name}, not {list(other.consumers)}"
             )
@@ -76,19 +76,19 @@ def _presence(world: World, node: Node, state: SharedState) -> None:
         assert waiting <= told, f"a push of {node.name} to {queue} is not told to {waiting - told}"
 
 
-def _configs(world: World, node: Node, state: SharedState) -> None:
+def _configs(world: World, node: Node) -> None:
     rows = world.database.rows
-    configs = state.tiers.configs
+    configs = node.caches.options
     assert set(configs._known) == set(rows), f"{node.name} knows {set(configs._known)}, there are {set(rows)}"
     for queue, row in rows.items():
         assert configs.version(queue) == row.version, f"{node.name} has an old version of {queue}"
         assert configs.peek(queue) == row.options
     for switch, (on, _) in world.database.switches.items():
-        assert state.tiers.maintenance.is_on(switch) == on, f"{node.name} has {switch} wrong"
+        assert node.caches.switches.is_on(switch) == on, f"{node.name} has {switch} wrong"
 
 
 def _hints(world: World, node: Node, state: SharedState, living: set[str]) -> None:
-    for lease, hint in list(state.tiers.lease_hints._hints.items()):
+    for lease, hint in list(state.lease_hints._hints.items()):
         if hint.server not in living:
-            advice = state.tiers.lease_hints.advice(*lease, node.clock(world.now))
+            advice = state.lease_hints.advice(*lease, node.clock(world.now))
             assert advice is Advice.TRY, f"{node.name} believes {hint.server}, which is dead"

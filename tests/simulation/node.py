@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from random import Random
 
+from unit.broker.remembering import Remembering
+
+from queenmq.broker.caches import CacheBounds
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.frame import Frame
 from queenmq.cluster.keys import KeyRing, parse_secret
 from queenmq.cluster.membership import Address
-from queenmq.cluster.messages import Heartbeat, QueueConfigDelete, QueueConfigSet, decode
-from queenmq.cluster.settings import ClusterSettings
+from queenmq.cluster.messages import TOKEN_BYTES, Heartbeat, QueueConfigDelete, QueueConfigSet, decode
 from queenmq.cluster.state import SharedState
 from simulation.database import Reading
 
 RING = KeyRing(parse_secret("5e" * 32))
-SETTINGS = ClusterSettings(
-    refresh_s=5.0,
+SETTINGS = ClusterBounds(
     deregister_after_s=0.5,
     replay_window=32,
     max_members=5,
+    max_challenges=50,
     max_senders=16,
     max_epoch_floors=32,
     max_greeted=16,
-    queue_configs_max=40,
-    tombstones_max=20,
     presence_max=60,
-    partition_ids_max=20,
     lease_hints_max=25,
 )
+BOUNDS = CacheBounds(queues=40, tombstones=20, partition_ids=20)
+REFRESH_S = 5.0
 
 
 class Life:
@@ -76,15 +78,31 @@ class Node:
         self.running: SharedState | None = None
         self.life = Life({})
         self.crashed_at = 0.0
+        self.moment = 0.0  # of the world
+        self.caches = Remembering(BOUNDS, self)
 
     def clock(self, moment: float) -> float:
         return self._offset + moment * self._rate
 
+    def monotonic(self) -> float:
+        return self.clock(self.moment)
+
+    def wall(self) -> float:
+        return self.monotonic()
+
     def boot(self, epoch: int, reading: Reading, moment: float) -> SharedState:
         self.consumers, self.leases = {}, {}
+        self.caches = Remembering(BOUNDS, self)
         self.life = Life({name: known for name, known in reading.epochs.items() if name != self.name})
         state = self.running = SharedState(
-            SETTINGS, RING, self.name, epoch, random=self._chance.random, peers=self._peers
+            SETTINGS,
+            RING,
+            self.name,
+            epoch,
+            random=self._chance.random,
+            peers=self._peers,
+            token=lambda: self._chance.randbytes(TOKEN_BYTES),
+            own_address=lambda _: self.address,
         )
         state.own_heartbeat = Heartbeat("", 6632, self._siblings)
         self.refresh(reading, moment, moment)
@@ -95,9 +113,11 @@ class Node:
         if state is None:
             return
         read_at = self.clock(started)
-        state.configs_refreshed(reading.rows, reading.version, read_at, now)
+        self.caches.options.replace_all(reading.rows, reading.version, read_at, now)
         for switch, (on, version) in reading.switches.items():
-            state.maintenance_refreshed(switch, on, version, read_at, now)
+            self.caches.switches.refreshed(switch, on, version, read_at, now)
+        self.moment = moment
+        self.caches.expire()
         state.epochs_refreshed(reading.epochs, read_at)
         versions = {row.queue: row.version for row in reading.rows}
         for queue in {*versions, *self.life.configs}:

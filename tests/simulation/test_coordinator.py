@@ -37,8 +37,13 @@ def test_many_small_groups_on_one_server(seed: int, consumers: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_groups_that_grow_after_they_were_placed(seed: int) -> None:
     balance = Balance(seed)
+
+    def grow() -> None:
+        for key in range(60):
+            balance.consume(0, key, (2.0, 8.0))
+
     for minute in range(4):
-        balance.after(minute * 10.0, lambda: [balance.consume(0, key, (2.0, 8.0)) for key in range(60)] and None)
+        balance.after(minute * 10.0, grow)
     run(balance)
     check(balance)
 

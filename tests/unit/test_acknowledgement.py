@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenmq.core.acknowledgement import Acknowledgement, Lanes
+from queenmq.core.acknowledgement import AckAdmission, Acknowledgement
 
 
 def ack(partition: str, status: str = "completed") -> list[Acknowledgement]:
@@ -10,32 +10,32 @@ def ack(partition: str, status: str = "completed") -> list[Acknowledgement]:
 
 
 def test_completing_requests_of_one_lane_share_a_call() -> None:
-    lanes = Lanes()
-    assert lanes.admit(ack("p"))
-    assert lanes.admit(ack("p"))
+    merged = AckAdmission()
+    assert merged.admit(ack("p"))
+    assert merged.admit(ack("p"))
 
 
-def test_a_failure_is_decided_alone_in_its_lane() -> None:
-    lanes = Lanes()
-    assert lanes.admit(ack("p", "failed"))
-    assert not lanes.admit(ack("p"))
-    assert lanes.admit(ack("other"))
+def test_a_failure_is_decided_alone_in_its_position() -> None:
+    merged = AckAdmission()
+    assert merged.admit(ack("p", "failed"))
+    assert not merged.admit(ack("p"))
+    assert merged.admit(ack("other"))
 
 
-def test_a_failure_does_not_join_what_completes_in_its_lane() -> None:
-    lanes = Lanes()
-    assert lanes.admit(ack("p"))
-    assert not lanes.admit(ack("p", "failed"))
+def test_a_failure_does_not_join_what_completes_in_its_position() -> None:
+    merged = AckAdmission()
+    assert merged.admit(ack("p"))
+    assert not merged.admit(ack("p", "failed"))
 
 
 def test_whoever_waits_keeps_its_lane_in_order() -> None:
-    lanes = Lanes()
-    assert lanes.admit(ack("p"))
-    assert not lanes.admit(ack("p", "failed"))
-    assert not lanes.admit(ack("p")), "it would overtake the failure"
+    merged = AckAdmission()
+    assert merged.admit(ack("p"))
+    assert not merged.admit(ack("p", "failed"))
+    assert not merged.admit(ack("p")), "it would overtake the failure"
 
 
 def test_groups_are_lanes_of_their_own() -> None:
-    lanes = Lanes()
-    assert lanes.admit(ack("p", "failed"))
-    assert lanes.admit([Acknowledgement("p", "t", "another group", None, "failed", None)])
+    merged = AckAdmission()
+    assert merged.admit(ack("p", "failed"))
+    assert merged.admit([Acknowledgement("p", "t", "another group", None, "failed", None)])

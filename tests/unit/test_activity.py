@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from queenmq.broker.activity import ALL_QUEUES, Activity
 from queenmq.clock import ManualClock
-from queenmq.engine.activity import ALL_QUEUES, Activity
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_what_was_put_back_is_taken_again_and_counted_once(activity: Activity) -
 
 
 def test_more_queues_than_the_bound_count_only_together(activity: Activity, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queenmq.engine.activity._MOST_QUEUES", 2)
+    monkeypatch.setattr("queenmq.broker.activity._MOST_QUEUES", 2)
     for queue in "abcd":
         activity.pushed(queue, 1, 1)
     taken = activity.take()

@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
 from queenmq.clock import ManualClock
-from queenmq.config import Settings
+from queenmq.config import AuthSettings
 from queenmq.errors import Forbidden, QueenError, StartupError, Unauthenticated, UnavailableError
 from queenmq.http import auth
 from queenmq.http.auth import MAX_TOKEN_BYTES, REMEMBER_S, Authenticator
@@ -74,12 +74,12 @@ def forged_hs256(secret: bytes, claims: Claims, **headers: Any) -> bytes:
     return signed + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")
 
 
-def settings(**values: Any) -> Settings:
-    return Settings(**({"jwt_enabled": True} | values))
+def settings(**values: Any) -> AuthSettings:
+    return AuthSettings(**({"enabled": True} | values))
 
 
 def with_secret(clock: ManualClock, **values: Any) -> Authenticator:
-    return Authenticator.from_settings(settings(**({"jwt_secret": SECRET} | values)), clock)
+    return Authenticator.from_settings(settings(**({"secret": SECRET} | values)), clock)
 
 
 async def ask(
@@ -110,7 +110,7 @@ def clock() -> ManualClock:
 
 
 async def test_everything_is_open_when_tokens_are_off(clock: ManualClock) -> None:
-    authenticator = Authenticator.from_settings(Settings(), clock)
+    authenticator = Authenticator.from_settings(AuthSettings(), clock)
     assert await ask(authenticator, None) is None
     assert await ask(authenticator, b"Bearer nonsense") is None
 
@@ -126,7 +126,7 @@ SKIP = ("/health", "/docs/", "/")
 
 @pytest.mark.parametrize("path", ["/health", "/docs/", "/docs/a", "/docs/a/b", "/"])
 async def test_skipped_paths(clock: ManualClock, path: str) -> None:
-    assert await ask(with_secret(clock, jwt_skip_paths=SKIP), None, path=path) is None
+    assert await ask(with_secret(clock, skip_paths=SKIP), None, path=path) is None
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ async def test_skipped_paths(clock: ManualClock, path: str) -> None:
 )
 async def test_paths_that_are_not_skipped(clock: ManualClock, path: str) -> None:
     with pytest.raises(Unauthenticated, match=r"^Authentication required$"):
-        await ask(with_secret(clock, jwt_skip_paths=SKIP), None, path=path)
+        await ask(with_secret(clock, skip_paths=SKIP), None, path=path)
 
 
 async def test_an_empty_skip_list_skips_nothing(clock: ManualClock) -> None:
     with pytest.raises(Unauthenticated):
-        await ask(with_secret(clock, jwt_skip_paths=()), None, path="/health")
+        await ask(with_secret(clock, skip_paths=()), None, path="/health")
 
 
 # The header
@@ -214,7 +214,7 @@ def test_no_changed_token_gets_through(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("chosen", ["HS256", "auto"])
 async def test_hs256(clock: ManualClock, chosen: str) -> None:
-    authenticator = with_secret(clock, jwt_algorithm=chosen)
+    authenticator = with_secret(clock, algorithm=chosen)
     assert await ask(authenticator, hs256()) == "alice"
     assert await refusal(authenticator, sign("f" * 32, "HS256")) == "Invalid token signature"
 
@@ -222,7 +222,7 @@ async def test_hs256(clock: ManualClock, chosen: str) -> None:
 @pytest.mark.parametrize("chosen", ["RS256", "auto"])
 async def test_rs256(clock: ManualClock, chosen: str) -> None:
     public = pem(RSA_KEY.public_key())
-    authenticator = Authenticator.from_settings(settings(jwt_algorithm=chosen, jwt_public_key=public), clock)
+    authenticator = Authenticator.from_settings(settings(algorithm=chosen, public_key=public), clock)
     assert await ask(authenticator, sign(RSA_KEY, "RS256")) == "alice"
     assert await refusal(authenticator, sign(OTHER_RSA_KEY, "RS256")) == "Invalid token signature"
 
@@ -231,14 +231,14 @@ async def test_rs256(clock: ManualClock, chosen: str) -> None:
 @pytest.mark.parametrize("key", [ED_KEY, ED448_KEY], ids=["Ed25519", "Ed448"])
 async def test_eddsa(clock: ManualClock, chosen: str, key: Ed25519PrivateKey | Ed448PrivateKey) -> None:
     public = pem(key.public_key())
-    authenticator = Authenticator.from_settings(settings(jwt_algorithm=chosen, jwt_public_key=public), clock)
+    authenticator = Authenticator.from_settings(settings(algorithm=chosen, public_key=public), clock)
     assert await ask(authenticator, sign(key, "EdDSA")) == "alice"
     other = sign(Ed25519PrivateKey.generate(), "EdDSA")
     assert await refusal(authenticator, other) == "Invalid token signature"
 
 
 async def test_auto_takes_each_algorithm_that_has_a_key(clock: ManualClock) -> None:
-    authenticator = with_secret(clock, jwt_algorithm="auto", jwt_public_key=pem(RSA_KEY.public_key()))
+    authenticator = with_secret(clock, algorithm="auto", public_key=pem(RSA_KEY.public_key()))
     assert await ask(authenticator, hs256()) == "alice"
     assert await ask(authenticator, sign(RSA_KEY, "RS256")) == "alice"
     assert await refusal(authenticator, sign(ED_KEY, "EdDSA")) == "Token algorithm not allowed"
@@ -259,14 +259,14 @@ async def test_auto_takes_each_algorithm_that_has_a_key(clock: ManualClock) -> N
 )
 async def test_only_the_chosen_algorithm_is_allowed(clock: ManualClock, chosen: str, token: bytes) -> None:
     """Also when keys for the others are configured."""
-    authenticator = with_secret(clock, jwt_algorithm=chosen, jwt_public_key=pem(RSA_KEY.public_key()))
+    authenticator = with_secret(clock, algorithm=chosen, public_key=pem(RSA_KEY.public_key()))
     assert await refusal(authenticator, token) == "Token algorithm not allowed"
 
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", ""])
 @pytest.mark.parametrize("chosen", ["HS256", "RS256", "auto"])
 async def test_unsigned_tokens_are_refused(clock: ManualClock, chosen: str, name: str) -> None:
-    authenticator = with_secret(clock, jwt_algorithm=chosen, jwt_public_key=pem(RSA_KEY.public_key()))
+    authenticator = with_secret(clock, algorithm=chosen, public_key=pem(RSA_KEY.public_key()))
     unsigned = forged_hs256(b"", {"role": "admin"}, alg=name).rpartition(b".")[0] + b"."
     assert await refusal(authenticator, unsigned) == "Token algorithm not allowed"
 
@@ -286,8 +286,8 @@ def spellings(key: RSAPrivateKey | Ed25519PrivateKey) -> list[bytes]:
 async def test_a_public_key_is_never_a_secret(clock: ManualClock, key: RSAPrivateKey | Ed25519PrivateKey) -> None:
     public = pem(key.public_key())
     fixed = "RS256" if key is RSA_KEY else "EdDSA"
-    alone = [settings(jwt_algorithm=chosen, jwt_public_key=public) for chosen in (fixed, "auto")]
-    beside = settings(jwt_algorithm="auto", jwt_public_key=public, jwt_secret=SECRET)
+    alone = [settings(algorithm=chosen, public_key=public) for chosen in (fixed, "auto")]
+    beside = settings(algorithm="auto", public_key=public, secret=SECRET)
     for secret in spellings(key):
         token = forged_hs256(secret, {"sub": "mallory", "role": "admin"})
         for each in alone:
@@ -304,18 +304,18 @@ async def test_a_public_key_is_never_a_secret(clock: ManualClock, key: RSAPrivat
     ("values", "sentence"),
     [
         ({}, "JWT_ENABLED with JWT_ALGORITHM HS256 needs JWT_SECRET."),
-        ({"jwt_secret": ""}, "JWT_ENABLED with JWT_ALGORITHM HS256 needs JWT_SECRET."),
-        ({"jwt_public_key": "x"}, "JWT_ENABLED with JWT_ALGORITHM HS256 needs JWT_SECRET."),
+        ({"secret": ""}, "JWT_ENABLED with JWT_ALGORITHM HS256 needs JWT_SECRET."),
+        ({"public_key": "x"}, "JWT_ENABLED with JWT_ALGORITHM HS256 needs JWT_SECRET."),
         (
-            {"jwt_algorithm": "RS256", "jwt_secret": SECRET},
+            {"algorithm": "RS256", "secret": SECRET},
             "JWT_ENABLED with JWT_ALGORITHM RS256 needs JWT_PUBLIC_KEY or JWT_JWKS_URL.",
         ),
         (
-            {"jwt_algorithm": "EdDSA", "jwt_secret": SECRET},
+            {"algorithm": "EdDSA", "secret": SECRET},
             "JWT_ENABLED with JWT_ALGORITHM EdDSA needs JWT_PUBLIC_KEY or JWT_JWKS_URL.",
         ),
         (
-            {"jwt_algorithm": "auto"},
+            {"algorithm": "auto"},
             "JWT_ENABLED needs a key: set JWT_SECRET, JWT_PUBLIC_KEY or JWT_JWKS_URL.",
         ),
     ],
@@ -325,7 +325,7 @@ def test_no_usable_key(values: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_key_that_is_not_needed_is_not_looked_at(clock: ManualClock) -> None:
-    with_secret(clock, jwt_public_key="nonsense", jwt_jwks_url="nonsense")
+    with_secret(clock, public_key="nonsense", jwks_url="nonsense")
 
 
 PRIVATE_PEM = ED_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -336,12 +336,12 @@ PRIVATE_PEM = ED_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncrypti
 )
 @pytest.mark.parametrize("chosen", ["RS256", "EdDSA", "auto"])
 def test_an_unreadable_public_key(chosen: str, text: str) -> None:
-    assert startup_refusal(jwt_algorithm=chosen, jwt_public_key=text) == "JWT_PUBLIC_KEY is not a PEM public key."
+    assert startup_refusal(algorithm=chosen, public_key=text) == "JWT_PUBLIC_KEY is not a PEM public key."
 
 
 @pytest.mark.parametrize("key", [generate_ec_key(SECP256R1()), X25519PrivateKey.generate()], ids=["EC", "X25519"])
 def test_a_public_key_of_another_kind(key: Any) -> None:
-    sentence = startup_refusal(jwt_algorithm="auto", jwt_public_key=pem(key.public_key()))
+    sentence = startup_refusal(algorithm="auto", public_key=pem(key.public_key()))
     assert sentence == "JWT_PUBLIC_KEY is neither an RSA key nor an Ed25519 or Ed448 key."
 
 
@@ -353,22 +353,22 @@ def test_a_public_key_of_another_kind(key: Any) -> None:
     ],
 )
 def test_a_public_key_for_the_other_algorithm(chosen: str, key: Any, sentence: str) -> None:
-    assert startup_refusal(jwt_algorithm=chosen, jwt_public_key=pem(key.public_key())) == sentence
+    assert startup_refusal(algorithm=chosen, public_key=pem(key.public_key())) == sentence
 
 
 async def test_a_pem_may_be_on_one_line(clock: ManualClock) -> None:
     one_line = pem(RSA_KEY.public_key()).replace("\n", "\\n")
-    authenticator = Authenticator.from_settings(settings(jwt_algorithm="RS256", jwt_public_key=one_line), clock)
+    authenticator = Authenticator.from_settings(settings(algorithm="RS256", public_key=one_line), clock)
     assert await ask(authenticator, sign(RSA_KEY, "RS256")) == "alice"
 
 
 def test_a_public_key_as_secret() -> None:
-    sentence = startup_refusal(jwt_secret=pem(RSA_KEY.public_key()))
+    sentence = startup_refusal(secret=pem(RSA_KEY.public_key()))
     assert sentence == "JWT_SECRET holds a public key or a certificate, not a secret."
 
 
 async def test_a_short_secret_only_warns(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    authenticator = with_secret(clock, jwt_secret="hush")
+    authenticator = with_secret(clock, secret="hush")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "JWT_SECRET" in caplog.text
     assert "hush" not in caplog.text
@@ -392,7 +392,7 @@ async def test_a_short_secret_only_warns(clock: ManualClock, caplog: pytest.LogC
     ],
 )
 def test_only_web_addresses_are_fetched(url: str) -> None:
-    sentence = startup_refusal(jwt_algorithm="RS256", jwt_jwks_url=url)
+    sentence = startup_refusal(algorithm="RS256", jwks_url=url)
     assert sentence == "JWT_JWKS_URL must be an http:// or https:// address without a password."
 
 
@@ -400,7 +400,7 @@ def test_only_web_addresses_are_fetched(url: str) -> None:
 
 
 async def test_exp_with_skew(clock: ManualClock) -> None:
-    authenticator, token = with_secret(clock, jwt_clock_skew_s=30), hs256(exp=NOW + 5)
+    authenticator, token = with_secret(clock, clock_skew_s=30), hs256(exp=NOW + 5)
     clock.advance(34.9)
     assert await ask(authenticator, token) == "alice"
     clock.advance(0.1)
@@ -409,13 +409,13 @@ async def test_exp_with_skew(clock: ManualClock) -> None:
 
 
 async def test_exp_without_skew(clock: ManualClock) -> None:
-    authenticator = with_secret(clock, jwt_clock_skew_s=0)
+    authenticator = with_secret(clock, clock_skew_s=0)
     assert await refusal(authenticator, hs256(exp=NOW)) == "Token expired"
     assert await ask(authenticator, hs256(exp=NOW + 0.5)) == "alice"
 
 
 async def test_nbf_with_skew(clock: ManualClock) -> None:
-    authenticator, token = with_secret(clock, jwt_clock_skew_s=30), hs256(nbf=NOW + 40)
+    authenticator, token = with_secret(clock, clock_skew_s=30), hs256(nbf=NOW + 40)
     clock.advance(9.9)
     assert await refusal(authenticator, token) == "Token not yet valid"
     clock.advance(0.1)
@@ -447,7 +447,7 @@ async def test_times_may_be_huge(clock: ManualClock) -> None:
 
 
 async def test_issuer(clock: ManualClock) -> None:
-    authenticator = with_secret(clock, jwt_issuer="https://id")
+    authenticator = with_secret(clock, issuer="https://id")
     assert await ask(authenticator, hs256(iss="https://id")) == "alice"
     for claims in ({}, {"iss": "https://id/"}):
         assert await refusal(authenticator, hs256(**claims)) == "Invalid token issuer"
@@ -456,7 +456,7 @@ async def test_issuer(clock: ManualClock) -> None:
 
 
 async def test_audience(clock: ManualClock) -> None:
-    authenticator = with_secret(clock, jwt_audience="queen")
+    authenticator = with_secret(clock, audience="queen")
     for accepted in ("queen", ["other", "queen"]):
         assert await ask(authenticator, hs256(aud=accepted)) == "alice"
     for refused in ("queens", "", [], ["queens"], ["quee", "n"], {"queen": 1}, None):
@@ -525,11 +525,11 @@ async def test_the_highest_of_both_claims_counts(clock: ManualClock) -> None:
 async def test_claims_and_roles_can_be_renamed(clock: ManualClock) -> None:
     authenticator = with_secret(
         clock,
-        jwt_roles_claim="https://queen/role",
-        jwt_roles_array_claim="groups",
-        jwt_role_admin="chief",
-        jwt_role_read_write="worker",
-        jwt_role_read_only="guest",
+        roles_claim="https://queen/role",
+        roles_array_claim="groups",
+        role_admin="chief",
+        role_read_write="worker",
+        role_read_only="guest",
     )
     assert await ask(authenticator, hs256(**{"https://queen/role": "chief"}), Role.ADMIN) == "alice"
     assert await ask(authenticator, hs256(groups=["guest", "worker"]), Role.READ_WRITE) == "alice"
@@ -538,7 +538,7 @@ async def test_claims_and_roles_can_be_renamed(clock: ManualClock) -> None:
 
 
 def test_two_roles_of_one_name_are_refused() -> None:
-    sentence = startup_refusal(jwt_secret=SECRET, jwt_role_read_only="admin")
+    sentence = startup_refusal(secret=SECRET, role_read_only="admin")
     assert sentence.endswith("must be three different names.")
 
 
@@ -555,12 +555,12 @@ class CountingVerifier(TokenVerifier):
 
 @pytest.fixture
 def verifier(clock: ManualClock) -> CountingVerifier:
-    return CountingVerifier.from_settings(settings(jwt_secret=SECRET), clock)  # type: ignore[return-value]
+    return CountingVerifier.from_settings(settings(secret=SECRET), clock)  # type: ignore[return-value]
 
 
 @pytest.fixture
 def counting(clock: ManualClock, verifier: CountingVerifier) -> Authenticator:
-    return Authenticator(verifier, RoleClaims.from_settings(Settings()), (), clock)
+    return Authenticator(verifier, RoleClaims.from_settings(AuthSettings()), (), clock)
 
 
 async def test_a_token_is_verified_once_a_minute(
@@ -708,7 +708,7 @@ def published(key: RSAPrivateKey | Ed25519PrivateKey, kid: str | None = "a", **m
 
 
 def with_keys(server: KeyServer, clock: ManualClock, **values: Any) -> Authenticator:
-    chosen = {"jwt_algorithm": "RS256", "jwt_jwks_url": server.url, "jwt_jwks_refresh_interval_s": 3600}
+    chosen = {"algorithm": "RS256", "jwks_url": server.url, "jwks_refresh_interval_s": 3600}
     return Authenticator.from_settings(settings(**(chosen | values)), clock)
 
 
@@ -734,14 +734,14 @@ async def test_keys_are_fetched_when_first_needed_and_kept(server: KeyServer, cl
 
 async def test_published_eddsa_keys(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(RSA_KEY, "r"), published(ED_KEY, "e")]
-    authenticator = with_keys(server, clock, jwt_algorithm="EdDSA")
+    authenticator = with_keys(server, clock, algorithm="EdDSA")
     assert await ask(authenticator, sign(ED_KEY, "EdDSA", kid="e")) == "alice"
     assert await refusal(authenticator, rs256("r")) == "Token algorithm not allowed"
 
 
 async def test_auto_takes_published_keys_of_both_kinds(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(RSA_KEY, "same"), published(ED_KEY, "same")]
-    authenticator = with_keys(server, clock, jwt_algorithm="auto")
+    authenticator = with_keys(server, clock, algorithm="auto")
     assert await ask(authenticator, rs256("same")) == "alice"
     assert await ask(authenticator, sign(ED_KEY, "EdDSA", kid="same")) == "alice"
     assert await refusal(authenticator, hs256()) == "Token algorithm not allowed"
@@ -757,8 +757,8 @@ async def test_a_key_serves_only_its_own_kid(server: KeyServer, clock: ManualClo
 async def test_a_published_key_is_never_a_secret(server: KeyServer, clock: ManualClock) -> None:
     symmetric = {"kty": "oct", "kid": "s", "alg": "HS256", "k": base64.urlsafe_b64encode(b"k" * 32).decode()}
     server.keys = [published(RSA_KEY), symmetric]
-    alone = with_keys(server, clock, jwt_algorithm="auto")
-    beside = with_keys(server, clock, jwt_algorithm="auto", jwt_secret=SECRET)
+    alone = with_keys(server, clock, algorithm="auto")
+    beside = with_keys(server, clock, algorithm="auto", secret=SECRET)
     claims = {"sub": "mallory", "role": "admin"}
     for secret in [*spellings(RSA_KEY), published(RSA_KEY)["n"].encode(), b"k" * 32]:
         for kid in ("a", "s"):
@@ -803,7 +803,7 @@ async def test_unusable_keys_are_skipped(server: KeyServer, clock: ManualClock) 
 
 async def test_the_given_key_works_beside_published_ones(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(OTHER_RSA_KEY, "b")]
-    authenticator = with_keys(server, clock, jwt_public_key=pem(RSA_KEY.public_key()))
+    authenticator = with_keys(server, clock, public_key=pem(RSA_KEY.public_key()))
     assert await ask(authenticator, rs256("any")) == "alice"
     assert server.requests == 0
     assert await ask(authenticator, rs256("b", OTHER_RSA_KEY)) == "alice"
@@ -811,7 +811,7 @@ async def test_the_given_key_works_beside_published_ones(server: KeyServer, cloc
 
 async def test_a_published_private_key_is_not_trusted(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(RSA_KEY), OKPAlgorithm.to_jwk(ED_KEY, as_dict=True) | {"kid": "a"}]
-    authenticator = with_keys(server, clock, jwt_algorithm="auto")
+    authenticator = with_keys(server, clock, algorithm="auto")
     assert await refusal(authenticator, sign(ED_KEY, "EdDSA", kid="a")) == "Unknown token key"
 
 
@@ -848,7 +848,7 @@ async def test_unknown_kids_cannot_make_it_fetch_all_the_time(server: KeyServer,
 
 async def test_old_keys_are_fetched_again(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(RSA_KEY)]
-    authenticator = with_keys(server, clock, jwt_jwks_refresh_interval_s=100)
+    authenticator = with_keys(server, clock, jwks_refresh_interval_s=100)
     assert await ask(authenticator, rs256(sub="x")) == "x"
     clock.advance(99.9)
     assert await ask(authenticator, rs256(sub="y")) == "y"
@@ -861,7 +861,7 @@ async def test_old_keys_are_fetched_again(server: KeyServer, clock: ManualClock)
 async def test_a_withdrawn_key_is_refused_after_the_refresh(server: KeyServer, clock: ManualClock) -> None:
     """Not later than JWT_JWKS_REFRESH_INTERVAL plus the minute for which tokens are remembered."""
     server.keys = [published(RSA_KEY, "a")]
-    authenticator, token = with_keys(server, clock, jwt_jwks_refresh_interval_s=100), rs256("a")
+    authenticator, token = with_keys(server, clock, jwks_refresh_interval_s=100), rs256("a")
     assert await ask(authenticator, token) == "alice"
     server.keys = [published(OTHER_RSA_KEY, "b")]
     clock.advance(99)
@@ -875,7 +875,7 @@ async def test_keys_that_cannot_be_renewed_stay_in_use(
     server: KeyServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.keys = [published(RSA_KEY)]
-    authenticator = with_keys(server, clock, jwt_jwks_refresh_interval_s=100)
+    authenticator = with_keys(server, clock, jwks_refresh_interval_s=100)
     assert await ask(authenticator, rs256()) == "alice"
     server.status = 500
     clock.advance(100)
@@ -955,7 +955,7 @@ async def test_one_who_gives_up_does_not_end_the_fetch(server: KeyServer, clock:
 async def test_the_event_loop_runs_on_while_keys_are_fetched(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(RSA_KEY)]
     server.gate.clear()
-    authenticator = with_keys(server, clock, jwt_algorithm="auto", jwt_secret=SECRET)
+    authenticator = with_keys(server, clock, algorithm="auto", secret=SECRET)
     waiting = asyncio.create_task(ask(authenticator, rs256()))
     await arrival(server)
     assert await ask(authenticator, hs256(sub="bob")) == "bob"
@@ -983,7 +983,7 @@ async def test_a_server_that_is_not_there(server: KeyServer, clock: ManualClock)
 async def test_a_server_that_does_not_answer(server: KeyServer, clock: ManualClock) -> None:
     server.keys = [published(RSA_KEY)]
     server.gate.clear()
-    await unavailable(with_keys(server, clock, jwt_jwks_timeout_ms=50), rs256())
+    await unavailable(with_keys(server, clock, jwks_timeout_ms=50), rs256())
 
 
 async def test_a_server_that_answers_byte_by_byte(
@@ -991,7 +991,7 @@ async def test_a_server_that_answers_byte_by_byte(
 ) -> None:
     server.keys = [published(RSA_KEY)]
     server.between_halves = lambda: clock.advance(6)
-    await unavailable(with_keys(server, clock, jwt_jwks_timeout_ms=5000), rs256())
+    await unavailable(with_keys(server, clock, jwks_timeout_ms=5000), rs256())
     assert "took longer than 5.0 s" in caplog.text
 
 
@@ -1040,7 +1040,7 @@ async def test_nobody_waits_longer_than_the_timeout(server: KeyServer, clock: Ma
         stream.write(b"\r\n")
 
     server.keys, server.before_body = [published(RSA_KEY)], dribble
-    authenticator = with_keys(server, clock, jwt_jwks_timeout_ms=100)
+    authenticator = with_keys(server, clock, jwks_timeout_ms=100)
     try:
         for _ in range(2):
             await unavailable(authenticator, rs256())

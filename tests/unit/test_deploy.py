@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd" / "queen.service"
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
-KNOWN = {name.split("`")[1] for name in config.markdown_table().splitlines() if name.startswith("| `")}
+KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
 SECRETS = {"DATABASE_URL", "PG_PASSWORD", "JWT_SECRET", "QUEEN_SYNC_SECRET", "QUEEN_ENCRYPTION_KEY"}
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
 
@@ -70,7 +70,7 @@ def test_the_unit_names_what_exists() -> None:
     assert is_a_command(*arguments)
     given = [pair.partition("=")[0] for line in settings["Environment"] for pair in line.split()]
     assert set(given) <= KNOWN - SECRETS
-    assert int(settings["TimeoutStopSec"][0]) > config.Settings().shutdown_grace_s
+    assert int(settings["TimeoutStopSec"][0]) > config.Settings().http.shutdown_grace_s
     assert settings["User"] == ["queen"]
     assert (settings["NoNewPrivileges"], settings["ProtectSystem"]) == (["true"], ["strict"])
     assert settings["StateDirectory"] == ["queen"]  # /var/lib/queen, which the environment names
@@ -84,7 +84,7 @@ def test_the_environment_file_names_settings_and_no_secret_has_a_value() -> None
     active = {
         name: value for line in lines if "=" in line and line[0] != "#" for name, _, value in [line.partition("=")]
     }
-    assert config.load(active).host == "127.0.0.1"
+    assert config.load(active).http.host == "127.0.0.1"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -121,7 +121,7 @@ def test_the_container_runs_as_nobody_special_and_has_no_secret() -> None:
     assert variables["QUEEN_DATA_DIR"] == said("VOLUME")[0]
     assert variables["FILE_BUFFER_DIR"].startswith(said("VOLUME")[0])
     settings = config.Settings()
-    assert said("EXPOSE") == [f"{settings.port}/tcp {settings.udp_port}/udp"]
+    assert said("EXPOSE") == [f"{settings.http.port}/tcp {settings.cluster.udp_port}/udp"]
     assert not re.search(r"ADD |curl|latest|sudo", CONTAINERFILE.read_text())
 
 
@@ -153,14 +153,14 @@ def test_the_settings_of_the_pods_can_be_used() -> None:
     secret = {v["name"] for v in pod["env"] if "secretKeyRef" in v["valueFrom"]}
     assert secret == {"PG_PASSWORD", "QUEEN_SYNC_SECRET", "JWT_SECRET"}
     settings = config.load(given | {"QUEEN_SYNC_SECRET": "0" * 64, "JWT_SECRET": "s" * 32, "PG_PASSWORD": "p"})
-    assert settings.jwt_enabled
+    assert settings.auth.enabled
     assert (
         found["StatefulSet/queen"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        > settings.shutdown_grace_s
+        > settings.http.shutdown_grace_s
     )
     mounts = [mount["mountPath"] for mount in pod["volumeMounts"]]
-    assert str(settings.data_dir) in mounts
-    assert any(str(settings.file_buffer_dir).startswith(mount) for mount in mounts)
+    assert str(settings.server.data_dir) in mounts
+    assert any(str(settings.journal.folder).startswith(mount) for mount in mounts)
 
 
 def test_the_pods_find_each_other() -> None:
@@ -168,9 +168,9 @@ def test_the_pods_find_each_other() -> None:
     pods = found["StatefulSet/queen"]["spec"]
     service = found[f"Service/{pods['serviceName']}"]["spec"]
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
-    peers = config.load(found["ConfigMap/queen"]["data"]).udp_peers
+    peers = config.load(found["ConfigMap/queen"]["data"]).cluster.peers
     assert peers == tuple(
-        (f"queen-{n}.{pods['serviceName']}", config.Settings().udp_port) for n in range(pods["replicas"])
+        (f"queen-{n}.{pods['serviceName']}", config.Settings().cluster.udp_port) for n in range(pods["replicas"])
     )
     labels = pods["template"]["metadata"]["labels"]
     assert (
@@ -185,8 +185,8 @@ def test_the_probes_ask_for_what_needs_no_token() -> None:
     [pod] = manifests()["StatefulSet/queen"]["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in pod["ports"]}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert pod[probe]["httpGet"]["path"] in config.Settings().jwt_skip_paths
-        assert ports[pod[probe]["httpGet"]["port"]] == config.Settings().port
+        assert pod[probe]["httpGet"]["path"] in config.Settings().auth.skip_paths
+        assert ports[pod[probe]["httpGet"]["port"]] == config.Settings().http.port
     assert pod["image"] == f"queen:{queenmq.__version__}"
     assert pod["securityContext"]["readOnlyRootFilesystem"] is True
 

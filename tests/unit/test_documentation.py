@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,10 +14,12 @@ from queenmq import config
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "deploy" / "README.md"])
-KNOWN = {name.split("`")[1] for name in config.markdown_table().splitlines() if name.startswith("| `")}
+KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
+COLUMNS = 120
 PREFIXES = "QUEEN|PG|DB|JWT|FILE|POP_WAIT|DEFAULT|RETENTION|EVICTION|STATS|METRICS|SIDECAR|PARTITION"
 NOT_OF_THE_SERVER = re.compile(
-    r"QUEEN_(URL|TOKEN|TRACEBACK|REQUIRE_BROWSER|TEST_POSTGRES|LONG|CHAOS_ROUNDS|SIMULATION_SEED|PIPELINE_JAVA)"
+    r"QUEEN_(URL|TOKEN|TRACEBACK|REQUIRE_BROWSER|TEST_POSTGRES|LONG|CHAOS_ROUNDS|CHAOS_S|SEED|SIMULATION_SEED|EXPLAIN_SEED"
+    r"|PIPELINE_JAVA)"
 )
 
 
@@ -48,6 +51,13 @@ def test_every_link_leads_somewhere(document: Path) -> None:
             assert anchor in anchors(target), f"{document.name}: {link}"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_is_wrapped(document: Path) -> None:
+    """At 120 columns, apart from tables and from what a link makes longer."""
+    lines = re.sub(r"\]\([^)]*\)", "]", prose(document)).splitlines()
+    assert [line for line in lines if len(line) > COLUMNS and not line.startswith("|")] == []
+
+
 def test_every_document_can_be_found() -> None:
     found, waiting = set(), [DOCS / "README.md", ROOT / "README.md"]
     while waiting:
@@ -72,6 +82,32 @@ def test_every_variable_that_is_named_exists(document: Path) -> None:
 
 def test_every_metric_that_is_named_is_listed() -> None:
     listed = set(re.findall(r"`(queen_[a-z_]+)`", (DOCS / "metrics.md").read_text()))
+    fixtures = set(re.findall(r"^def (queen_\w+)", (ROOT / "src/queenmq/testing.py").read_text(), re.MULTILINE))
     for document in DOCS.rglob("*.md"):
         named = set(re.findall(r"`(queen_[a-z_]+)[`{]", document.read_text()))
-        assert named <= listed, document
+        assert named - fixtures <= listed, document
+
+
+def _defined(path: Path) -> set[str]:
+    """The functions, classes and methods of a module, by their qualified names."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, _FUNCTIONS)}
+    return found
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SOURCES = ROOT / "src" / "queenmq"
+
+
+def test_every_step_of_the_architecture_exists() -> None:
+    """A step is a file, and the function that runs there."""
+    text = prose(DOCS / "architecture.md")
+    steps = re.findall(r"`([\w/]+\.py)`\s+`([\w.]+)`", text)
+    assert len(steps) > 40
+    assert [(file, name) for file, name in steps if name not in _defined(_SOURCES / file)] == []
+    files = re.findall(r"`((?:\w+/)+\w+\.(?:py|sql))`", text)
+    folders = (_SOURCES, _SOURCES / "storage" / "sql", _SOURCES / "pipeline", _SOURCES / "storage")
+    assert [file for file in files if not any((folder / file).is_file() for folder in folders)] == []

@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.core.fair_queue import FairQueue
+from queenmq.broker.fair_queue import FairQueue
 
 
 def fill(*items: tuple[str, int]) -> FairQueue[tuple[str, int]]:

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queenmq.errors import HttpError
-from queenmq.http.limits import Limits
-from queenmq.http.messages import Request
-from queenmq.http.reader import RequestReader
+from queenmq.httpserver.limits import Limits
+from queenmq.httpserver.messages import Request
+from queenmq.httpserver.reader import RequestReader
 
 SMALL = Limits(max_body_bytes=1000, max_target_bytes=2000, max_header_bytes=8000)
 

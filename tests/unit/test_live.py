@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queenmq.engine.live import Live
+from queenmq.broker.live import Live
 from queenmq.errors import Overloaded
 
 
@@ -74,7 +74,7 @@ async def test_a_beat_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -
 async def test_watchers_are_bounded() -> None:
     live, heart = Live(beat_s=3600, most_watchers=2), Heart()
     first, second = live.watch(heart), live.watch(heart)
-    with pytest.raises(Overloaded, match="2 live streams are open already"):
+    with pytest.raises(Overloaded, match="2 live streams are already open"):
         live.watch(heart)
     first.close()
     live.watch(heart).close()

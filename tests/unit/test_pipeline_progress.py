@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.pipeline.errors import PipelineError
-from queenmq.pipeline.progress import Progress, pack, unpack
+from queenmq.pipeline.progress import Progress, Read, pack, unpack
 
 POSITIONS = st.dictionaries(st.integers(1, 2**62), st.integers(1, 2**62), max_size=400)
 
@@ -21,6 +21,13 @@ def test_documents_are_read_back(positions: dict[int, int]) -> None:
     document = json.loads(json.dumps(Progress("q", positions).document()))
     assert Progress.of(document) == Progress("q", positions)
     assert unpack(pack(positions)) == positions
+
+
+def test_what_stands_beside_the_positions_is_read_back() -> None:
+    newest = (Read(3, 17, "0199", 1_700_000_000_000_000), Read(1, 2, "0198", 1_600_000_000_000_000))
+    progress = Progress("q", {1: 2, 3: 17}, 42, newest)
+    assert Progress.of(json.loads(json.dumps(progress.document()))) == progress
+    assert Progress.of({"queue": "q", "offsets": {"1": 2}}).dropped is None, "of a version that kept no records"
 
 
 def test_equal_progress_makes_equal_documents() -> None:

@@ -17,7 +17,7 @@ KEY = bytes(32)
 
 
 def stager(key: bytes | None = None, encrypted: set[str] | None = None, queue: str | None = "q") -> Stager:
-    return Stager(WriteOptions("postgresql://h/d", queue, key=key), encrypted or set(), attempt=7, task=3)
+    return Stager(WriteOptions(url="postgresql://h/d", queue=queue, key=key), encrypted or set(), attempt=7, task=3)
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
@@ -75,7 +75,7 @@ def test_what_is_sealed_already_stays_as_it_is() -> None:
 def test_values_are_parsed_as_from_json_does() -> None:
     schema = "n INT, s STRING, list ARRAY<DOUBLE>, inner STRUCT<flag: BOOLEAN>, at TIMESTAMP"
     texts = pa.array(['{"n": 1, "s": {"x": 2}, "list": [1, "no"], "inner": {"flag": true}}', "[]", "{", None])
-    parsed = parser(schema)(texts)
+    parsed, _ = parser(schema)(texts)
     assert parsed.type == arrow_type(schema)
     assert parsed.to_pylist() == [
         {"n": 1, "s": '{"x":2}', "list": [1.0, None], "inner": {"flag": True}, "at": None},
@@ -83,3 +83,35 @@ def test_values_are_parsed_as_from_json_does() -> None:
         None,
         None,
     ]
+
+
+def test_the_checksum_does_not_depend_on_order_batches_or_encryption() -> None:
+    rows = [(f'{{"n": {n}}}', f"p{n % 3}", f"t{n}" if n % 2 else None) for n in range(50)]
+
+    def summed(*parts: list[tuple[str, str, str | None]], key: bytes | None = None) -> int:
+        made = stager(key, {"q"} if key else None)
+        for part in parts:
+            value, partition, transaction = (list(column) for column in zip(*part, strict=True))
+            made.make(batch(value=value, partition=partition, transactionId=transaction))
+        return made.checksum
+
+    assert summed(rows) == summed(rows[30:], rows[:30]) == summed(rows[::2], rows[1::2], key=KEY)
+    assert summed(rows) != summed(rows[:-1])
+    moved = [*rows[:-1], (rows[-1][0], "elsewhere", rows[-1][2])]
+    assert summed(rows) != summed(moved)
+
+
+def test_what_does_not_fit_is_null_and_told() -> None:
+    texts = pa.array(['{"a": 1, "b": {"c": "x"}}', '{"a": "1", "b": {"c": true}}', '{"a": null}', None], pa.string())
+    schema = "a BIGINT, b STRUCT<c: BOOLEAN>"
+    found, misfits = parser(schema, frozenset())(texts)
+    assert parser(schema)(texts) == (found, [None] * 4)
+    assert found.to_pylist() == [
+        {"a": 1, "b": {"c": None}},
+        {"a": None, "b": {"c": True}},
+        {"a": None, "b": None},
+        None,
+    ]
+    assert misfits == ["b.c should be boolean and is 'x'", "a should be long and is '1'", None, None]
+    assert parser(schema, frozenset({"b.c"}))(texts) == (found, [None, "a should be long and is '1'", None, None])
+    assert parser(schema, frozenset())(pa.array(["[1]"]))[1] == ["the value should be struct and is '[1]'"]

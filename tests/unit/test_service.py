@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from queenmq.errors import DatabaseUnavailable
+from queenmq.server import _ended
 from queenmq.services.service import Service
 
 
@@ -36,3 +37,51 @@ async def test_each_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> Non
         await asyncio.wait_for(service.ended.wait(), 30)
         await service.stop()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", "scripted: away")] * 2
+
+
+class Stubborn(Service):
+    """Turns the first cancellation into an error, as a driver may do that fails while it is cancelled."""
+
+    name = "stubborn"
+
+    def __init__(self) -> None:
+        super().__init__(interval_ms=1)
+        self.begun = asyncio.Event()
+        self.cancellations = 0
+
+    async def work(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancellations += 1
+            if self.cancellations == 1:
+                raise OSError("broken while it was cancelled") from None
+            raise
+
+
+async def test_it_ends_also_if_a_cancellation_gets_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queenmq.services.service._CANCEL_AGAIN_S", 0.01)
+    service = Stubborn()
+    service.start()
+    await asyncio.wait_for(service.begun.wait(), 30)
+    await asyncio.wait_for(service.stop(), 30)
+    assert service.cancellations >= 1
+
+
+async def test_what_does_not_end_is_named_and_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    await asyncio.wait_for(_ended("broker", never(), 0.01), 30)
+    [record] = caplog.records
+    assert "broker did not stop within 0.01 s and is abandoned; it waits at" in record.getMessage()
+    assert "test_service.py" in record.getMessage()
+
+
+async def test_what_fails_at_the_end_is_not_hidden() -> None:
+    async def fails() -> None:
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        await _ended("broker", fails(), 30)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from queenmq.engine.sidecar import Lane, Policy
+from queenmq.broker.sidecar import Lane, Policy
 from queenmq.errors import DatabaseUnavailable, InternalError, InvalidRequest, Overloaded
-from queenmq.storage.database import TryAgain
+from queenmq.storage.failures import TryAgain
 
 POLICY = Policy(preferred=3, max_hold_s=60.0, max_requests=100, max_weight=1000, max_concurrent=2, max_pending=10)
 
@@ -80,7 +80,7 @@ async def test_a_request_is_held_no_longer_than_allowed() -> None:
     tasks = [asyncio.create_task(lane.submit("a", "k"))]
     await turns()
     tasks.append(asyncio.create_task(lane.submit("b", "k")))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(backend.calls) < 2:
             await asyncio.sleep(0)
     backend.gate.set()

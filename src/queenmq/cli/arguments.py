@@ -1,4 +1,4 @@
-"""What commands take: kinds of values, and the options that several of them share."""
+"""Types of option values, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Kind(click.ParamType[Any]):
-    """A value that a function reads from text; it raises ValueError with the complaint."""
+    """A value that a function parses from text; the function raises ValueError with the reason."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
@@ -76,13 +76,13 @@ FOLDER = click.Path(path_type=Path)
 def data_dir(function: Function) -> Function:
     """The folder of the bundled PostgreSQL."""
     return click.option(
-        "--data-dir", type=FOLDER, metavar="FOLDER", help="Folder of the bundled PostgreSQL (QUEEN_DATA_DIR)."
+        "--data-dir", type=FOLDER, metavar="FOLDER", help="Data folder of the bundled PostgreSQL (QUEEN_DATA_DIR)."
     )(function)
 
 
 def as_json(function: Function) -> Function:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for scripts.")(function)
 
 
 def consent(function: Function) -> Function:
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)

@@ -1,4 +1,4 @@
-"""The database for the commands that look into it: the one that the settings name, or the bundled one that runs."""
+"""The database for commands that read it: the one in the settings, or the bundled one that runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from queenmq.storage.embedded import default_data_dir, running_url
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Database]:
     """Raises StartupError if there is none, or it cannot be reached."""
-    url = running_url(settings.data_dir or default_data_dir()) if settings.uses_bundled_database else dsn(settings)
-    database = Database(settings, url)
+    url = (
+        running_url(settings.server.data_dir or default_data_dir())
+        if settings.database.is_bundled
+        else dsn(settings.database)
+    )
+    database = Database(settings.database, url)
     await database.open()
     try:
         yield database

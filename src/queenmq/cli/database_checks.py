@@ -1,4 +1,4 @@
-"""What `queen doctor` finds out from the database itself, if it is told which one."""
+"""The checks of `queen doctor` on the database itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queenmq.config import Settings
 from queenmq.errors import QueenError, StartupError
 from queenmq.storage.database import Database
 from queenmq.storage.embedded import default_data_dir, running_url
-from queenmq.storage.migrations import standing
+from queenmq.storage.migrations import schema_state
 from queenmq.storage.statements import statement
 
 _OLDEST: Final = 14
@@ -23,15 +23,15 @@ _MOST_STALE: Final = 100
 
 
 def check_database(settings: Settings) -> list[Finding]:
-    if settings.uses_bundled_database:
+    if settings.database.is_bundled:
         try:
-            running_url(settings.data_dir or default_data_dir())
+            running_url(settings.server.data_dir or default_data_dir())
         except StartupError:
             return [
                 skipped(
                     "tables",
-                    "no DATABASE_URL here, and no bundled PostgreSQL runs on this machine",
-                    "run this where the database can be reached to have its tables checked, too",
+                    "DATABASE_URL is not set, and no bundled PostgreSQL runs on this machine",
+                    "run this command where the database can be reached, to check its tables too",
                 )
             ]
     return asyncio.run(_gathered(settings))
@@ -54,7 +54,7 @@ async def _gathered(settings: Settings) -> list[Finding]:
 async def _checks(database: Database) -> AsyncIterator[Finding]:
     yield await _version(database)
     yield await _clock(database)
-    found = await standing(database)
+    found = await schema_state(database)
     unknown = [one.version for one in found.migrations if one.state == "unknown"]
     pending = [one.version for one in found.migrations if one.state == "pending"]
     if unknown:
@@ -62,13 +62,13 @@ async def _checks(database: Database) -> AsyncIterator[Finding]:
         return
     if pending:
         told = f"{plural(len(pending), 'migration')} pending (`queen admin migrations`)"
-        yield bad("schema", told, "start a server of this version: it applies them")
+        yield bad("schema", told, "start a server of this version; it applies them")
         return
     yield (
         good("schema", f"all {len(found.migrations)} migrations are applied")
         if found.functions_up_to_date
         else doubtful(
-            "schema", "its functions are of another version", "start a server of this version: it replaces them"
+            "schema", "its functions belong to another version", "start a server of this version; it replaces them"
         )
     )
     yield await _lookup(database)
@@ -92,11 +92,11 @@ async def _clock(database: Database) -> Finding:
 async def _lookup(database: Database) -> Finding:
     rows = await database.fetch(statement("stale_lookup"), _MOST_STALE)
     if not rows:
-        return good("lookup", "every row is right")
+        return good("lookup", "every row is correct")
     first = rows[0]
     many = f"at least {_MOST_STALE}" if len(rows) == _MOST_STALE else str(len(rows))
     return bad(
         "lookup",
         f"stale rows: {many}, such as {first['queue_name']}/{first['partition_name']}: {first['problem']}",
-        "`queen admin resync-lookup` mends them, while servers run",
+        "run `queen admin resync-lookup`; servers may keep running",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 import click
@@ -40,7 +41,11 @@ def _section(command: click.Command, parent: click.Context) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return "\n\n".join(_wrapped(" ".join(paragraph.split())) for paragraph in text.split("\n\n"))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _options(command: click.Command, context: click.Context) -> str:

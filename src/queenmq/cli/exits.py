@@ -15,20 +15,20 @@ INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
 MEANINGS: Final = {
-    OK: "done",
-    FAILED: "it could not be done, was refused, or a check found something",
-    USAGE: "wrong arguments, or a question that nobody was there to answer (`--yes`)",
-    NOT_FOUND: "there is no such queue, partition, group, message or operation",
+    OK: "the command succeeded",
+    FAILED: "the command failed, the server refused it, or a check found a problem",
+    USAGE: "the arguments are wrong, or the command needs a confirmation and there is no terminal (use `--yes`)",
+    NOT_FOUND: "the queue, partition, group, message or operation does not exist",
     NOTHING_CAME: "`queen pop` got no message",
-    NOT_ALLOWED: "the token is missing, wrong, or its role is not enough",
-    UNAVAILABLE: "no server could be reached, or it is overloaded: the same may work later",
-    INTERRUPTED: "Ctrl-C",
-    TERMINATED: "ended by SIGTERM",
+    NOT_ALLOWED: "the token is missing or not valid, or its role does not allow this",
+    UNAVAILABLE: "no server answered, or it is overloaded; try again later",
+    INTERRUPTED: "the command was interrupted with Ctrl-C",
+    TERMINATED: "the command was ended by SIGTERM",
 }
 
 
 def plain(text: str) -> str:
-    """Text that does nothing to a terminal but appear in it: names and errors may come from anybody."""
+    """The text with control characters escaped: names and errors may come from untrusted producers."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

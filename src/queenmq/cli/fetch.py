@@ -1,4 +1,4 @@
-"""One plain GET, for what the client has no call for: text instead of JSON, and probing without retries."""
+"""One GET without the client: for answers that are not JSON, and for probes without retries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Answer:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A token must not follow to another place."""
+    """A redirect must not carry the token to another server."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -26,11 +26,14 @@ class _NoRedirects(HTTPRedirectHandler):
 _directly = build_opener(ProxyHandler({}), _NoRedirects())
 
 
-def fetch(server: str, path: str, timeout_s: float = 10.0) -> Answer:
-    """The answer, whatever its status. Raises OSError if there is none, ValueError if the URL cannot be one."""
+def fetch(server: str, path: str, timeout_s: float = 10.0, *, bearer: bool = True) -> Answer:
+    """The answer, whatever its status; `bearer` sends the token, if there is one.
+
+    Raises OSError if no server answers, ValueError if the URL is not valid.
+    """
     if not server.startswith(("http://", "https://")):
         raise ValueError(f"not the URL of a server: {server!r}")
-    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token()}"} if token() else {})
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token()}"} if bearer and token() else {})
     try:
         with _directly.open(Request(server.rstrip("/") + path, headers=headers), timeout=timeout_s) as answer:  # noqa: S310 - checked above
             return Answer(answer.status, answer.read())
@@ -40,4 +43,4 @@ def fetch(server: str, path: str, timeout_s: float = 10.0) -> Answer:
     except URLError as error:
         raise OSError(str(error.reason)) from error
     except HTTPException as error:
-        raise OSError(f"what answers does not speak HTTP ({type(error).__name__})") from error
+        raise OSError(f"the server does not speak HTTP ({type(error).__name__})") from error

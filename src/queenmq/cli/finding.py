@@ -1,4 +1,4 @@
-"""What a check of `queen doctor` says: how it is, and what to do about it."""
+"""The result of a check of `queen doctor`: the state, and what to do about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ State = Literal["good", "doubtful", "bad", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`advice` is what to do; there is none for what is good."""
+    """`advice` says what to do; it is empty if the state is good."""
 
     name: str
     state: State
@@ -39,12 +39,12 @@ _FAR_APART_S = 30.0
 
 
 def clocks(whose: str, ahead_s: float, uncertain_s: float) -> Finding:
-    """Whether a clock agrees with that of this machine, as far as the time that the question took lets us know."""
+    """Compare a clock with the clock of this machine, within the uncertainty of the request's duration."""
     name = f"clock of the {whose}"
     apart = max(0.0, abs(ahead_s) - uncertain_s)
     which = "ahead of" if ahead_s > 0 else "behind"
     sentence = f"it is {abs(ahead_s):.1f} s {which} the clock of this machine"
-    advice = "let both machines keep their time with NTP (chrony, systemd-timesyncd)"
+    advice = "synchronize both machines with NTP (chrony, systemd-timesyncd)"
     if apart <= _AGREE_S:
         return good(name, "it agrees with the clock of this machine")
     if apart <= _FAR_APART_S:

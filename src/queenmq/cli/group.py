@@ -1,6 +1,6 @@
-"""How commands are built on Click: loaded when they are named, with examples in their help.
+"""Classes on top of Click: commands are imported on first use, and their help ends with examples.
 
-A command lives in a module of its own under `commands`, so that `queen serve` does not pay for the others.
+Each command is a module under `commands`, so that `queen serve` does not import the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Context(click.Context):
 
 
 class _WithExamples(click.Command):
-    """Help that ends with what one would type."""
+    """A command whose help ends with examples."""
 
     context_class = Context
     examples: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Command(_WithExamples):
 
 
 class Group(_WithExamples, click.Group):
-    """Commands under a word. `default` is the one that is meant if only options follow."""
+    """A group of commands. `default` is the subcommand that runs when none is named."""
 
     context_class = Context
     command_class = Command
@@ -57,7 +57,7 @@ def _names_none(args: list[str]) -> bool:
 
 
 class LazyGroup(Group):
-    """Commands that are imported when they are asked for; `known` has their names and what they are for."""
+    """Commands that are imported on first use; `known` maps their names to one-line descriptions."""
 
     def __init__(self, *args: Any, known: Mapping[str, str], package: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -90,7 +90,7 @@ Function = Callable[..., Any]
 
 
 def command(name: str, *examples: str, **attributes: Any) -> Callable[[Function], Command]:
-    """A command with the lines that its help ends with."""
+    """A command with the examples that its help ends with."""
 
     def made(function: Function) -> Command:
         built = click.command(name, cls=Command, **attributes)(function)
@@ -101,7 +101,7 @@ def command(name: str, *examples: str, **attributes: Any) -> Callable[[Function]
 
 
 def group(name: str, *examples: str, default: str | None = None, **attributes: Any) -> Callable[[Function], Group]:
-    """A word with commands under it."""
+    """A group of commands."""
 
     def made(function: Function) -> Group:
         built = click.group(name, cls=Group, **attributes)(function)
@@ -113,7 +113,7 @@ def group(name: str, *examples: str, default: str | None = None, **attributes: A
 
 
 def under(parent: Group, name: str, *examples: str, **attributes: Any) -> Callable[[Function], Command]:
-    """A command under a word."""
+    """A command of a group."""
 
     def made(function: Function) -> Command:
         built = command(name, *examples, **attributes)(function)

@@ -1,4 +1,4 @@
-"""Messages as lines: how people see them, how scripts read them, and how files of them are read."""
+"""Messages as lines: printed for people or as JSON, and read from files."""
 
 from __future__ import annotations
 

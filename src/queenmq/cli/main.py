@@ -1,6 +1,6 @@
-"""The command `queen`: its root, and how problems are told to people.
+"""The command `queen`: its root, and how errors are reported.
 
-An expected problem is one sentence on stderr and an exit status that means something (see `exits`), never a traceback.
+An expected error prints one sentence to stderr and sets the exit status (see `exits`); it never prints a traceback.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Final
 import click
 
 import queenmq
-from queenmq.cli import exits
+from queenmq.cli import exits, extras
 from queenmq.cli.commands import KNOWN
 from queenmq.cli.group import LazyGroup
+from queenmq.core.flags import parse_flag
 from queenmq.errors import StartupError
 
 COMPLETION_VARIABLE: Final = "_QUEEN_COMPLETE"
@@ -33,8 +34,8 @@ queen = LazyGroup(
     known=KNOWN,
     package="queenmq.cli.commands",
     help=(
-        "A message queue on PostgreSQL. QUEEN_URL names the server (default http://127.0.0.1:6632), QUEEN_TOKEN has "
-        "the token for one that demands it. `queen COMMAND --help` shows examples."
+        "A message queue on PostgreSQL. QUEEN_URL is the URL of the server (default http://127.0.0.1:6632), and "
+        "QUEEN_TOKEN the token, if the server requires one. `queen COMMAND --help` shows examples."
     ),
     params=[
         click.Option(
@@ -75,16 +76,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _without_reader()
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (missing := extras.sentence(error)) is not None:
+            return _tell(missing, exits.FAILED)
         if _shows_tracebacks(arguments):
             raise
-        told = f"a defect of Queen ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=true shows where it is"
+        told = f"internal error ({type(error).__name__}: {error}); {TRACEBACK_VARIABLE}=true shows the traceback"
         return _tell(told, exits.FAILED)
 
 
 def _shows_tracebacks(arguments: Sequence[str] | None) -> bool:
-    """A server's end that nobody foresaw belongs into its log as a whole."""
+    """An unexpected end of a server is logged with its traceback."""
     given = sys.argv[1:] if arguments is None else arguments
-    return "serve" in given[:1] or os.environ.get(TRACEBACK_VARIABLE) == "true"
+    return "serve" in given[:1] or _wants_tracebacks(os.environ.get(TRACEBACK_VARIABLE, ""))
+
+
+def _wants_tracebacks(raw: str) -> bool:
+    try:
+        return raw != "" and parse_flag(raw)
+    except ValueError:
+        # A value that is not a flag still means that the user wants more details.
+        return True
 
 
 def _show_usage(error: click.UsageError) -> None:
@@ -95,7 +106,7 @@ def _show_usage(error: click.UsageError) -> None:
         print(error.ctx.get_usage(), file=sys.stderr)
     print(f"queen: {exits.plain(error.format_message())}", file=sys.stderr)
     if error.ctx is not None:
-        print(f"`{error.ctx.command_path} --help` shows how it is used.", file=sys.stderr)
+        print(f"`{error.ctx.command_path} --help` shows the usage.", file=sys.stderr)
 
 
 def _tell(message: str, status: int) -> int:
@@ -104,13 +115,13 @@ def _tell(message: str, status: int) -> int:
 
 
 def _without_reader() -> int:
-    """Whoever read our output has gone, as `head` does. What is left in the buffer must not fail the exit."""
+    """The reader of the output has closed it, as `head` does. Text left in the buffer must not fail the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exits.FAILED
 
 
 def _ensure_streams() -> None:
-    """Somebody may start us with stdin or stdout closed; the text then has nowhere to go, which is no error."""
+    """The process may be started with stdin or stdout closed; that is not an error."""
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115 - for the life of the process
     if sys.stdout is None:

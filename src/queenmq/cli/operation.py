@@ -1,4 +1,4 @@
-"""Answers that are only a promise: an operation that goes on behind them is followed with a bar until it is done."""
+"""Answers with an operationId: wait for the operation, with a progress bar."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from queenmq.cli.show import working
 if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
 
-_LOOK_S: Final = 0.2
-DONE: Final = frozenset({"completed", "failed", "cancelled", "canceled"})
+_POLL_S: Final = 0.2
+DONE: Final = frozenset({"completed", "blocked", "failed", "cancelled", "canceled"})
 
 
 def followed(queen: BlockingQueen, answer: Any) -> dict[str, Any]:
-    """The answer, or the result of the operation that it names. Ctrl-C ends only the looking."""
+    """The answer, or the result of the operation that it names. Ctrl-C ends only the waiting."""
     if not isinstance(answer, dict) or not isinstance(answer.get("operationId"), str):
         return answer if isinstance(answer, dict) else {}
     return outcome(wait(queen, answer["operationId"])) | {"operationId": answer["operationId"]}
 
 
 def wait(queen: BlockingQueen, operation_id: str) -> dict[str, Any]:
-    """The operation once it has ended, with a bar of how far it says that it is."""
+    """Wait until the operation has ended, with a progress bar, and return it."""
     operation: dict[str, Any] = queen.admin.get_operation(operation_id)
     progress = operation.get("progress") or {}
     with working(f"{progress.get('unit') or 'steps'} done", progress.get("total")) as advance:
@@ -33,7 +33,7 @@ def wait(queen: BlockingQueen, operation_id: str) -> dict[str, Any]:
             now = int((operation.get("progress") or {}).get("done") or 0)
             advance(now - done)
             done = now
-            pause(_LOOK_S)
+            pause(_POLL_S)
             operation = queen.admin.get_operation(operation_id)
     return operation
 

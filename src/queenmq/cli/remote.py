@@ -1,4 +1,4 @@
-"""The server that commands talk to: which one, how to reach it, and what its refusals mean for the exit status."""
+"""Connects commands to the server, and maps errors of the client to exit statuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def server(function: Function) -> Function:
-    """The option that names the server. A token is never one: arguments can be seen by everybody on the machine."""
+    """The option --server. There is none for the token: every user of the machine can see arguments."""
     return click.option(
         "--server",
         envvar=URL_VARIABLE,
@@ -43,7 +43,7 @@ def server(function: Function) -> Function:
         show_envvar=True,
         show_default=True,
         metavar="URL",
-        help="The server, or several with commas between them.",
+        help="URL of the server; several URLs are separated by commas.",
     )(function)
 
 
@@ -55,27 +55,27 @@ def servers(given: str) -> list[str]:
     """The URLs that --server or QUEEN_URL name."""
     named = [url.strip().rstrip("/") for url in given.split(",") if url.strip()]
     if not named:
-        raise exits.Failed(f"{URL_VARIABLE} or --server cannot be used: it names no server", exits.USAGE)
+        raise exits.Failed(f"{URL_VARIABLE} or --server is not valid: it names no server", exits.USAGE)
     return named
 
 
 def pause(seconds: float) -> None:
-    """Wait before the next look."""
+    """Wait before the next poll."""
     time.sleep(seconds)
 
 
 @contextmanager
 def connected(server: str, **options: Any) -> Iterator[BlockingQueen]:
-    """A client of the server. What goes wrong in the block ends the command with one sentence."""
+    """A client of the server. Errors of the client in the block end the command with one sentence."""
     from queenmq.client import BlockingQueen, QueenError
 
-    # Retries are the client's affair; people get one sentence when they are used up.
+    # The client logs its retries; here only the last error is shown.
     logging.getLogger("queenmq.client").addHandler(logging.NullHandler())
     given = {"bearer_token": token(), "retry_attempts": 2, "retry_attempts_429": 3} | options
     try:
         queen = BlockingQueen(servers(server), **given)
     except ValueError as error:
-        raise exits.Failed(f"{URL_VARIABLE} or --server cannot be used: {error}", exits.USAGE) from None
+        raise exits.Failed(f"{URL_VARIABLE} or --server is not valid: {error}", exits.USAGE) from None
     try:
         with queen:
             yield queen
@@ -84,36 +84,36 @@ def connected(server: str, **options: Any) -> Iterator[BlockingQueen]:
 
 
 def failure(error: QueenError, server: str) -> exits.Failed:
-    """The sentence and the exit status for what the client raised."""
+    """The message and the exit status for an error of the client."""
     from queenmq.client import errors
 
     match error:
         case errors.Unauthenticated():
-            advice = "the token in it is not good" if token() else "put one into it"
-            return exits.Failed(
-                f"the server demands a token ({error.message}); {TOKEN_VARIABLE}: {advice}", exits.NOT_ALLOWED
-            )
+            advice = f"the token in {TOKEN_VARIABLE} is not valid" if token() else f"set {TOKEN_VARIABLE}"
+            return exits.Failed(f"the server requires a token ({error.message}); {advice}", exits.NOT_ALLOWED)
         case errors.Forbidden():
-            return exits.Failed(f"the role of the token is not enough: {error.message}", exits.NOT_ALLOWED)
+            return exits.Failed(f"the role of the token does not allow this: {error.message}", exits.NOT_ALLOWED)
         case errors.NotFound() if error.message in _NO_SUCH_CALL:
-            return exits.Failed(f"{server} is not the URL of a Queen server; `queen doctor` looks", exits.UNAVAILABLE)
+            return exits.Failed(
+                f"{server} is not the URL of a Queen server; `queen doctor` checks it", exits.UNAVAILABLE
+            )
         case errors.NotFound():
             return exits.Failed(error.message, exits.NOT_FOUND)
         case errors.NetworkError():
             return exits.Failed(
-                f"{error.message}; `queen serve` starts a server, {URL_VARIABLE} names another",
+                f"{error.message}; start a server with `queen serve`, or set {URL_VARIABLE} to another",
                 exits.UNAVAILABLE,
             )
         case errors.InvalidResponse():
-            return exits.Failed(f"what answers at {server} is not Queen: {error.message}", exits.UNAVAILABLE)
+            return exits.Failed(f"{server} is not a Queen server: {error.message}", exits.UNAVAILABLE)
         case errors.Unavailable():
-            told = f"the server is not available: {error.message}; `queen doctor` looks"
+            told = f"the server is not available: {error.message}; `queen doctor` finds the cause"
             return exits.Failed(told, exits.UNAVAILABLE)
     return exits.Failed(error.message)
 
 
 def no_queue(queen: BlockingQueen, name: str) -> NoReturn:
-    """End the command because there is no such queue, with the name that may be meant."""
+    """End the command because the queue does not exist, and suggest a similar name."""
     names = [queue["name"] for queue in queen.admin.list_queues(limit=_MOST_COMPARED)["queues"]]
     near = get_close_matches(name, names, 1)
     meant = f"; did you mean {near[0]!r}?" if near else "; `queen queues` lists them"
@@ -143,7 +143,7 @@ def require_group(queen: BlockingQueen, name: str) -> None:
 
 
 def queue_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For Tab: the queues that begin like this. No server, no names."""
+    """For shell completion: the queues that begin with this text, or none if no server answers."""
     import json
     from urllib.parse import quote
 
@@ -159,10 +159,10 @@ def queue_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
 
 
 def queue(function: Function) -> Function:
-    """The argument that names a queue; Tab completes it."""
+    """The argument that names a queue, with shell completion."""
     return click.argument("queue", shell_complete=queue_names)(function)
 
 
 def queue_option(function: Function) -> Function:
     """The same as an option that narrows a listing."""
-    return click.option("--queue", shell_complete=queue_names, help="Only of this queue.")(function)
+    return click.option("--queue", shell_complete=queue_names, help="Show only this queue.")(function)

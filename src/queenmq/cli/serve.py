@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 import queenmq
+from queenmq.cli.effective import doubts, in_effect
 from queenmq.config import Settings
 from queenmq.errors import StartupError
 from queenmq.logs import log_to_stderr
@@ -40,19 +41,21 @@ EXAMPLE_ITEMS = '{"items":[{"queue":"hello","payload":{"text":"world"}}]}'
 
 def run(settings: Settings) -> int:
     log_to_stderr(settings)
+    for doubt in doubts(settings):
+        log.warning("%s", doubt)
     run_until_signal(_serve(settings))
     return 0
 
 
 def with_journal(settings: Settings, url: str) -> Settings:
-    """The same with the folder of the journal, unless nobody named one and the default cannot be used.
+    """The same with the folder of the journal, unless none is configured and the default cannot be used.
 
     By default each database has its own: what was accepted for one must never be replayed into another.
     """
-    if settings.file_buffer_dir is not None:
+    if settings.journal.folder is not None:
         return settings
-    parent = (settings.data_dir or default_data_dir()) / "journal"
-    place = "bundled" if settings.uses_bundled_database else hashlib.sha256(_without_password(url).encode()).hexdigest()
+    parent = (settings.server.data_dir or default_data_dir()) / "journal"
+    place = "bundled" if settings.database.is_bundled else hashlib.sha256(_without_password(url).encode()).hexdigest()
     folder = parent / place[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,7 @@ def with_journal(settings: Settings, url: str) -> Settings:
             "a server with that address replays them; if it is this database, name the folder once as FILE_BUFFER_DIR",
             other,
         )
-    return replace(settings, file_buffer_dir=folder)
+    return replace(settings, journal=replace(settings.journal, folder=folder))
 
 
 def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
@@ -121,7 +124,7 @@ def _ignore_signals() -> None:
 
 async def _serve(settings: Settings) -> None:
     require_protection(settings)
-    require_free_port(settings.host, settings.port)
+    require_free_port(settings.http.host, settings.http.port)
     async with _database(settings) as (url, place), _serving(with_journal(settings, url), url) as address:
         _say(announcement(address, place, settings))
         await asyncio.get_running_loop().create_future()
@@ -130,11 +133,11 @@ async def _serve(settings: Settings) -> None:
 @asynccontextmanager
 async def _database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
     """The URL of the database and where it is, in words without a password."""
-    if not settings.uses_bundled_database:
-        url = dsn(settings)
+    if not settings.database.is_bundled:
+        url = dsn(settings.database)
         yield url, f"Database: {_without_password(url)}"
         return
-    bundled = EmbeddedPostgres(settings.data_dir or default_data_dir(), keep_off=settings.port)
+    bundled = EmbeddedPostgres(settings.server.data_dir or default_data_dir(), keep_off=settings.http.port)
     url = await bundled.start()
     try:
         yield url, f"Data: {bundled.data_dir} (bundled PostgreSQL)"
@@ -145,7 +148,7 @@ async def _database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
 @asynccontextmanager
 async def _serving(settings: Settings, url: str) -> AsyncIterator[tuple[str, int]]:
     """The address on which this process, or its workers, listen."""
-    if settings.workers > 1:
+    if settings.server.workers > 1:
         from queenmq.cli import workers
 
         async with workers.serving(settings, url) as address:
@@ -160,11 +163,11 @@ async def _serving(settings: Settings, url: str) -> AsyncIterator[tuple[str, int
 
 
 def require_protection(settings: Settings) -> None:
-    """Whoever reaches the port may read and delete everything, unless tokens are demanded."""
-    if settings.jwt_enabled or settings.insecure or _is_loopback(settings.host):
+    """Everyone who reaches the port can read and delete everything, unless tokens are required."""
+    if settings.auth.enabled or settings.auth.insecure or _is_loopback(settings.http.host):
         return
     raise StartupError(
-        f"HOST {settings.host} is reachable from other machines, but no token is demanded; "
+        f"HOST {settings.http.host} is reachable from other machines, but the server requires no token; "
         "set JWT_ENABLED=true, listen on 127.0.0.1, or set QUEEN_INSECURE=true if the network is protected"
     )
 
@@ -204,11 +207,12 @@ def _bind_error(family: socket.AddressFamily, address: tuple[str, int]) -> OSErr
 
 def announcement(address: tuple[str, int], place: str, settings: Settings) -> str:
     local = f"http://{_authority((_reachable(address[0]), address[1]))}"
-    token = ' -H "Authorization: Bearer $TOKEN"' if settings.jwt_enabled else ""
+    token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth.enabled else ""
     json_type = "-H 'Content-Type: application/json'"
     return (
         f"Queen {queenmq.__version__} listens on http://{_authority(address)}\n"
         f"{place}\n"
+        f"In effect: {', '.join(in_effect(settings))}\n"
         "Try it:\n"
         f"  curl{token} {local}/api/v1/push {json_type} -d '{EXAMPLE_ITEMS}'\n"
         f"  curl{token} '{local}/api/v1/pop/queue/hello?autoAck=true'\n"
@@ -235,5 +239,5 @@ def _say(text: str) -> None:
     try:
         print(text, flush=True)
     except (OSError, ValueError):
-        # Nobody can read it; what is left in the buffer must not fail the exit.
+        # stdout is closed; text left in the buffer must not fail the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

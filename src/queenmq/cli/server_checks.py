@@ -1,11 +1,14 @@
-"""What `queen doctor` finds out from a server over HTTP."""
+"""The checks of `queen doctor` on a server, over HTTP."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,10 +36,10 @@ class _Reply:
     took_s: float
 
 
-def _ask(server: str, path: str) -> _Reply:
+def _ask(server: str, path: str, *, bearer: bool = True) -> _Reply:
     clock = SystemClock()
     before = clock.wall()
-    answer: Answer = fetch(server, path, _TIMEOUT_S)
+    answer: Answer = fetch(server, path, _TIMEOUT_S, bearer=bearer)
     after = clock.wall()
     try:
         body = msgspec.json.decode(answer.body)
@@ -46,18 +49,18 @@ def _ask(server: str, path: str) -> _Reply:
 
 
 def check_server(server: str) -> Iterator[Finding]:
-    """Everything that the server can tell; nothing more once it is clear that it is none."""
+    """All checks of a server; none after the first that shows that it is not Queen."""
     try:
         health = _ask(server, "/health")
     except (OSError, ValueError) as error:
         yield bad(
             "server",
             f"nothing answers at {server}: {error}",
-            f"start one with `queen serve`, or name the right one with {URL_VARIABLE}",
+            f"start one with `queen serve`, or set {URL_VARIABLE} to the right URL",
         )
         return
     if not isinstance(health.body, dict) or health.body.get("server") != "queen":
-        yield bad("server", f"what answers at {server} is not Queen", f"name the right one with {URL_VARIABLE}")
+        yield bad("server", f"{server} is not a Queen server", f"set {URL_VARIABLE} to the right URL")
         return
     yield good("server", f"Queen answers at {server}")
     yield _versions(str(health.body.get("version")))
@@ -66,9 +69,7 @@ def check_server(server: str) -> Iterator[Finding]:
     try:
         yield from _with_token(server)
     except OSError as error:
-        yield bad(
-            "answers", f"the server stopped answering: {error}", "look at its log, and at the load of its machine"
-        )
+        yield bad("answers", f"the server stopped answering: {error}", "check its log and the load of its machine")
 
 
 def _versions(version: str) -> Finding:
@@ -77,17 +78,17 @@ def _versions(version: str) -> Finding:
     return doubtful(
         "versions",
         f"the server is {version}, this command {queenmq.__version__}",
-        "bring both to the same version; commands that the server does not know end with `not found`",
+        "install the same version of both; commands that the server does not know end with `not found`",
     )
 
 
 def _database(state: str) -> Finding:
     if state == "connected":
-        return good("database", "the server reaches it")
+        return good("database", "the server can reach it")
     return bad(
         "database",
-        "the server does not reach it; pushes are kept in its journal meanwhile",
-        "look at the log of the server and at PostgreSQL; DATABASE_URL (or PG_HOST …) of the server names it",
+        "the server cannot reach it; it keeps pushes in its journal meanwhile",
+        "check the log of the server, PostgreSQL, and DATABASE_URL (or PG_HOST …) of the server",
     )
 
 
@@ -99,7 +100,9 @@ def _clock_of_server(health: _Reply) -> Iterator[Finding]:
 
 def _with_token(server: str) -> Iterator[Finding]:
     overview = _ask(server, "/api/v1/resources/overview")
-    yield _token(overview)
+    anonymous = _ask(server, "/api/v1/resources/overview", bearer=False) if token() else overview
+    yield _authentication(server, anonymous)
+    yield _token(overview, anonymous)
     if overview.status != _OK:
         return
     at = datetime.fromisoformat(overview.body["timestamp"]).timestamp()
@@ -110,24 +113,48 @@ def _with_token(server: str) -> Iterator[Finding]:
     yield from _cluster(_ask(server, "/api/v1/system/shared-state"))
 
 
-def _token(overview: _Reply) -> Finding:
+def _authentication(server: str, anonymous: _Reply) -> Finding:
+    """How the server answers a request without a token, whatever its configuration says."""
+    if anonymous.status == _UNAUTHENTICATED:
+        return good("authentication", "on: the server requires tokens")
+    if anonymous.status != _OK:
+        return skipped("authentication", f"the server answered {anonymous.status} to a request without a token")
+    sentence = "off: everyone who can reach the server can read, push and delete everything"
+    advice = "set JWT_ENABLED=true and restart the server"
+    if os.environ.get("JWT_ENABLED"):
+        return doubtful("authentication", f"{sentence}, although JWT_ENABLED is set here", advice)
+    if not _is_here(server):
+        return doubtful("authentication", sentence, advice)
+    return good("authentication", sentence)
+
+
+def _is_here(server: str) -> bool:
+    host = urlsplit(server).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(overview: _Reply, anonymous: _Reply) -> Finding:
     error = overview.body.get("error") if isinstance(overview.body, dict) else None
     if overview.status == _OK:
-        given = f"the token in {TOKEN_VARIABLE} is good" if token() else "the server demands none"
-        return good("token", given)
+        if anonymous.status == _OK:
+            return good("token", "the server requires none")
+        return good("token", f"the token in {TOKEN_VARIABLE} is valid")
     if overview.status == _UNAUTHENTICATED:
         if token():
             return bad(
                 "token",
-                f"the server does not take the one in {TOKEN_VARIABLE}: {error}",
-                "get a new one; signature, issuer, audience and expiry must be what JWT_* of the server demand",
+                f"the server refuses the token in {TOKEN_VARIABLE}: {error}",
+                "get a new token: signature, issuer, audience and expiry must match the JWT_ variables of the server",
             )
-        return bad("token", "the server demands one", f"put it into {TOKEN_VARIABLE}")
+        return bad("token", "the server requires one", f"set {TOKEN_VARIABLE}")
     if overview.status == _FORBIDDEN:
-        return bad("token", f"its role is not enough: {error}", "looking around needs the role read-only")
+        return bad("token", f"its role does not allow this: {error}", "use a token with the role read-only")
     if overview.status == _UNAVAILABLE:
-        return skipped("token", f"it is not refused, but the server cannot answer just now: {error}")
-    return bad("token", f"the server answered {overview.status}: {error}", "look at the log of the server")
+        return skipped("token", f"the token is accepted, but the server cannot answer now: {error}")
+    return bad("token", f"the server answered {overview.status}: {error}", "check the log of the server")
 
 
 def _postgres(stats: _Reply) -> Iterator[Finding]:
@@ -141,11 +168,19 @@ def _postgres(stats: _Reply) -> Iterator[Finding]:
     elif settings.get("synchronous_commit") == "off":
         yield doubtful(
             "durability",
-            "synchronous_commit is off: a crash of the database loses the last moments",
+            "synchronous_commit is off: a crash of the database loses the newest messages",
             "set synchronous_commit = on in postgresql.conf",
         )
     else:
         yield good("durability", f"PostgreSQL {version} syncs what it commits")
+    encrypted = stats.body["database"].get("tls")
+    if encrypted is not None:
+        yield good(
+            "database connection",
+            "the server connects to PostgreSQL with TLS"
+            if encrypted
+            else "the server connects to PostgreSQL without TLS (set PG_USE_SSL, or sslmode in DATABASE_URL)",
+        )
 
 
 def _operations(stats: _Reply) -> Iterator[Finding]:
@@ -156,13 +191,11 @@ def _operations(stats: _Reply) -> Iterator[Finding]:
     if journal is None:
         yield doubtful(
             "journal",
-            "there is none: pushes are refused while the database is away",
-            "give the server a FILE_BUFFER_DIR that it can write",
+            "there is none: the server refuses pushes while the database is away",
+            "set FILE_BUFFER_DIR to a folder that the server can write",
         )
-    elif journal["damaged"] or not journal["healthy"]:
-        yield bad(
-            "journal", "it is damaged or cannot be written", "look at FILE_BUFFER_DIR of the server; docs/overload.md"
-        )
+    elif problem := _journal_problem(journal):
+        yield problem
     else:
         yield good("journal", f"it holds {plural(journal['messages'], 'message')}")
     if failed:
@@ -170,12 +203,36 @@ def _operations(stats: _Reply) -> Iterator[Finding]:
             "operations", f"{plural(failed, 'operation')} failed", "`queen operations --status failed` shows why"
         )
     else:
-        yield good("operations", "none has failed")
+        yield good("operations", "no operation has failed")
+
+
+def _journal_problem(journal: dict[str, Any]) -> Finding | None:
+    if not journal["healthy"]:
+        return bad("journal", "the server cannot write it", "check the disk of FILE_BUFFER_DIR on the server")
+    if waiting := journal.get("waitingForKey"):
+        return bad(
+            "journal",
+            f"{waiting:,} accepted pushes wait for the key with which they were encrypted",
+            "start the server with that QUEEN_ENCRYPTION_KEY; its log has the fingerprint of the key",
+        )
+    if stuck := journal.get("stuck"):
+        return bad(
+            "journal",
+            f"the database refuses {stuck:,} accepted pushes; the server keeps retrying them",
+            "correct the cause in the database; the log of the server has the error",
+        )
+    if aside := journal.get("quarantined") or journal["damaged"]:
+        return bad(
+            "journal",
+            f"{plural(aside, 'record')} of accepted pushes are quarantined",
+            "run `queen journal` on the machine of the server to list and retry them",
+        )
+    return None
 
 
 def _cluster(state: _Reply) -> Iterator[Finding]:
     if state.status != _OK:
-        yield skipped("peers", "the token may not look at the cluster", "a token with the role admin may")
+        yield skipped("peers", "the role of the token does not allow this check", "use a token with the role admin")
         return
     body = state.body
     for switch, word, path in (
@@ -198,21 +255,21 @@ def _peers(body: dict[str, Any]) -> Iterator[Finding]:
     if unsigned:
         yield doubtful(
             "secrets",
-            f"{plural(unsigned, 'packet')} came that were not signed with the secret of this server",
+            f"{plural(unsigned, 'packet')} received that were not signed with the secret of this server",
             "give all servers the same QUEEN_SYNC_SECRET",
         )
     if dropped.get("wrong_version"):
         yield doubtful(
             "versions of peers",
-            f"{plural(dropped['wrong_version'], 'packet')} came from servers of another version",
-            "bring all servers of the cluster to the same version",
+            f"{plural(dropped['wrong_version'], 'packet')} received from servers of another version",
+            "run the same version on all servers of the cluster",
         )
     if dead:
         silent = ", ".join(sorted(health["last_heartbeat"]))
         yield bad(
             "peers",
             f"{plural(alive, 'other server')} alive, {dead} silent (known: {silent})",
-            "start them again, take them out of QUEEN_UDP_PEERS, or open UDP port 6634 between the machines",
+            "restart them, remove them from QUEEN_UDP_PEERS, or open UDP port 6634 between the machines",
         )
     elif not body.get("enabled"):
         yield good("peers", "this server has none")
@@ -221,6 +278,6 @@ def _peers(body: dict[str, Any]) -> Iterator[Finding]:
     else:
         yield bad(
             "peers",
-            "QUEEN_UDP_PEERS names some, and none was ever heard of",
+            "QUEEN_UDP_PEERS names servers, but none of them has ever answered",
             "check the addresses, QUEEN_SYNC_SECRET, and that UDP port 6634 is open between the machines",
         )

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts, progress on stderr. Rich is loaded only for people."""
+"""Output of commands: tables for people, JSON for scripts, progress on stderr. Rich is imported only for tables."""
 
 from __future__ import annotations
 
@@ -141,23 +141,23 @@ def print_json(value: Any) -> None:
 
 
 def note(sentence: str) -> None:
-    """Something for people, on stderr, so that what is piped stays clean."""
+    """Print a message for people to stderr, so that stdout has only the result."""
     print(exits.plain(sentence), file=sys.stderr, flush=True)
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is destroyed. Ends the command if the answer is no, or nobody is there to answer."""
+    """Ask before something is deleted. Ends the command if the answer is no, or there is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise exits.Failed(f"{question} Nobody is there to answer: say --yes", exits.USAGE)
+        raise exits.Failed(f"{question} There is no terminal to ask at; confirm with --yes", exits.USAGE)
     if not click.confirm(question, err=True):
-        raise exits.Failed("nothing was done")
+        raise exits.Failed("cancelled; nothing was changed")
 
 
 @contextmanager
 def working(what: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """A progress bar while the block runs, if people look at stderr; the function moves it on."""
+    """A progress bar while the block runs, if stderr is a terminal; the function advances it."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

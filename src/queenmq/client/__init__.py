@@ -14,10 +14,13 @@ from queenmq.client.errors import (
     BufferNotFlushed,
     ClientClosed,
     Conflict,
+    EmptyTransaction,
     Forbidden,
+    InvalidItem,
     InvalidPayload,
     InvalidRequest,
     InvalidResponse,
+    InvalidUse,
     NetworkError,
     NotFound,
     OperationFailed,
@@ -52,7 +55,7 @@ from queenmq.client.models import (
 from queenmq.client.options import ClientOptions
 from queenmq.client.push import Push
 from queenmq.client.queue import Queue
-from queenmq.client.transaction import EmptyTransaction, Transaction
+from queenmq.client.transaction import Transaction
 
 __all__ = [
     "Accepted",
@@ -74,9 +77,11 @@ __all__ = [
     "DeadLetters",
     "EmptyTransaction",
     "Forbidden",
+    "InvalidItem",
     "InvalidPayload",
     "InvalidRequest",
     "InvalidResponse",
+    "InvalidUse",
     "Item",
     "Message",
     "NetworkError",

@@ -147,6 +147,19 @@ class Admin(Generic[R]):
             body["toEnd"] = True
         return self._post(*_V1, "consumer-groups", group, "queues", queue, "seek", body=body)
 
+    def seek_effect(
+        self,
+        group: str,
+        queue: str,
+        *,
+        timestamp: str | None = None,
+        to_end: bool = False,
+        partition: str | None = None,
+    ) -> R:
+        """What a seek would do: how many messages it would deliver again, and how many it would skip."""
+        asked = {"timestamp": timestamp, "toEnd": "true" if to_end else None, "partition": partition}
+        return self._get(*_V1, "consumer-groups", group, "queues", queue, "seek", **asked)
+
     def seek_partition_to_end(self, group: str, queue: str, partition: str) -> R:
         path = ("consumer-groups", group, "queues", queue, "partitions", partition, "seek")
         return self._post(*_V1, *path, body={})

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -34,6 +34,7 @@ from queenmq.client.models import (
 from queenmq.client.options import Options
 from queenmq.client.queue import Queue, QueueSpec
 from queenmq.client.session import Session
+from queenmq.client.signals import drained
 from queenmq.client.transaction import TransactionSteps
 
 T = TypeVar("T")
@@ -120,17 +121,12 @@ class BlockingConsumer:
         async def in_thread(given: Any) -> object:
             return await loop.run_in_executor(self._threads, handler, given)
 
-        self._consumer = queue.consume(in_thread)
+        self._consumer = queue.consume(in_thread, handle_signals=False)
         return await self._consumer
 
     def stop(self) -> None:
-        """End soon: nothing new is popped, what is in hand is finished and acknowledged."""
-
-        def stop() -> None:
-            if self._consumer is not None:
-                self._consumer.stop()
-
-        self._portal.call(stop)
+        """End soon: nothing new is popped, what the handlers have is finished and acknowledged, the rest given back."""
+        self._portal.call(lambda: None if self._consumer is None else self._consumer.stop())
 
     def join(self, timeout_s: float | None = None) -> ConsumerStats:
         """Wait until it has ended; raises what ended it. Raises TimeoutError if it still runs after `timeout_s`."""
@@ -178,12 +174,18 @@ class BlockingQueue(QueueSpec):
         """As `Queue.pop`."""
         return self._portal.run(self._queue.pop)
 
-    def consume(self, handler: Handler, *, signal: threading.Event | None = None) -> ConsumerStats:
-        """As `Queue.consume`: returns when it ends. The handler is called in threads, one for each worker.
+    def consume(
+        self, handler: Handler, *, signal: threading.Event | None = None, handle_signals: bool = True
+    ) -> ConsumerStats:
+        """As `Queue.consume`: returns when it ends, also on SIGTERM and SIGINT.
 
-        Ctrl-C finishes what is in hand and is raised then.
+        The handler is called in threads, one for each worker. They cannot be cancelled, so a second signal has its
+        usual effect.
         """
-        with self.start_consumer(handler) as consumer:
+        with ExitStack() as stack:
+            consumer = stack.enter_context(self.start_consumer(handler))
+            if handle_signals:
+                stack.enter_context(drained(consumer.stop))
             while consumer.running and not (signal is not None and signal.is_set()):
                 with suppress(TimeoutError):
                     return consumer.join(_SIGNAL_LOOK_S)
@@ -191,7 +193,7 @@ class BlockingQueue(QueueSpec):
             return consumer.join()
 
     def start_consumer(self, handler: Handler) -> BlockingConsumer:
-        """The same in the background: use it as a context manager, or `stop` and `join` it."""
+        """The same in the background. Signals are left alone: use it as a context manager, or `stop` and `join` it."""
         return BlockingConsumer(self._portal, self._queue, handler, self._said.consumer.concurrency)
 
     def flush_buffer(self) -> None:

@@ -17,6 +17,7 @@ from queenmq.client.errors import (
     BufferNotFlushed,
     ClientClosed,
     InvalidResponse,
+    InvalidUse,
     NetworkError,
     PushFailed,
     QueenError,
@@ -45,7 +46,7 @@ class BufferLimits:
 
     def __post_init__(self) -> None:
         if self.message_count < 1 or self.time_millis < 0 or self.max_size < 0:
-            raise ValueError("message_count must be at least 1, time_millis and max_size not negative")
+            raise InvalidUse("message_count must be at least 1, time_millis and max_size not negative")
 
     @property
     def most(self) -> int:

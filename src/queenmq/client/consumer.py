@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +20,7 @@ from queenmq.client.models import Message
 from queenmq.client.push import finished
 from queenmq.client.renewal import Renewal
 from queenmq.client.session import Session
+from queenmq.client.signals import drained
 from queenmq.client.tracing import in_trace_of
 from queenmq.client.verbs import to_ack
 
@@ -33,7 +36,7 @@ Handler = Callable[[Message], object] | Callable[[list[Message]], object]
 Pop = Callable[[int, int], Awaitable[list[Message]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
     concurrency: int = 1
     batch: int = 1
@@ -45,6 +48,7 @@ class ConsumerOptions:
     auto_ack: bool | None = None
     renew_millis: int | None = RENEW_MILLIS
     name: str = ""
+    handle_signals: bool = True
 
 
 @dataclass(slots=True)
@@ -91,7 +95,7 @@ class Consumer(Awaitable[ConsumerStats]):
         return self
 
     def stop(self) -> None:
-        """End soon: nothing new is popped, what is in hand is finished and acknowledged."""
+        """End soon: nothing new is popped, what the handlers have is finished and acknowledged, the rest given back."""
         self._stopping.set()
 
     def cancel(self) -> None:
@@ -122,14 +126,21 @@ class Consumer(Awaitable[ConsumerStats]):
         if self._signal is not None and self._signal.is_set():
             return self.stats
         self._session.consumers.add(self)
+        loop = asyncio.get_running_loop()
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._options.concurrency)]
         watcher = asyncio.create_task(self._watch())
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._session.consumers.discard, self)
+            stack.callback(watcher.cancel)
+            if self._options.handle_signals:
+                stop, cancel = (partial(loop.call_soon_threadsafe, end) for end in (self._stop_on_signal, self.cancel))
+                stack.enter_context(drained(stop, cancel, raise_again=self._task is not None))
             await self._until_all_end()
-        finally:
-            watcher.cancel()
-            self._session.consumers.discard(self)
         return self.stats
+
+    def _stop_on_signal(self) -> None:
+        logger.info("consuming %s: ends on a signal, when what is in hand is finished", self._options.name)
+        self.stop()
 
     async def _until_all_end(self) -> None:
         """One worker that fails stops the others, which finish what they have. Raises the first failure."""
@@ -160,7 +171,9 @@ class Consumer(Awaitable[ConsumerStats]):
             wait_ms = self._wait_ms(loop.time() - last)
             asked = loop.time()
             messages = await self._poll(size, wait_ms)
-            if messages:
+            if messages and self._stopping.is_set() and messages[0].lease_id:
+                await self._release(messages)
+            elif messages:
                 left = None if left is None else left - len(messages)
                 await self._take(messages)
                 last = loop.time()
@@ -206,10 +219,13 @@ class Consumer(Awaitable[ConsumerStats]):
                 await self._hand_over(messages, messages)
                 return
             given_up: set[str] = set()
-            for message in messages:
+            for place, message in enumerate(messages):
                 # After a failure the lease of its partition is over: the rest of it comes again, in order.
                 if message.partition_id in given_up or renewal.lost:
                     continue
+                if self._stopping.is_set() and place > 0 and message.lease_id and self._acks:
+                    await self._release([left for left in messages[place:] if left.partition_id not in given_up])
+                    return
                 if not await self._hand_over(message, [message]):
                     given_up.add(message.partition_id)
 

@@ -1,26 +1,32 @@
-"""Every error that the client raises on purpose.
+"""Every error that the client raises on purpose, with the HTTP status that it stands for and its `code`.
 
-QueenError                     one root; `code` is stable, the message is for people
-├── ResponseError              the server answered and refused; `status`, `code`, `field`, `body`
-│   ├── RequestError           4xx: the caller must change something; never retried
-│   │   ├── InvalidRequest     400  a field is missing, of the wrong type or out of range
-│   │   ├── Unauthenticated    401  no token, or one that does not verify
-│   │   ├── Forbidden          403  the token's role is not enough
-│   │   ├── NotFound           404  the named thing does not exist
-│   │   ├── Conflict           409  the request contradicts what is stored
-│   │   └── TooLarge           413  the body or its number of items is over the limit
-│   └── Unavailable            the same request may succeed later; raised when the retries are used up
-│       ├── Overloaded         429  a bound is reached; `retry_after_s` says when to come back
-│       └── ServerFailed       408 and 5xx
-├── NetworkError               no answer came: refused, cut, or too slow; raised when the retries are used up
-├── InvalidResponse            an answer came that is not of the contract; raised when the retries are used up
-├── InvalidPayload             the payload cannot be written as JSON; nothing was sent
-├── PushFailed                 the server refused items one by one; `results` has all of them
-├── TransactionFailed          the transaction was not applied (`uncertain`: unless an earlier attempt was)
-├── OperationFailed            a queued operation ended without success
-│   └── OperationTimeout       it has not ended yet; ask again with its id
-├── BufferNotFlushed           messages are left in a client-side buffer; `count` says how many
-└── ClientClosed               the client was used after it was closed
+The `code` is stable; the message is for people. That of a ResponseError is the one that the server sends; the tree has
+what it is if the server sends none.
+
+QueenError                         client_error        the root
+├── ResponseError                  refused             the server refused; `status`, `code`, `field`, `body`
+│   ├── RequestError          4xx  bad_request         the caller must change something; never retried
+│   │   ├── InvalidRequest    400  invalid_request     a field is missing, of the wrong type or out of range
+│   │   ├── Unauthenticated   401  unauthenticated     no token, or one that does not verify
+│   │   ├── Forbidden         403  forbidden           the token's role is not enough
+│   │   ├── NotFound          404  not_found           the named thing does not exist
+│   │   ├── Conflict          409  conflict            the request contradicts what is stored
+│   │   └── TooLarge          413  too_large           the body or its number of items is over the limit
+│   └── Unavailable                unavailable         the same request may succeed later; the retries are used up
+│       ├── Overloaded        429  overloaded          a bound is reached; `retry_after_s` says when to come back
+│       └── ServerFailed      5xx  server_failed       the server failed, or got the request too slowly (408)
+├── NetworkError                   network_error       no answer: refused, cut, or too slow; the retries are used up
+├── InvalidResponse                invalid_response    the answer is not of the contract; the retries are used up
+├── InvalidUse                     invalid_use         an option, a URL or the order of calls is wrong; nothing was sent
+├── InvalidPayload                 invalid_payload     the payload cannot be written as JSON; nothing was sent
+├── InvalidItem                    invalid_item        what was given to push is ambiguous or invalid; nothing was sent
+├── EmptyTransaction               empty_transaction   a transaction without steps; nothing was sent
+├── PushFailed                     push_failed         the server refused items one by one; `results` has all of them
+├── TransactionFailed              transaction_failed  it was not applied (`uncertain`: unless an earlier attempt was)
+├── OperationFailed                operation_failed    a queued operation ended without success
+│   └── OperationTimeout           operation_timeout   it has not ended yet; ask again with its id
+├── BufferNotFlushed               buffer_not_flushed  messages are left in a client-side buffer; `count` says how many
+└── ClientClosed                   client_closed       the client was used after it was closed
 """
 
 from __future__ import annotations
@@ -114,8 +120,24 @@ class InvalidResponse(QueenError):
     code = "invalid_response"
 
 
+class InvalidUse(QueenError, ValueError):
+    code = "invalid_use"
+
+
 class InvalidPayload(QueenError, ValueError):
     code = "invalid_payload"
+
+
+class InvalidItem(QueenError, ValueError):
+    code = "invalid_item"
+
+
+class EmptyTransaction(QueenError, ValueError):
+    code = "empty_transaction"
+
+    def __init__(self) -> None:
+        # As published clients say it.
+        super().__init__("Transaction has no operations to commit")
 
 
 class PushFailed(QueenError):

@@ -10,18 +10,22 @@ from typing import Any
 from msgspec import UNSET as _UNSET
 from msgspec import Raw, Struct, UnsetType, field
 
+from queenmq.client.errors import InvalidItem
 from queenmq.client.payload import decode, encode
-from queenmq.ids import uuid7_text
+from queenmq.ids import is_uuid, uuid7_text
 
 DEFAULT_PARTITION = "Default"
-_ENVELOPE = frozenset({"data", "payload", "transactionId", "transaction_id", "traceId", "trace_id"})
+_BODY = frozenset({"data", "payload"})
+_KEYS = frozenset({"transactionId", "transaction_id", "traceId", "trace_id"})
+# What a dict may have beside `data` if it could be meant as a message with properties rather than as a payload.
+_PROPERTIES = _KEYS | {"headers", "delay", "priority", "partition", "queue"}
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message to push, when it needs more than its payload.
+    """A message to push, when it needs more than its payload. Raises InvalidItem if `trace_id` is no UUID.
 
     >>> Item({"order": 17}, transaction_id="order-17")
     Item(data={'order': 17}, transaction_id='order-17', trace_id=None)
@@ -30,6 +34,11 @@ class Item:
     data: Any
     transaction_id: str | None = None
     trace_id: str | None = None
+
+    def __post_init__(self) -> None:
+        # The server stores no other trace ids: it would drop this one.
+        if self.trace_id is not None and not (isinstance(self.trace_id, str) and is_uuid(self.trace_id)):
+            raise InvalidItem(f"the trace id of a message must be a UUID, not {self.trace_id!r}")
 
 
 class PushItem(Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -52,16 +61,22 @@ def to_items(given: Any) -> list[Item]:
 
 
 def _to_item(given: Any) -> Item:
+    """Raises InvalidItem if it may be meant as a payload or as a message: either guess would change somebody's data."""
     if isinstance(given, Item):
         return given
-    # Only what can be nothing else is an envelope: a dict with other keys is a payload, or something would be lost.
-    if isinstance(given, Mapping) and ("data" in given) != ("payload" in given) and given.keys() <= _ENVELOPE:
+    if not isinstance(given, Mapping) or given.keys().isdisjoint(_BODY) or not given.keys() <= _BODY | _PROPERTIES:
+        return Item(given)
+    if len(given.keys() & _BODY) == 1 and given.keys() & _KEYS and given.keys() <= _BODY | _KEYS:
         return Item(
             given["data"] if "data" in given else given["payload"],
             given.get("transactionId", given.get("transaction_id")),
             given.get("traceId", given.get("trace_id")),
         )
-    return Item(given)
+    names = ", ".join(sorted(given))
+    raise InvalidItem(
+        f"a dict with just {names} may be a payload or a message: push Item({{...}}) to store the whole dict, "
+        "or Item(data, transaction_id=..., trace_id=...) to store only its data"
+    )
 
 
 def to_push_item(item: Item, queue: str, partition: str) -> PushItem:
@@ -275,7 +290,8 @@ class Operation(Struct, kw_only=True, rename="camel"):
 
     @property
     def done(self) -> bool:
-        return self.status in ("completed", "failed", "cancelled", "canceled")
+        """Nothing more happens to it by itself."""
+        return self.status in ("completed", "blocked", "failed", "cancelled", "canceled")
 
     @property
     def why(self) -> str:

@@ -8,6 +8,8 @@ from ssl import SSLContext
 from typing import Literal, TypedDict
 from urllib.parse import SplitResult, urlsplit
 
+from queenmq.client.errors import InvalidUse
+
 DEFAULT_URL = "http://127.0.0.1:6632"
 
 Token = str | Callable[[], str]
@@ -35,7 +37,7 @@ class Options(TypedDict, total=False):
     ssl_context: SSLContext | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """Times are in milliseconds."""
 
@@ -78,17 +80,18 @@ class ClientOptions:
         _at_least("server_cooldown_millis", self.server_cooldown_millis, 0)
         _at_least("max_connections", self.max_connections, 1)
         if self.queued_operation_behavior not in ("return", "poll"):
-            raise ValueError("queued_operation_behavior must be 'return' or 'poll'")
+            raise InvalidUse("queued_operation_behavior must be 'return' or 'poll'")
         if self.load_balancing not in ("failover", "round-robin"):
-            raise ValueError("load_balancing must be 'failover' or 'round-robin'")
+            raise InvalidUse("load_balancing must be 'failover' or 'round-robin'")
 
     def token(self) -> str | None:
         return self.bearer_token() if callable(self.bearer_token) else self.bearer_token
 
 
 def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}")
+    # So that NaN fails, too.
+    if not least <= value < float("inf"):
+        raise InvalidUse(f"{name} must be at least {least} and finite")
 
 
 def server_urls(
@@ -102,10 +105,10 @@ def server_urls(
     for one in cleaned:
         parts = urlsplit(one)
         if parts.scheme not in ("http", "https") or not parts.hostname or not _has_usable_port(parts):
-            raise ValueError(f"not the URL of a server: {one!r}; one is {DEFAULT_URL!r}")
+            raise InvalidUse(f"not the URL of a server: {one!r}; one is {DEFAULT_URL!r}")
         if parts.username is not None or parts.query or parts.fragment:
             # Not shown: it may be a secret. URLs are logged.
-            raise ValueError("the URL of a server has no user, query or fragment; a token goes into bearer_token")
+            raise InvalidUse("the URL of a server has no user, query or fragment; a token goes into bearer_token")
     return cleaned
 
 

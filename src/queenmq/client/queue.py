@@ -15,6 +15,7 @@ from typing import Any, Self
 from queenmq.client.buffer import BufferLimits
 from queenmq.client.consumer import RENEW_MILLIS, Consumer, ConsumerOptions, Handler
 from queenmq.client.dead_letters import DeadLetterQuery
+from queenmq.client.errors import InvalidUse
 from queenmq.client.models import DEFAULT_PARTITION, Json, Message, to_push_items
 from queenmq.client.push import Push
 from queenmq.client.session import Session
@@ -25,7 +26,7 @@ logger = logging.getLogger("queenmq.client")
 _DEFAULT_WAIT_MS = 30_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Said:
     """Everything that the words of the grammar can say."""
 
@@ -34,6 +35,7 @@ class Said:
     namespace: str | None = None
     task: str | None = None
     config: Json = field(default_factory=dict)
+    is_created: bool = True  # False: options were named that no `create` has sent yet
     buffer: BufferLimits | None = None
     group: str | None = None
     batch: int = 1
@@ -86,13 +88,17 @@ class QueueSpec:
         return self
 
     def config(self, options: Mapping[str, Any] | None = None, **more: Any) -> Self:
-        """Options for `create`, in either spelling: `lease_time=60` or `{"leaseTime": 60}`."""
+        """Options for `create`, in either spelling: `lease_time=60` or `{"leaseTime": 60}`.
+
+        Until it has sent them, other verbs raise InvalidUse.
+        """
         given = {**(options or {}), **more}
         self._said.config = {_camel(name): value for name, value in given.items()}
+        self._said.is_created = False
         return self
 
     def partition(self, name: str) -> Self:
-        """The lane of the queue to push to (`Default` if none is named) or to pop from (any)."""
+        """The partition to push to (`Default` if none is named) or to pop from (any)."""
         self._said.partition = name
         return self
 
@@ -195,8 +201,14 @@ class QueueSpec:
 
     def _name(self) -> str:
         if self._said.queue is None:
-            raise ValueError("name a queue first: queen.queue(name)")
+            raise InvalidUse("name a queue first: queen.queue(name)")
         return self._said.queue
+
+    def _check_created(self, verb: str) -> None:
+        if not self._said.is_created:
+            raise InvalidUse(
+                f"{verb} does not apply the options given to config: await create() first, or leave config out"
+            )
 
     def _of(self, group: str | None) -> tuple[str | None, str | None, str | None]:
         """Of which queue, group and partition the dead letters are meant."""
@@ -211,6 +223,7 @@ class Queue(QueueSpec):
         body: Json = {"queue": self._name(), "options": self._said.config}
         body |= {"namespace": self._said.namespace, "task": self._said.task}
         answer: Json = await self._session.verbs.ask("POST", "/api/v1/configure", body)
+        self._said.is_created = True
         for name in sorted(self._said.config.keys() - answer.get("options", self._said.config).keys()):
             logger.warning("the server knows no option %r of a queue and has ignored it", name)
         return answer
@@ -224,7 +237,9 @@ class Queue(QueueSpec):
     def push(self, items: Any) -> Push:
         """Push one item or a list of them, in order; await it for one result per item.
 
-        An item is a payload (any JSON), a dict with `data` and perhaps `transactionId` and `traceId`, or an `Item`.
+        An item is a payload (any JSON), an `Item`, or a dict with `data` and `transactionId`, `traceId` or both. Other
+        dicts that could be meant as a message with properties (just `data`, or `data` with `headers`) are refused with
+        InvalidItem: `Item` says what is meant.
 
         >>> await queen.queue("orders").partition("customer-17").push({"order": 1})  # doctest: +SKIP
         >>> await queen.queue("orders").push([Item({"order": 2}, transaction_id="order-2")])  # doctest: +SKIP
@@ -232,6 +247,7 @@ class Queue(QueueSpec):
         Raises PushFailed if the server refuses items one by one, unless `.on_error(…)` takes them.
         """
         self._session.check_open()
+        self._check_created("push")
         queue, partition = self._name(), self._said.partition or DEFAULT_PARTITION
         given = to_push_items(items, queue, partition)
         limits = self._said.buffer
@@ -245,20 +261,29 @@ class Queue(QueueSpec):
         Acknowledge each with `queen.ack`, or it is delivered again when the lease ends.
         """
         self._session.check_open()
+        self._check_created("pop")
         said = self._said
         params = said.params(consume_at_delivery=said.commit_on_delivery or said.auto_ack is True)
         return await self._session.verbs.pop(said.path(), params, said.wait_ms if said.wait else None)
 
-    def consume(self, handler: Handler, *, signal: asyncio.Event | None = None) -> Consumer:
+    def consume(
+        self, handler: Handler, *, signal: asyncio.Event | None = None, handle_signals: bool = True
+    ) -> Consumer:
         """Call `handler` for every message (or list of them) that comes; await it to run until it ends.
 
-        It ends when `limit` or `idle_millis` says so, when `signal` is set, when `stop()` is called on it, or when the
-        client is closed. Whatever a worker has in hand is finished and acknowledged first. What the handler raises
-        becomes a `failed` acknowledgement, so the messages come again until they are dead letters.
+        It ends when `limit` or `idle_millis` says so, when `signal` is set, when `stop()` is called on it, when the
+        client is closed, or when the process gets SIGTERM or SIGINT. What a handler has in hand is finished and
+        acknowledged first, and messages that were fetched beyond that are given back at once. A second SIGTERM or
+        SIGINT cancels the handlers and gives back what they had. `handle_signals=False` leaves signals alone, and so
+        do signals for which the program has a handler of its own, and consumers outside of the main thread.
+
+        What the handler raises becomes a `failed` acknowledgement, so the messages come again until they are dead
+        letters.
 
         >>> await queen.queue("orders").group("billing").batch(20).concurrency(4).consume(bill)  # doctest: +SKIP
         """
         self._session.check_open()
+        self._check_created("consume")
         said = replace(self._said)
 
         async def pop(size: int, wait_ms: int) -> list[Message]:
@@ -272,6 +297,7 @@ class Queue(QueueSpec):
             group=said.group,
             wait_millis=said.wait_ms if said.wait else 0,
             auto_ack=False if said.commit_on_delivery else said.auto_ack,
+            handle_signals=handle_signals,
             name=said.queue or f"{said.namespace or '*'}/{said.task or '*'}",
         )
         return Consumer(self._session, pop, handler, options, signal)
@@ -292,5 +318,5 @@ def _camel(name: str) -> str:
 
 def _positive(name: str, value: int) -> int:
     if value < 1:
-        raise ValueError(f"{name} must be at least 1")
+        raise InvalidUse(f"{name} must be at least 1")
     return value

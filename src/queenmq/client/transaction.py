@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from queenmq.client.errors import QueenError, TransactionFailed
+from queenmq.client.errors import EmptyTransaction, TransactionFailed
 from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TransactionResult, to_items, to_push_item
 from queenmq.client.session import Session
 
 Steps = TypeVar("Steps", bound="TransactionSteps")
-
-
-class EmptyTransaction(QueenError, ValueError):
-    code = "empty_transaction"
 
 
 class TransactionSteps:
@@ -67,7 +63,7 @@ class TransactionSteps:
 
     async def _commit(self) -> TransactionResult:
         if not self._operations:
-            raise EmptyTransaction("Transaction has no operations to commit")
+            raise EmptyTransaction
         result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases))
         if result.success:
             return result

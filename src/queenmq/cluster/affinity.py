@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.imbalance import relief
 from queenmq.cluster.load_tracker import POLL_WEIGHT, LoadTracker, Rate, ServerLoad
 from queenmq.cluster.rebalancing import Rebalancing
@@ -64,11 +64,11 @@ class Route:
 
 
 class AffinityRoutes:
-    def __init__(self, settings: CoordinatorSettings, tracker: LoadTracker, random: Callable[[], float]) -> None:
-        self._settings = settings
+    def __init__(self, bounds: CoordinatorBounds, tracker: LoadTracker, random: Callable[[], float]) -> None:
+        self._bounds = bounds
         self._tracker = tracker
         self._random = random
-        self._rebalancing = Rebalancing(settings, tracker, random)
+        self._rebalancing = Rebalancing(bounds, tracker, random)
         self._routes: OrderedDict[Hashable, Route] = OrderedDict()  # the least recently used first
         self._groups: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()  # by queue, when each was last seen
         self.assigned = 0
@@ -83,9 +83,9 @@ class AffinityRoutes:
         groups = self._groups.get(queue)
         if groups is None:
             groups = self._groups[queue] = OrderedDict()
-            if len(self._groups) > self._settings.affinity_max:
+            if len(self._groups) > self._bounds.affinity_max:
                 self._groups.popitem(last=False)
-        most = self._settings.queue_threshold
+        most = self._bounds.queue_threshold
         if group in groups or len(groups) <= most:
             groups[group] = now
         return queue if len(groups) > most else (queue, group)
@@ -96,12 +96,12 @@ class AffinityRoutes:
         if route is None:
             route = self._routes[key] = Route(self._best(now), now)
             self.assigned += 1
-            if len(self._routes) > self._settings.affinity_max:
+            if len(self._routes) > self._bounds.affinity_max:
                 self._routes.popitem(last=False)
             route.used(now)
             return route
         self._routes.move_to_end(key)
-        if now - route.used_at > self._settings.affinity_ttl_s or not self._tracker.usable(route.server, now):
+        if now - route.used_at > self._bounds.affinity_ttl_s or not self._tracker.usable(route.server, now):
             route.move(self._best(now), now)
             route.settled_at = now
             self.assigned += 1
@@ -112,7 +112,7 @@ class AffinityRoutes:
 
     def expire(self, now: float) -> None:
         """Drop what was not used for long."""
-        oldest = now - self._settings.affinity_ttl_s
+        oldest = now - self._bounds.affinity_ttl_s
         while self._routes and next(iter(self._routes.values())).used_at < oldest:
             self._routes.popitem(last=False)
         for queue, groups in list(self._groups.items()):
@@ -126,7 +126,7 @@ class AffinityRoutes:
 
     def _evaluate(self, route: Route, now: float) -> None:
         at_home = route.server is self._tracker.local
-        if at_home or route.server.expected >= self._settings.migrate_threshold:
+        if at_home or route.server.expected >= self._bounds.migrate_threshold:
             best = self._best(now) if at_home else self._way_out(route.server, now)
             if best is not route.server and self._relieved(route, best, now):
                 return
@@ -139,22 +139,22 @@ class AffinityRoutes:
         """Here only if that is enough of a relief: that another would be hardly better does not make it one."""
         local = self._tracker.local
         best = self._best(now)
-        if best is local and relief(server.expected, local.expected) <= self._settings.min_improvement:
+        if best is local and relief(server.expected, local.expected) <= self._bounds.min_improvement:
             return self._tracker.least_loaded(now, tried=(local.id,)) or local
         return best
 
     def _relieved(self, route: Route, best: ServerLoad, now: float) -> bool:
         """Whether the key has gone to a better server."""
-        settings = self._settings
+        bounds = self._bounds
         load = route.server.expected
         gain = relief(load, best.expected)
-        if load >= settings.break_threshold:
+        if load >= bounds.break_threshold:
             # From one full server to another only if that helps.
-            if best.expected >= settings.break_threshold and gain <= settings.min_improvement:
+            if best.expected >= bounds.break_threshold and gain <= bounds.min_improvement:
                 return False
             self.broken += 1
         else:
-            least = settings.min_improvement if load >= settings.migrate_threshold else settings.forward_threshold
+            least = bounds.min_improvement if load >= bounds.migrate_threshold else bounds.forward_threshold
             if gain <= least or self._random() >= gain:
                 return False
             self.migrated += 1
@@ -163,4 +163,4 @@ class AffinityRoutes:
 
     def _move(self, route: Route, server: ServerLoad, now: float) -> None:
         route.move(server, now)
-        route.settled_at = now + self._settings.settle_s
+        route.settled_at = now + self._bounds.settle_s

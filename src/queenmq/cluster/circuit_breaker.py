@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 
 
 class Circuit(Enum):
@@ -21,10 +21,10 @@ class Circuit(Enum):
 class CircuitBreaker:
     """Whoever was let through by `enter` has to report `succeeded`, `failed` or `abandoned`."""
 
-    __slots__ = ("_failures", "_open_until", "_probing", "_settings", "_wait_s")
+    __slots__ = ("_bounds", "_failures", "_open_until", "_probing", "_wait_s")
 
-    def __init__(self, settings: CoordinatorSettings) -> None:
-        self._settings = settings
+    def __init__(self, bounds: CoordinatorBounds) -> None:
+        self._bounds = bounds
         self._failures = 0
         self._wait_s = 0.0  # 0: closed
         self._open_until = 0.0
@@ -58,9 +58,9 @@ class CircuitBreaker:
         if self._wait_s:
             # A request from before the circuit opened says nothing new.
             if self._probing:
-                self._open(now, min(self._wait_s * 2, self._settings.circuit_longest_s))
-        elif self._failures >= self._settings.circuit_failures:
-            self._open(now, self._settings.circuit_retry_s)
+                self._open(now, min(self._wait_s * 2, self._bounds.circuit_longest_s))
+        elif self._failures >= self._bounds.circuit_failures:
+            self._open(now, self._bounds.circuit_retry_s)
 
     def abandoned(self) -> None:
         """The request ended without showing anything about the peer."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
 from queenmq.cluster.affinity import AffinityRoutes, Route
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.imbalance import BALANCED_BELOW, imbalance
 from queenmq.cluster.load_tracker import LoadTracker, Sample, ServerLoad
 from queenmq.cluster.membership import Address, Member
@@ -17,19 +17,19 @@ from queenmq.cluster.messages import Heartbeat
 from queenmq.cluster.producer_routes import ProducerRoutes
 from queenmq.cluster.state import SharedState
 
-FAILURES = ("unreachable", "refused", "overloaded", "no_connection_left")
+FAILURES = ("unreachable", "refused", "overloaded", "no_connection_left", "would_journal")
 _EXPIRE_EVERY_S = 10.0
 
 
 class Coordinator:
     def __init__(
-        self, settings: CoordinatorSettings, state: SharedState, *, enabled: bool, random: Callable[[], float]
+        self, bounds: CoordinatorBounds, state: SharedState, *, enabled: bool, random: Callable[[], float]
     ) -> None:
         self.enabled = enabled
-        self.tracker = LoadTracker(settings, state.server_id)
-        self.consumers = AffinityRoutes(settings, self.tracker, random)
+        self.tracker = LoadTracker(bounds, state.server_id)
+        self.consumers = AffinityRoutes(bounds, self.tracker, random)
         self._members = state.members
-        self._producers = ProducerRoutes(self.tracker, state.tiers.presence, state.own_consumers)
+        self._producers = ProducerRoutes(self.tracker, state.presence, state.own_consumers)
         self._heard: dict[str, tuple[object, float]] = {}
         self._expire_due = 0.0
         self.forwarded = 0

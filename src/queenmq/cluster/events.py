@@ -1,35 +1,22 @@
-"""What the shared state tells its owner to act on."""
+"""What the shared state tells its owner to act on: wake-ups, changes of members, and what other servers say of the
+database, as they said it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from queenmq.cluster.maintenance import Switch
 from queenmq.cluster.membership import Address
-from queenmq.cluster.messages import Options
+from queenmq.cluster.messages import MaintenanceSet, PartitionDeleted, QueueConfigDelete, QueueConfigSet
+from queenmq.cluster.port import Receiver
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Something may have become readable in these partitions of the queue; None: in whichever."""
+    """Something may have become readable in these partitions of the queue; None: in any of them."""
 
     queue: str
     partitions: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChanged:
-    """The queue has these options now; None: it was deleted."""
-
-    queue: str
-    options: Options | None
-
-
-@dataclass(frozen=True, slots=True)
-class MaintenanceChanged:
-    switch: Switch
-    on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +49,34 @@ class IdentityConflict:
     address: Address
 
 
+MEMBERS: Final = (MemberJoined, MemberRestarted, MemberReturned, MemberDied)
+
 Event: TypeAlias = (
     Wake
-    | ConfigChanged
-    | MaintenanceChanged
+    | QueueConfigSet
+    | QueueConfigDelete
+    | PartitionDeleted
+    | MaintenanceSet
     | MemberJoined
     | MemberRestarted
     | MemberReturned
     | MemberDied
     | IdentityConflict
 )
+
+
+def tell(receiver: Receiver, event: Event) -> None:
+    """Hand over what another server said; changes of members are not for the receiver."""
+    match event:
+        case Wake(queue, partitions):
+            receiver.heard_readable(queue, partitions)
+        case QueueConfigSet(queue, options, version):
+            receiver.heard_config(queue, options, version)
+        case QueueConfigDelete(queues):
+            for queue, version in queues:
+                receiver.heard_deletion(queue, version)
+        case PartitionDeleted(deleted):
+            for queue, partition in deleted:
+                receiver.heard_partition_deletion(queue, partition)
+        case MaintenanceSet(switch, on, version):
+            receiver.heard_maintenance(switch, on, version)

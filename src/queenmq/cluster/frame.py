@@ -1,10 +1,11 @@
 """The wire frame: a signed header and a payload, in one UDP datagram.
 
     version u8 · type u8 · payload length u16 · key id 4 · signature 32
-    sender 32 (UTF-8, zero padded) · boot epoch u64 · sequence u64 · payload
+    sender 32 (UTF-8, zero padded) · receiver 16 · boot epoch u64 · sequence u64 · payload
 
-Big endian. The signature covers every other field and the payload. Owns what can be told from one packet and the
-keys; whether the packet is a repetition, and what its payload means, is left to others.
+Big endian. The signature covers every other field and the payload. The receiver is the number that it has given itself
+for this life; only a greeting, which is believed by its challenge alone, may go to whom it may concern. Owns what can
+be told from one packet and the keys; whether the packet is a repetition, and what its payload means, is left to others.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import struct
 from typing import NamedTuple
 
 from queenmq.cluster.keys import KEY_ID_BYTES, SIGNATURE_BYTES, KeyRing
-from queenmq.cluster.messages import MessageType
+from queenmq.cluster.messages import TOKEN_BYTES, MessageType
 from queenmq.cluster.refusal import Refusal
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME = 1400
 SENDER_BYTES = 32
+ANYBODY = bytes(TOKEN_BYTES)
 
 _BEFORE = struct.Struct(f">BBH{KEY_ID_BYTES}s")
-_AFTER = struct.Struct(f">{SENDER_BYTES}sQQ")
+_AFTER = struct.Struct(f">{SENDER_BYTES}s{TOKEN_BYTES}sQQ")
 _SIGNED = _BEFORE.size
 _REST = _SIGNED + SIGNATURE_BYTES
 HEADER = _REST + _AFTER.size
@@ -33,12 +35,13 @@ _TYPES = frozenset(int(number) for number in MessageType)
 class Frame(NamedTuple):
     type: int
     sender: str
+    receiver: bytes
     epoch: int
     sequence: int
     payload: bytes
 
 
-def seal(ring: KeyRing, type: int, sender: bytes, epoch: int, sequence: int, payload: bytes) -> bytes:
+def seal(ring: KeyRing, type: int, sender: bytes, receiver: bytes, epoch: int, sequence: int, payload: bytes) -> bytes:
     """The datagram, signed with the current key. `sender` is what `encode_sender` gave.
 
     Raises ValueError for a payload that does not fit one frame.
@@ -47,7 +50,7 @@ def seal(ring: KeyRing, type: int, sender: bytes, epoch: int, sequence: int, pay
         raise ValueError(f"a payload must have at most {MAX_PAYLOAD} bytes")
     key = ring.current
     before = _BEFORE.pack(VERSION, type, len(payload), key.id)
-    after = _AFTER.pack(sender, epoch, sequence) + payload
+    after = _AFTER.pack(sender, receiver, epoch, sequence) + payload
     return before + key.sign(before, after) + after
 
 
@@ -70,11 +73,11 @@ def open(ring: KeyRing, datagram: bytes) -> Frame | Refusal:
         return Refusal.UNKNOWN_KEY
     if not key.verifies(datagram[_SIGNED:_REST], datagram[:_SIGNED], datagram[_REST:]):
         return Refusal.BAD_SIGNATURE
-    padded, epoch, sequence = _AFTER.unpack_from(datagram, _REST)
+    padded, receiver, epoch, sequence = _AFTER.unpack_from(datagram, _REST)
     sender = decode_sender(padded)
     if sender is None:
         return Refusal.BAD_SENDER
-    return Frame(type, sender, epoch, sequence, datagram[HEADER:])
+    return Frame(type, sender, receiver, epoch, sequence, datagram[HEADER:])
 
 
 def encode_sender(server_id: str) -> bytes:

@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from queenmq.cluster import frame as wire
 from queenmq.cluster.events import (
-    ConfigChanged,
     Event,
     IdentityConflict,
-    MaintenanceChanged,
     MemberJoined,
     MemberRestarted,
     MemberReturned,
     Wake,
 )
 from queenmq.cluster.frame import Frame
+from queenmq.cluster.greetings import Greetings
 from queenmq.cluster.keys import KeyRing
+from queenmq.cluster.lease_hints import LeaseHints
 from queenmq.cluster.membership import Address, Change, Membership, Stamp
 from queenmq.cluster.messages import (
     ConsumerDeregistered,
     ConsumerRegistered,
+    Greeting,
     Heartbeat,
     LeaseHintAcquired,
     LeaseHintReleased,
     MaintenanceSet,
     MessageAvailable,
+    MessageType,
     PartitionDeleted,
-    PartitionFree,
     Payload,
     PresenceSnapshot,
     QueueConfigDelete,
     QueueConfigSet,
     decode,
 )
+from queenmq.cluster.presence import Presence
 from queenmq.cluster.refusal import Refusal
 from queenmq.cluster.replay import ReplayGuard
-from queenmq.cluster.tiers import Tiers
 from queenmq.cluster.traffic import Traffic
 
 _OfTheSender = (ConsumerRegistered, ConsumerDeregistered, PresenceSnapshot, LeaseHintAcquired, LeaseHintReleased)
+
+
+class Reply(NamedTuple):
+    """The challenge to be met, the life of the server that has sent it, and whether it may be challenged in turn: a
+    greeting that meets a challenge ends the exchange, else two that do not take each other would never stop."""
+
+    challenge: bytes = b""
+    life: bytes = b""
+    is_last: bool = False
 
 
 class Inbox:
@@ -47,20 +59,26 @@ class Inbox:
         server_id: str,
         epoch: int,
         *,
+        life: bytes,
+        greetings: Greetings,
         replay: ReplayGuard,
         members: Membership,
-        tiers: Tiers,
+        presence: Presence,
+        lease_hints: LeaseHints,
         traffic: Traffic,
     ) -> None:
         self._ring = ring
         self._server_id = server_id
-        self._epoch = epoch
         self._rival_epoch = epoch
+        self._life = life
+        self._greetings = greetings
         self._replay = replay
         self._members = members
-        self._tiers = tiers
+        self._presence = presence
+        self._lease_hints = lease_hints
         self._traffic = traffic
         self.newcomers: dict[str, None] = {}  # who has to be told what this server is
+        self.replies: dict[Address, Reply] = {}  # who has to be greeted
 
     def receive(self, datagram: bytes, source: Address, now: float) -> list[Event]:
         self._traffic.packets_received += 1
@@ -70,21 +88,26 @@ class Inbox:
             return self._drop(frame)
         if frame.sender == self._server_id:
             return self._own(frame, source)
+        if frame.type == MessageType.GREETING:
+            return self._greeted(frame, source, now)
+        if frame.receiver != self._life:
+            return self._drop(Refusal.WRONG_RECEIVER)
+        member = self._members.get(frame.sender)
+        if member is None or member.stamp[0] != frame.epoch:
+            return self._drop(Refusal.OLD_EPOCH if member and frame.epoch < member.stamp[0] else Refusal.UNKNOWN_SENDER)
         refusal = self._replay.admit(frame.sender, frame.epoch, frame.sequence, now)
         if refusal is not None:
             return self._drop(refusal)
         payload = decode(frame.type, frame.payload)
         if payload is None:
             return self._drop(Refusal.UNDECODABLE)
-        events = self._hear(frame, source, now)
+        events = self._hear(frame, now)
         if isinstance(payload, _OfTheSender):
-            if not self._members.is_alive(frame.sender):
-                return self._drop(Refusal.UNKNOWN_SENDER)
             events += self._believe(frame.sender, (frame.epoch, frame.sequence), payload, now)
         elif isinstance(payload, Heartbeat):
-            events += self._heartbeat(frame, source, payload, now)
+            self._members.heartbeat(frame.sender, (frame.epoch, frame.sequence), payload, now)
         else:
-            events += self._act(payload, now)
+            events += self._act(payload)
         return events
 
     def _drop(self, refusal: Refusal) -> list[Event]:
@@ -94,66 +117,110 @@ class Inbox:
     def _own(self, frame: Frame, source: Address) -> list[Event]:
         """Our own packet come back, one of a former life, or one of somebody with our name."""
         self._traffic.dropped[Refusal.OWN_PACKET] += 1
-        if frame.epoch == self._epoch:
-            self._members.own_packet_from(source)
         if frame.epoch <= self._rival_epoch:
             return []
         self._rival_epoch = frame.epoch
         self._traffic.conflicts += 1
         return [IdentityConflict(frame.sender, source)]
 
-    def _hear(self, frame: Frame, source: Address, now: float) -> list[Event]:
-        change = self._members.heard(frame.sender, (frame.epoch, frame.sequence), source, now)
-        if change is None:
-            return []
-        self.newcomers[frame.sender] = None
-        if change is Change.RESTARTED:
-            self._tiers.forget_server(frame.sender)
-            return [MemberRestarted(frame.sender)]
-        return [MemberReturned(frame.sender)]
+    def _greeted(self, frame: Frame, source: Address, now: float) -> list[Event]:
+        """Somebody with the secret wants to be known. What it says is believed if it meets a challenge of ours."""
+        greeting = decode(frame.type, frame.payload)
+        if not isinstance(greeting, Greeting):
+            return self._drop(Refusal.UNDECODABLE)
+        if not greeting.met:
+            return [] if self._reply(frame, greeting, source) else self._drop(Refusal.REPLAYED)
+        address = self._greetings.met(greeting.met, now)
+        if address is None:
+            return self._drop(Refusal.NOT_ASKED)
+        own = (greeting.host, greeting.port) if greeting.host else None
+        if address != own and (not self._members.is_named(address) or (own and self._members.is_named(own))):
+            # It lives, but it says that it is elsewhere: somebody at that address has passed our challenge on. Only of
+            # a configured address it need not know that it is its own, and then it does not name another of them.
+            if own is not None:
+                self.replies[own] = Reply()
+            return self._drop(Refusal.NOT_ASKED)
+        refusal = self._replay.admit(frame.sender, frame.epoch, frame.sequence, now)
+        if refusal is not None:
+            return self._drop(refusal)
+        events = self._meet(frame, greeting, address, now)
+        if greeting.challenge:
+            self._reply(frame, greeting, source)
+        return events
 
-    def _heartbeat(self, frame: Frame, source: Address, heartbeat: Heartbeat, now: float) -> list[Event]:
-        if self._members.heartbeat(frame.sender, (frame.epoch, frame.sequence), source, heartbeat, now):
-            self.newcomers[frame.sender] = None
-            return [MemberJoined(frame.sender)]
-        if self._members.get(frame.sender) is None:
-            return self._drop(Refusal.TOO_MANY_MEMBERS)
-        return []
+    def _reply(self, frame: Frame, greeting: Greeting, source: Address) -> bool:
+        """Meet its challenge: where it came from if that is a peer's address, else where it says that it is, and also
+        where it came from if that is at least a peer's host, because it may not know its own address. False if it is
+        an old greeting, which gets no answer."""
+        if not self._greetings.is_newest(frame.sender, (frame.epoch, frame.sequence)):
+            return False
+        reply = Reply(greeting.challenge, greeting.life, bool(greeting.met))
+        if self._members.is_named(source):
+            self.replies[source] = reply
+            return True
+        if greeting.host and greeting.port:
+            self.replies[greeting.host, greeting.port] = reply
+        if self._members.is_host_of_peer(source[0]):
+            self.replies[source] = reply
+        return True
+
+    def _meet(self, frame: Frame, greeting: Greeting, address: Address, now: float) -> list[Event]:
+        stamp = (frame.epoch, frame.sequence)
+        match self._members.met(frame.sender, stamp, address, greeting.life, greeting.heartbeat, now):
+            case Change.REFUSED:
+                return self._drop(Refusal.TOO_MANY_MEMBERS)
+            case None:
+                return []
+            case change:
+                return self._changed(frame.sender, change)
+
+    def _hear(self, frame: Frame, now: float) -> list[Event]:
+        change = self._members.heard(frame.sender, (frame.epoch, frame.sequence), now)
+        return [] if change is None else self._changed(frame.sender, change)
+
+    def _changed(self, server: str, change: Change) -> list[Event]:
+        self.newcomers[server] = None
+        if change is Change.JOINED:
+            return [MemberJoined(server)]
+        if change is Change.RESTARTED:
+            self._presence.forget_server(server)
+            self._lease_hints.forget_server(server)
+            return [MemberRestarted(server)]
+        return [MemberReturned(server)]
 
     def _believe(self, sender: str, stamp: Stamp, payload: Payload, now: float) -> list[Event]:
         """What a server says of itself."""
-        tiers = self._tiers
         match payload:
             case ConsumerRegistered(queues):
-                tiers.presence.registered(sender, stamp, queues, now)
+                self._presence.registered(sender, stamp, queues, now)
             case ConsumerDeregistered(queues):
-                tiers.presence.deregistered(sender, stamp, queues, now)
+                self._presence.deregistered(sender, stamp, queues, now)
             case PresenceSnapshot(low, high, queues):
-                tiers.presence.snapshot(sender, stamp, low, high, queues, now)
+                self._presence.snapshot(sender, stamp, low, high, queues, now)
             case LeaseHintAcquired(leases):
                 for queue, partition, group, ttl_ms in leases:
-                    tiers.lease_hints.acquired(sender, stamp, (queue, partition, group), ttl_ms / 1000, now)
+                    self._lease_hints.acquired(sender, stamp, (queue, partition, group), ttl_ms / 1000, now)
             case LeaseHintReleased(leases):
                 for lease in leases:
-                    tiers.lease_hints.released(sender, stamp, lease, now)
+                    self._lease_hints.released(sender, stamp, lease, now)
                 return [Wake(queue, (partition,)) for queue, partition, _ in leases]
         return []
 
-    def _act(self, payload: Payload, now: float) -> list[Event]:
+    def _act(self, payload: Payload) -> list[Event]:
         """What anybody may say: it wakes somebody for nothing at worst, or has a database version."""
-        tiers = self._tiers
         match payload:
-            case MessageAvailable(queues) | PartitionFree(queues):
+            case MessageAvailable(queues):
                 return [Wake(queue, tuple(partitions) or None) for queue, partitions in queues]
-            case QueueConfigSet(queue, options, version):
-                if tiers.configs.heard(queue, options, version, now):
-                    return [ConfigChanged(queue, options)]
             case QueueConfigDelete(queues):
-                return [ConfigChanged(q, None) for q, version in queues if tiers.delete_queue(q, version, now)]
+                # What hangs on the queue goes even if it has been made anew since: it may be of the former one.
+                for queue, _ in queues:
+                    self._presence.forget_queue(queue)
+                    self._lease_hints.forget_queue(queue)
+                return [payload]
             case PartitionDeleted(partitions):
                 for queue, partition in partitions:
-                    tiers.delete_partition(queue, partition)
-            case MaintenanceSet(switch, on, version):
-                if tiers.maintenance.heard(switch, on, version, now):
-                    return [MaintenanceChanged(switch, on)]
+                    self._lease_hints.forget_partition(queue, partition)
+                return [payload]
+            case QueueConfigSet() | MaintenanceSet():
+                return [payload]
         return []

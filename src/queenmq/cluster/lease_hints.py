@@ -1,4 +1,4 @@
-"""Tier 4: which other server probably holds the lease of a partition and group.
+"""Which other server probably holds the lease of a partition and group.
 
 A hint spares a question whose answer would be "leased". To believe a wrong one keeps a partition waiting, to miss a
 right one costs one question; so in doubt there is no hint. It ends with its time, with its holder, with any word of
@@ -9,19 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import NamedTuple
 
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.membership import Stamp
-from queenmq.cluster.settings import ClusterSettings
-
-Lease = tuple[str, str, str]  # queue, partition, group
-
-
-class Advice(Enum):
-    TRY = auto()
-    SKIP = auto()
-    VERIFY = auto()  # try although there is a hint, and tell `verified` how it went
+from queenmq.cluster.port import Advice, Lease
 
 
 class _Hint(NamedTuple):
@@ -33,10 +25,8 @@ class _Hint(NamedTuple):
 
 
 class LeaseHints:
-    def __init__(
-        self, settings: ClusterSettings, *, is_alive: Callable[[str], bool], random: Callable[[], float]
-    ) -> None:
-        self._settings = settings
+    def __init__(self, bounds: ClusterBounds, *, is_alive: Callable[[str], bool], random: Callable[[], float]) -> None:
+        self._bounds = bounds
         self._is_alive = is_alive
         self._random = random
         self._hints: OrderedDict[Lease, _Hint] = OrderedDict()  # the oldest first
@@ -57,14 +47,14 @@ class LeaseHints:
         known = self._hints.get(lease)
         if known is not None and known.server == server and known.stamp > stamp:
             return
-        ttl_s = min(ttl_s, self._settings.lease_hint_longest_s)
+        ttl_s = min(ttl_s, self._bounds.lease_hint_longest_s)
         self._put(lease, _Hint(server, stamp, now + ttl_s, now, True))
 
     def released(self, server: str, stamp: Stamp, lease: Lease, now: float) -> None:
         known = self._hints.get(lease)
         if known is not None and known.server == server and known.stamp > stamp:
             return
-        self._put(lease, _Hint(server, stamp, now + self._settings.lease_release_memory_s, now, False))
+        self._put(lease, _Hint(server, stamp, now + self._bounds.lease_release_memory_s, now, False))
 
     def advice(self, queue: str, partition: str, group: str, now: float) -> Advice:
         lease = (queue, partition, group)
@@ -77,8 +67,8 @@ class LeaseHints:
             self.of_the_dead += 1
         else:
             self.used += 1
-            due = now - hint.confirmed_at >= self._settings.verify_after_s
-            return Advice.VERIFY if due or self._random() < self._settings.verify_share else Advice.SKIP
+            due = now - hint.confirmed_at >= self._bounds.verify_after_s
+            return Advice.VERIFY if due or self._random() < self._bounds.verify_share else Advice.SKIP
         self._remove(lease)
         return Advice.TRY
 
@@ -127,7 +117,7 @@ class LeaseHints:
     def statistics(self) -> dict[str, object]:
         return {
             "size": len(self._hints),
-            "max_size": self._settings.lease_hints_max,
+            "max_size": self._bounds.lease_hints_max,
             "hints_used": self.used,
             "hints_checked": self.checked,
             "hints_wrong": self.wrong,
@@ -144,7 +134,7 @@ class LeaseHints:
         queue, partition, group = lease
         self._by_queue.setdefault(queue, {}).setdefault(partition, set()).add(group)
         self._by_server.setdefault(hint.server, set()).add(lease)
-        if len(self._hints) > self._settings.lease_hints_max:
+        if len(self._hints) > self._bounds.lease_hints_max:
             self._remove(next(iter(self._hints)))
             self.evictions += 1
 

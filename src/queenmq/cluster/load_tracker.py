@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from queenmq.cluster.circuit_breaker import CircuitBreaker
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.imbalance import relief
 
 OUTSTANDING_WEIGHT = 0.4 / 100
@@ -109,8 +109,8 @@ class ServerLoad:
 
 
 class LoadTracker:
-    def __init__(self, settings: CoordinatorSettings, local: str) -> None:
-        self._settings = settings
+    def __init__(self, bounds: CoordinatorBounds, local: str) -> None:
+        self._bounds = bounds
         self._loads: dict[str, ServerLoad] = {}
         self._living: set[str] = {local}
         self.local = self.of(local)
@@ -121,13 +121,13 @@ class LoadTracker:
     def of(self, server: str) -> ServerLoad:
         load = self._loads.get(server)
         if load is None:
-            load = self._loads[server] = ServerLoad(server, CircuitBreaker(self._settings))
+            load = self._loads[server] = ServerLoad(server, CircuitBreaker(self._bounds))
             load.seen = server in self._living
         return load
 
     def report(self, server: str, sample: Sample, life: object = None) -> None:
         """A heartbeat. `life` changes when the server has restarted: then nothing of before counts."""
-        self.of(server).report(sample, life, self._settings.smoothing)
+        self.of(server).report(sample, life, self._bounds.smoothing)
 
     def see(self, living: Iterable[str]) -> None:
         """These, and this server, live and take requests; all others are out."""
@@ -161,6 +161,6 @@ class LoadTracker:
             expected = load.expected
             if best is None or expected < lowest:
                 best, lowest = load, expected
-        if local_in and relief(self.local.expected, lowest) <= self._settings.forward_threshold:
+        if local_in and relief(self.local.expected, lowest) <= self._bounds.forward_threshold:
             return self.local
         return best

@@ -1,8 +1,9 @@
 """Who the other servers are, where they are, and which of them live.
 
-Identities are learned from signed heartbeats; the address is where the packet came from. Addresses that were
-configured, or that a living member names as those of its siblings, are greeted until somebody answers from there.
-Whether a packet is genuine and new is decided before it comes here.
+A server becomes a member, in a new life or at a new address, when it has met a challenge that was sent to that
+address; where a packet came from is never believed. Addresses that were configured, or that a living member names as
+those of its siblings, are greeted until somebody answers from there. Whether a packet is genuine and new is decided
+before it comes here.
 """
 
 from __future__ import annotations
@@ -11,25 +12,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
+from typing import NamedTuple
 
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.messages import Heartbeat
-from queenmq.cluster.settings import ClusterSettings
 
 Address = tuple[str, int]
 Stamp = tuple[int, int]  # (boot epoch, sequence): orders what one sender says
 
-_MAX_OWN_ADDRESSES = 64
+_SILENT_HEARTBEATS = 2.5
 
 
 class Change(Enum):
+    JOINED = auto()
+    REFUSED = auto()
     RESTARTED = auto()
     RETURNED = auto()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Member:
     id: str
     address: Address
+    life: bytes  # what packets to it must carry
     stamp: Stamp
     heard_at: float
     heartbeat: Heartbeat
@@ -41,13 +46,18 @@ class Member:
         return (self.heartbeat.http_host or self.address[0], self.heartbeat.http_port)
 
 
+class Recipient(NamedTuple):
+    address: Address
+    life: bytes
+
+
 class Membership:
-    def __init__(self, settings: ClusterSettings, peers: Iterable[Address] = ()) -> None:
-        self._settings = settings
+    def __init__(self, bounds: ClusterBounds, peers: Iterable[Address] = ()) -> None:
+        self._bounds = bounds
         self._members: dict[str, Member] = {}
         self._peers: dict[Address, None] = dict.fromkeys(peers)
-        self._own: dict[Address, None] = {}
-        self._reachable: tuple[Address, ...] | None = None
+        self._aliases: dict[Address, str] = {}  # further addresses that members have answered from
+        self._reachable: tuple[Recipient, ...] | None = None
         self.heartbeats_received = 0
         self.restarts_detected = 0
 
@@ -67,91 +77,131 @@ class Membership:
     def set_peers(self, peers: Iterable[Address]) -> None:
         """The configured addresses, when names resolve to others than before."""
         self._peers = dict.fromkeys(peers)
-        self._reachable = None
 
-    def heard(self, server: str, stamp: Stamp, source: Address, now: float) -> Change | None:
-        """A genuine packet of a server came in. One that has not sent a heartbeat yet stays unknown."""
+    def is_named(self, address: Address) -> bool:
+        """Whether somebody who is trusted has named it: the configuration, or a living member as a sibling's."""
+        return address in self._peers or address in self._siblings()
+
+    def is_host_of_peer(self, host: str) -> bool:
+        return any(peer[0] == host for peer in self._peers)
+
+    def is_known_at(self, address: Address, life: bytes, now: float) -> bool:
+        """Whether a member is heard in that life and has answered from that address."""
+        return any(
+            member.life == life and not self._is_silent(member, now)
+            for member in self._members.values()
+            if member.address == address or self._aliases.get(address) == member.id
+        )
+
+    def met(
+        self, server: str, stamp: Stamp, address: Address, life: bytes, heartbeat: Heartbeat, now: float
+    ) -> Change | None:
+        """A server has met the challenge that was sent to that address. None if nothing is new but the time.
+
+        Change.REFUSED means that there is no room for it.
+        """
         member = self._members.get(server)
         if member is None:
-            return None
+            if not self._make_room():
+                return Change.REFUSED
+            self._members[server] = Member(
+                id=server,
+                address=address,
+                life=life,
+                stamp=stamp,
+                heard_at=now,
+                heartbeat=heartbeat,
+                heartbeat_at=now,
+            )
+            self._reachable = None
+            return Change.JOINED
         change = Change.RETURNED if not member.alive else None
-        if member.stamp[0] != stamp[0]:
+        if member.stamp[0] != stamp[0] or member.life != life:
             change = Change.RESTARTED
             self.restarts_detected += 1
+        # One that can be reached stays where it is, unless the new address is one that was configured.
+        better = address in self._peers and member.address not in self._peers
+        if change is not None or better or self._is_silent(member, now):
+            member.address, member.life = address, life
         if change is Change.RESTARTED or stamp > member.stamp:
-            if member.address != source:
-                self._reachable = None
-            member.stamp, member.address = stamp, source
+            member.stamp = stamp
+            member.heartbeat, member.heartbeat_at = heartbeat, now
+        member.alive = True
+        member.heard_at = now
+        self._aliases[address] = server
+        if len(self._aliases) > self._bounds.max_greeted:
+            del self._aliases[next(iter(self._aliases))]
+        self._reachable = None
+        return change
+
+    def heard(self, server: str, stamp: Stamp, now: float) -> Change | None:
+        """A genuine packet of a member came in, to this life of this server, from a life that is known."""
+        member = self._members[server]
+        change = Change.RETURNED if not member.alive else None
+        if stamp > member.stamp:
+            member.stamp = stamp
         if change is not None:
             member.alive = True
             self._reachable = None
         member.heard_at = now
         return change
 
-    def heartbeat(self, server: str, stamp: Stamp, source: Address, heartbeat: Heartbeat, now: float) -> bool:
-        """A heartbeat of a server that `heard` was told of. True if the server was unknown and is a member now.
-
-        False with the server still unknown means that there is no room for it.
-        """
+    def heartbeat(self, server: str, stamp: Stamp, heartbeat: Heartbeat, now: float) -> None:
+        """A heartbeat of a server that `heard` was told of."""
         self.heartbeats_received += 1
-        member = self._members.get(server)
-        joined = member is None and self._make_room()
-        if joined:
-            member = self._members[server] = Member(server, source, stamp, now, heartbeat, now)
-            self._reachable = None
-        if member is None:
-            return False
+        member = self._members[server]
         if stamp >= member.stamp:
             if heartbeat.sibling_ports != member.heartbeat.sibling_ports:
                 self._reachable = None
             member.heartbeat, member.heartbeat_at = heartbeat, now
-        return joined
+
+    def _is_silent(self, member: Member, now: float) -> bool:
+        return now - member.heard_at >= _SILENT_HEARTBEATS * self._bounds.heartbeat_s
 
     def check(self, now: float) -> list[str]:
         """Who has died since the last time. The long dead are forgotten."""
         died = []
         for member in self.members():
             silent_s = now - member.heard_at
-            if member.alive and silent_s >= self._settings.dead_after_s:
+            if member.alive and silent_s >= self._bounds.dead_after_s:
                 member.alive = False
                 died.append(member.id)
-            elif not member.alive and silent_s >= self._settings.forget_after_s:
+            elif not member.alive and silent_s >= self._bounds.forget_after_s:
                 del self._members[member.id]
                 self._reachable = None
         if died:
             self._reachable = None
         return died
 
-    def addresses(self, servers: Iterable[str]) -> tuple[Address, ...]:
-        """Of those that live."""
+    def recipients(self, servers: Iterable[str]) -> tuple[Recipient, ...]:
+        """Those of them that live."""
         members = self._members
-        return tuple(m.address for server in servers if (m := members.get(server)) is not None and m.alive)
+        return tuple(
+            Recipient(m.address, m.life) for server in servers if (m := members.get(server)) is not None and m.alive
+        )
 
-    def reachable(self) -> tuple[Address, ...]:
-        """Who might want to hear: every living member, and every address whose owner is not known yet."""
+    def reachable(self) -> tuple[Recipient, ...]:
+        """Every living member."""
         if self._reachable is None:
-            living = dict.fromkeys(m.address for m in self._members.values() if m.alive)
-            taken = {m.address for m in self._members.values()} | self._own.keys()
-            strangers = [a for a in (*self._peers, *self._siblings()) if a not in taken]
-            self._reachable = tuple(dict.fromkeys((*living, *strangers)))
+            self._reachable = self.recipients(tuple(self._members))
         return self._reachable
 
-    def everyone(self) -> tuple[Address, ...]:
-        """All addresses, also of the dead: a heartbeat there is how both learn that a broken network has healed."""
-        members = (member.address for member in self._members.values())
-        return tuple(dict.fromkeys((*members, *self._peers, *self._siblings())))
+    def everyone(self) -> tuple[Recipient, ...]:
+        """Also the dead: a heartbeat there is how both learn that a broken network has healed."""
+        return tuple(Recipient(member.address, member.life) for member in self._members.values())
 
-    def own_packet_from(self, source: Address) -> None:
-        """A packet of ours came back from there: the address is one of ours, and only heartbeats go there.
-
-        Heartbeats still do, because anybody can send a packet back from an address that is not ours.
-        """
-        if source not in self._own and len(self._own) < _MAX_OWN_ADDRESSES:
-            self._own[source] = None
-            self._reachable = None
+    def to_greet(self, now: float) -> tuple[Address, ...]:
+        """Addresses at which somebody may be who is not known, or of whom nothing was heard for a while: it may have
+        restarted, or it may have moved to an address that it has to tell."""
+        heard = {m.id for m in self._members.values() if not self._is_silent(m, now)}
+        taken = {m.address for m in self._members.values() if m.id in heard}
+        taken |= {address for address, server in self._aliases.items() if server in heard}
+        silent = [m.address for m in self._members.values() if m.id not in heard]
+        addresses = dict.fromkeys((*self._peers, *self._siblings(), *silent))
+        return tuple(address for address in addresses if address not in taken)
 
     def _make_room(self) -> bool:
-        if len(self._members) < self._settings.max_members:
+        if len(self._members) < self._bounds.max_members:
             return True
         dead = [member for member in self._members.values() if not member.alive]
         if not dead:
@@ -167,4 +217,4 @@ class Membership:
             if member.alive
             for port in member.heartbeat.sibling_ports
         )
-        return islice(named, self._settings.max_greeted)
+        return islice(named, self._bounds.max_greeted)

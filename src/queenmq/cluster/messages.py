@@ -12,14 +12,14 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from queenmq.cluster.maintenance import Switch
+from queenmq.core.maintenance import Switch
 from queenmq.core.names import MAX_NAME
 
 
 class MessageType(IntEnum):
     MESSAGE_AVAILABLE = 1
-    PARTITION_FREE = 2
     HEARTBEAT = 3
+    GREETING = 4
     QUEUE_CONFIG_SET = 10
     QUEUE_CONFIG_DELETE = 11
     CONSUMER_REGISTERED = 20
@@ -38,9 +38,10 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Version = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
+TOKEN_BYTES = 16
+Token = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+MaybeToken = Annotated[bytes, Meta(max_length=TOKEN_BYTES)]
 Hash = Annotated[int, Meta(ge=0, le=MAX_HASH)]
-Option: TypeAlias = int | bool | str | None
-Options: TypeAlias = dict[str, Option]
 
 _OptionName = Annotated[str, Meta(min_length=1, max_length=64)]
 _OptionValue = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | bool | Annotated[str, Meta(max_length=MAX_NAME)] | None
@@ -51,19 +52,13 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class MessageAvailable(_Payload, frozen=True):
-    """Messages became readable in these partitions of these queues; an empty list: in whichever."""
-
-    queues: list[tuple[Name, list[Name]]]
-
-
-class PartitionFree(_Payload, frozen=True):
-    """Something changed that lets these partitions of these queues be read again; an empty list: whichever."""
+    """Something became readable in these partitions of these queues; an empty list: in any of them."""
 
     queues: list[tuple[Name, list[Name]]]
 
 
 class Heartbeat(_Payload, frozen=True):
-    """The sender lives; where its HTTP interface is (an empty host: where the packet came from), and its load.
+    """The sender lives; where its HTTP interface is (an empty host: where its packets go to), and its load.
 
     `coordinates` says that it serves what others pass on.
     """
@@ -76,6 +71,18 @@ class Heartbeat(_Payload, frozen=True):
     cpu_per_mille: Count = 0
     started_at_ms: Version = 0
     coordinates: bool = False
+
+
+class Greeting(_Payload, frozen=True):
+    """The sender wants to be known, and to know: where it is reached (an empty host: where it is written to), the
+    number that packets to this life of it must carry, a challenge to be met, and the challenge that it meets."""
+
+    host: Annotated[str, Meta(max_length=64, pattern="^[0-9A-Fa-f.:]*$")]
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    life: Token
+    challenge: MaybeToken
+    met: MaybeToken
+    heartbeat: Heartbeat
 
 
 class QueueConfigSet(_Payload, frozen=True):
@@ -131,8 +138,8 @@ class MaintenanceSet(_Payload, frozen=True):
 
 Payload: TypeAlias = (
     MessageAvailable
-    | PartitionFree
     | Heartbeat
+    | Greeting
     | QueueConfigSet
     | QueueConfigDelete
     | ConsumerRegistered
@@ -146,8 +153,8 @@ Payload: TypeAlias = (
 
 PAYLOADS: dict[MessageType, type[Payload]] = {
     MessageType.MESSAGE_AVAILABLE: MessageAvailable,
-    MessageType.PARTITION_FREE: PartitionFree,
     MessageType.HEARTBEAT: Heartbeat,
+    MessageType.GREETING: Greeting,
     MessageType.QUEUE_CONFIG_SET: QueueConfigSet,
     MessageType.QUEUE_CONFIG_DELETE: QueueConfigDelete,
     MessageType.CONSUMER_REGISTERED: ConsumerRegistered,

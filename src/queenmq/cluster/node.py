@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,28 +20,29 @@ import msgspec
 
 from queenmq.clock import Clock, process_cpu_s
 from queenmq.cluster import transport
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.coordinator import Coordinator, url_of
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.events import (
-    ConfigChanged,
+    MEMBERS,
     Event,
     IdentityConflict,
-    MaintenanceChanged,
     MemberDied,
     MemberJoined,
     MemberRestarted,
     MemberReturned,
-    Wake,
+    tell,
 )
 from queenmq.cluster.keys import Key, KeyRing
-from queenmq.cluster.maintenance import Switch
 from queenmq.cluster.membership import Address
 from queenmq.cluster.messages import EVERY_QUEUE, Heartbeat
 from queenmq.cluster.outbox import Outgoing
 from queenmq.cluster.own_load import OwnLoad
-from queenmq.cluster.settings import ClusterSettings
+from queenmq.cluster.port import Advice, Receiver
 from queenmq.cluster.state import SharedState
 from queenmq.config import MAX_SERVER_ID_BYTES, Settings
+from queenmq.core.maintenance import Switch
+from queenmq.core.options import OptionValues
 from queenmq.errors import DatabaseUnavailable, StartupError
 
 log = logging.getLogger(__name__)
@@ -61,26 +62,24 @@ class Siblings:
 
 
 class Node:
-    """`on_wake` is told what became readable elsewhere, `on_maintenance` that a switch was moved, `on_death` that a
-    server counts as dead. `requests` says how many long polls are parked here and how many requests are at work."""
+    """The port of the broker to the other servers (`queenmq.cluster.port.Cluster`). `on_death` is told that a server
+    counts as dead."""
 
     def __init__(self, settings: Settings, clock: Clock, siblings: Siblings | None = None) -> None:
         self._settings = settings
         self._clock = clock
         self._siblings = siblings
-        self._named = settings.udp_peers if settings.sync_enabled else ()
+        self._named = settings.cluster.peers if settings.cluster.enabled else ()
         self.linked = bool(self._named or siblings)
-        if settings.coordinator_enabled and not self.linked:
+        if settings.coordinator.enabled and not self.linked:
             raise StartupError(
-                "QUEEN_COORDINATOR_ENABLED needs a cluster to pass requests on to; "
+                "QUEEN_COORDINATOR_ENABLED needs other servers to forward requests to; "
                 "name the other servers with QUEEN_UDP_PEERS, or switch it off"
             )
         self.ring = _key_ring(settings)
         self.server_id = server_id(settings, siblings)
-        self.on_wake: Callable[[str, Collection[str] | None], None] = lambda _queue, _partitions: None
-        self.on_maintenance: Callable[[], None] = lambda: None
         self.on_death: Callable[[str], None] = lambda _server: None
-        self.requests: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._receiver: Receiver | None = None
         self._state: SharedState | None = None
         self._transport: transport.Transport | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -88,6 +87,7 @@ class Node:
         self._readable: dict[str, set[str] | None] = {}
         self._released: dict[tuple[str, str, str], None] = {}
         self._acquired: list[tuple[str, str, str, float]] = []
+        self._advertised: Address | None = None
         self._resolve_due = 0.0
         self._resolving: asyncio.Task[None] | None = None
         self._coordinator: Coordinator | None = None
@@ -96,8 +96,9 @@ class Node:
 
     @property
     def coordinator(self) -> Coordinator:
+        """Raises DatabaseUnavailable before the first contact with the database, as `state` does."""
         if self._coordinator is None:
-            raise RuntimeError("the node is not open")
+            raise DatabaseUnavailable
         return self._coordinator
 
     @property
@@ -119,19 +120,27 @@ class Node:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    async def open(self, epoch: int) -> None:
-        """Take part from now on. Raises StartupError if the UDP address cannot be had."""
+    async def open(self, epoch: int, receiver: Receiver) -> None:
+        """Take part from now on; `receiver` gets what the others say. Raises StartupError if the UDP address cannot be
+        had."""
+        self._receiver = receiver
         settings = self._settings
         peers = await self._peers()
         self._state = SharedState(
-            cluster_settings(settings), self.ring, self.server_id, epoch, random=random.random, peers=peers
+            cluster_bounds(settings),
+            self.ring,
+            self.server_id,
+            epoch,
+            random=random.random,
+            peers=peers,
+            own_address=self._own_address,
         )
         self._coordinator = Coordinator(
-            CoordinatorSettings.of(settings), self._state, enabled=settings.coordinator_enabled, random=random.random
+            CoordinatorBounds.of(settings), self._state, enabled=settings.coordinator.enabled, random=random.random
         )
         if not self.linked:
             return
-        bound = transport.listen(settings) if self._siblings is None else self._siblings.own
+        bound = transport.listen(settings.cluster) if self._siblings is None else self._siblings.own
         self._transport = transport.Transport(self._receive)
         await self._transport.start(bound)
         self._ticker = asyncio.get_running_loop().create_task(self._tick_for_ever(), name="cluster")
@@ -141,10 +150,12 @@ class Node:
         host = "" if http[0] in ("0.0.0.0", "::") else http[0]
         ports = [port for _, port in self._siblings.others] if self._siblings and self._named else []
         self.state.own_heartbeat = Heartbeat(
-            host, http[1], ports, started_at_ms=self.wall_ms, coordinates=self._settings.coordinator_enabled
+            host, http[1], ports, started_at_ms=self.wall_ms, coordinates=self._settings.coordinator.enabled
         )
         self.coordinator.local.url = url_of(http)
-        self._own_load = OwnLoad(self.requests, process_cpu_s, self.now)  # without what the start has used
+        if self._receiver is not None:
+            # From now on, without what the start has used.
+            self._own_load = OwnLoad(self._receiver.requests, process_cpu_s, self.now)
 
     async def close(self) -> None:
         if self._ticker is not None:
@@ -181,7 +192,7 @@ class Node:
         """Leases ended: (queue, partition, group). Elsewhere that ends their hints and wakes who waits for them."""
         if self._transport is not None:
             for lease in leases:
-                self.state.tiers.lease_hints.forget(*lease)
+                self.state.lease_hints.forget(*lease)
                 self._released[lease] = None
             self._flush_soon()
 
@@ -194,18 +205,27 @@ class Node:
         if self._transport is not None:
             self._send(self.state.consumer_deregistered(queue or EVERY_QUEUE, self.now))
 
-    def config_set(self, queue: str, options: dict[str, int | bool | str | None], version: int) -> None:
-        self._send(self.state.config_set(queue, options, version, self.now))
+    def lease_advice(self, queue: str, partition: str, group: str) -> Advice:
+        return self.state.lease_hints.advice(queue, partition, group, self.now)
+
+    def lease_verified(self, queue: str, partition: str, group: str, *, was_wrong: bool) -> None:
+        self.state.lease_hints.verified(queue, partition, group, self.now, was_wrong=was_wrong)
+
+    def found_free(self, queue: str, partition: str, group: str) -> None:
+        if self.state.lease_hints.believes(queue, partition, group):
+            self.lease_verified(queue, partition, group, was_wrong=True)
+
+    def config_set(self, queue: str, options: OptionValues, version: int) -> None:
+        self._send(self.state.config_set(queue, options, version))
 
     def config_deleted(self, queue: str, version: int) -> None:
-        self._send(self.state.config_deleted([(queue, version)], self.now))
+        self._send(self.state.config_deleted([(queue, version)]))
 
-    def partitions_deleted(self, partitions: list[tuple[str, str]]) -> None:
+    def partitions_deleted(self, partitions: Sequence[tuple[str, str]]) -> None:
         self._send(self.state.partition_deleted(partitions))
 
     def maintenance_set(self, switch: Switch, on: bool, version: int) -> None:
-        self._send(self.state.maintenance_set(switch, on, version, self.now))
-        self.on_maintenance()
+        self._send(self.state.maintenance_set(switch, on, version))
 
     def statistics(self) -> dict[str, object]:
         figures = self.state.statistics(self.now, datetime.fromtimestamp(self._clock.wall(), UTC))
@@ -213,34 +233,45 @@ class Node:
 
     # What happens elsewhere
 
-    def act(self, events: list[Event]) -> None:
+    def _act(self, events: list[Event]) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            raise AssertionError("nothing is received before the node is open")
         for event in events:
             match event:
-                case Wake(queue, partitions):
-                    self.on_wake(queue, partitions)
-                case MaintenanceChanged():
-                    self.on_maintenance()
                 case MemberJoined(server) | MemberReturned(server):
-                    log.info("server %s is there", server)
+                    log.info("server %s has joined", server)
                 case MemberRestarted(server):
                     log.info("server %s has restarted", server)
                 case MemberDied(server):
                     log.warning("server %s is silent and counts as dead", server)
                     self.on_death(server)
                 case IdentityConflict(server, (host, port)):
-                    log.error("another server, at %s:%d, calls itself %s too: set QUEEN_SERVER_ID", host, port, server)
-                case ConfigChanged():
-                    pass  # it is in the cache
+                    log.error(
+                        "another server, at %s:%d, has the same name %s: give each server its own QUEEN_SERVER_ID",
+                        host,
+                        port,
+                        server,
+                    )
+                case _:
+                    tell(receiver, event)
 
     def _receive(self, datagram: bytes, source: Address) -> None:
         events = self.state.receive(datagram, source, self.now)
         if events:
-            self.act(events)
-            if any(not isinstance(event, Wake) for event in events):
-                self._tick()
+            self._act(events)
+        if self.state.has_replies or any(isinstance(event, MEMBERS) for event in events):
+            self._tick()
+
+    def _own_address(self, to: Address) -> Address:
+        """Where whoever is at that address reaches this server; ("", 0) if that cannot be known."""
+        # Of several workers only the first has the configured port.
+        if self._advertised is not None and (self._siblings is None or self._siblings.index == 0):
+            return self._advertised
+        return ("", 0) if self._transport is None else self._transport.address_towards(to)
 
     async def _tick_for_ever(self) -> None:
-        pause_s = self._settings.sync_heartbeat_ms / 1000 / _TICKS_A_HEARTBEAT
+        pause_s = self._settings.cluster.heartbeat_ms / 1000 / _TICKS_A_HEARTBEAT
         while True:
             if self.now >= self._resolve_due and (self._resolving is None or self._resolving.done()):
                 # Not here: heartbeats must not wait for a name server.
@@ -252,7 +283,7 @@ class Node:
         self.measure()
         outgoing, events = self.state.tick(self.now)
         self._send(outgoing)
-        self.act(events)
+        self._act(events)
         self.coordinator.observe(self.now)
 
     def measure(self) -> None:
@@ -260,7 +291,7 @@ class Node:
         now = self.now
         if now < self._measure_due or self._own_load is None:
             return
-        self._measure_due = now + self._settings.sync_heartbeat_ms / 1000
+        self._measure_due = now + self._settings.cluster.heartbeat_ms / 1000
         sample = self._own_load.measure(now)
         self.coordinator.measured(sample)
         self.state.own_heartbeat = msgspec.structs.replace(
@@ -272,11 +303,17 @@ class Node:
 
     async def _resolve(self) -> None:
         self.state.members.set_peers(await self._peers())
+        if self._transport is not None:
+            self._transport.forget_routes()
 
     async def _peers(self) -> list[Address]:
         """Names may point elsewhere after a while, as containers come and go."""
         self._resolve_due = self.now + _RESOLVE_AGAIN_S
-        named = await asyncio.get_running_loop().run_in_executor(None, transport.resolve, self._named)
+        loop = asyncio.get_running_loop()
+        named = await loop.run_in_executor(None, transport.resolve, self._named)
+        if self._settings.cluster.advertise is not None:
+            found = await loop.run_in_executor(None, transport.resolve, [self._settings.cluster.advertise])
+            self._advertised = found[0] if found else self._advertised
         return [*(self._siblings.others if self._siblings else ()), *named]
 
     def _flush_soon(self) -> None:
@@ -306,20 +343,17 @@ def _news(queue: str, partitions: set[str] | None) -> tuple[str, list[str]]:
     return queue, [] if partitions is None or len(partitions) > _MOST_NAMES else list(partitions)
 
 
-def cluster_settings(settings: Settings) -> ClusterSettings:
-    return ClusterSettings(
-        heartbeat_s=settings.sync_heartbeat_ms / 1000,
-        dead_after_s=settings.sync_dead_threshold_ms / 1000,
-        refresh_s=settings.cache_refresh_interval_ms / 1000,
-        partition_ids_max=settings.cache_partition_max,
-        partition_id_ttl_s=settings.cache_partition_ttl_ms / 1000,
-        lease_hints_max=settings.cache_partition_max,
+def cluster_bounds(settings: Settings) -> ClusterBounds:
+    return ClusterBounds(
+        heartbeat_s=settings.cluster.heartbeat_ms / 1000,
+        dead_after_s=settings.cluster.dead_threshold_ms / 1000,
+        lease_hints_max=settings.cache.partition_max,
     )
 
 
 def require_secret(settings: Settings) -> None:
     """Raises StartupError if other servers are named and there is nothing to sign packets with."""
-    if settings.sync_enabled and settings.udp_peers and settings.sync_secret is None:
+    if settings.cluster.enabled and settings.cluster.peers and settings.cluster.secret is None:
         raise StartupError(
             "QUEEN_UDP_PEERS names other servers, but there is no QUEEN_SYNC_SECRET to sign packets with; "
             "make one with `openssl rand -hex 32` and give it to all of them"
@@ -328,14 +362,14 @@ def require_secret(settings: Settings) -> None:
 
 def _key_ring(settings: Settings) -> KeyRing:
     require_secret(settings)
-    if settings.sync_secret is None:
+    if settings.cluster.secret is None:
         return KeyRing(Key(os.urandom(32)))
-    previous = settings.sync_secret_previous
-    return KeyRing(Key(settings.sync_secret), None if previous is None else Key(previous))
+    previous = settings.cluster.secret_previous
+    return KeyRing(Key(settings.cluster.secret), None if previous is None else Key(previous))
 
 
 def server_id(settings: Settings, siblings: Siblings | None) -> str:
-    name = settings.server_id or f"{socket.gethostname()}:{settings.port}"
+    name = settings.cluster.server_id or f"{socket.gethostname()}:{settings.http.port}"
     if siblings is not None:
         name += f"#{siblings.index}"
     if len(name.encode()) <= MAX_SERVER_ID_BYTES:

@@ -1,14 +1,14 @@
-"""What this server tells the others, and whom: frames are numbered and signed once, however many they go to."""
+"""What this server tells the others, and whom: each frame is signed for the one who gets it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from queenmq.cluster.frame import MAX_PAYLOAD, encode_sender, seal
+from queenmq.cluster.frame import ANYBODY, MAX_PAYLOAD, encode_sender, seal
 from queenmq.cluster.keys import KeyRing
-from queenmq.cluster.membership import Address, Membership
-from queenmq.cluster.messages import EVERY_QUEUE, TYPE_OF, MessageType, Payload, encode
+from queenmq.cluster.membership import Address, Membership, Recipient
+from queenmq.cluster.messages import EVERY_QUEUE, TYPE_OF, Greeting, MessageType, Payload, encode
 from queenmq.cluster.packing import Packed, pack, pack_snapshot
 from queenmq.cluster.presence import Presence
 from queenmq.cluster.traffic import Traffic
@@ -41,21 +41,21 @@ class Outbox:
         self.broadcast = 0
         self.saved = 0
 
-    def tell(self, payload: Payload, addresses: Sequence[Address]) -> list[Outgoing]:
+    def tell(self, payload: Payload, recipients: Sequence[Recipient]) -> list[Outgoing]:
         """One payload, if it fits a frame."""
-        if not addresses:
+        if not recipients:
             return []
         encoded = encode(payload)
         fits = len(encoded) <= MAX_PAYLOAD
-        return self._send(TYPE_OF[type(payload)], Packed([encoded] if fits else [], int(not fits)), addresses)
+        return self._send(TYPE_OF[type(payload)], Packed([encoded] if fits else [], int(not fits)), recipients)
 
     def tell_list(
-        self, message: MessageType, entries: Sequence[object], addresses: Sequence[Address]
+        self, message: MessageType, entries: Sequence[object], recipients: Sequence[Recipient]
     ) -> list[Outgoing]:
-        return self._send(message, pack(entries), addresses) if addresses else []
+        return self._send(message, pack(entries), recipients) if recipients else []
 
-    def tell_presence(self, queues: Sequence[str], addresses: Sequence[Address]) -> list[Outgoing]:
-        return self._send(MessageType.PRESENCE_SNAPSHOT, pack_snapshot(queues), addresses) if addresses else []
+    def tell_presence(self, queues: Sequence[str], recipients: Sequence[Recipient]) -> list[Outgoing]:
+        return self._send(MessageType.PRESENCE_SNAPSHOT, pack_snapshot(queues), recipients) if recipients else []
 
     def notify(self, message: MessageType, entries: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
         """Tell (queue, partitions) to the servers with consumers of the queue, to all where nothing is known."""
@@ -65,21 +65,21 @@ class Outbox:
             if servers is None:
                 self.broadcast += everybody
             else:
-                told = len(self._members.addresses(servers))
+                told = len(self._members.recipients(servers))
                 self.targeted += told
                 self.saved += max(everybody - told, 0)
         return self.hint(message, entries)
 
     def hint(self, message: MessageType, entries: Sequence[tuple[str, *tuple[object, ...]]]) -> list[Outgoing]:
         """The same for any entries that begin with a queue, without counting them as notifications."""
-        groups: dict[tuple[Address, ...], list[object]] = {}
+        groups: dict[tuple[Recipient, ...], list[object]] = {}
         for entry in entries:
             servers = self._interested(entry[0])
-            addresses = self._members.reachable() if servers is None else self._members.addresses(servers)
-            groups.setdefault(addresses, []).append(entry)
+            recipients = self._members.reachable() if servers is None else self._members.recipients(servers)
+            groups.setdefault(recipients, []).append(entry)
         outgoing: list[Outgoing] = []
-        for addresses, told in groups.items():
-            outgoing += self.tell_list(message, told, addresses)
+        for recipients, told in groups.items():
+            outgoing += self.tell_list(message, told, recipients)
         return outgoing
 
     def _interested(self, queue: str) -> list[str] | None:
@@ -89,15 +89,24 @@ class Outbox:
             return servers
         return servers + [server for server in roaming if server not in servers]
 
-    def _send(self, message: MessageType, packed: Packed, addresses: Sequence[Address]) -> list[Outgoing]:
+    def _send(self, message: MessageType, packed: Packed, recipients: Sequence[Recipient]) -> list[Outgoing]:
         traffic = self._traffic
         traffic.entries_too_large += packed.dropped
         outgoing: list[Outgoing] = []
         for payload in packed.payloads:
             self._sequence += 1
-            datagram = seal(self._ring, message, self._sender, self._epoch, self._sequence, payload)
-            traffic.signed += 1
-            traffic.packets_sent += len(addresses)
-            traffic.bytes_sent += len(addresses) * len(datagram)
-            outgoing += [Outgoing(address, datagram) for address in addresses]
+            for address, life in recipients:
+                outgoing.append(self._sealed(message, life, payload, address))
         return outgoing
+
+    def _sealed(self, message: MessageType, life: bytes, payload: bytes, address: Address) -> Outgoing:
+        datagram = seal(self._ring, message, self._sender, life, self._epoch, self._sequence, payload)
+        self._traffic.signed += 1
+        self._traffic.packets_sent += 1
+        self._traffic.bytes_sent += len(datagram)
+        return Outgoing(address, datagram)
+
+    def greet(self, greeting: Greeting, address: Address) -> Outgoing:
+        """To whoever is there."""
+        self._sequence += 1
+        return self._sealed(MessageType.GREETING, ANYBODY, encode(greeting), address)

@@ -1,4 +1,4 @@
-"""Tier 2: which other servers have consumers of which queue, so that a push tells only them.
+"""Which other servers have consumers of which queue, so that a push tells only them.
 
 What a server says of itself is ordered by its (boot epoch, sequence); a part of a snapshot speaks for every queue in
 its range of hashes. Claims that no snapshot confirms fade. A server that claims more than there is room for counts as
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.membership import Stamp
 from queenmq.cluster.packing import name_hash
-from queenmq.cluster.settings import ClusterSettings
 
 _MOST_PARTS = 64
 
@@ -29,8 +29,8 @@ class _Claim:
 
 
 class Presence:
-    def __init__(self, settings: ClusterSettings) -> None:
-        self._settings = settings
+    def __init__(self, bounds: ClusterBounds) -> None:
+        self._bounds = bounds
         self._covered: dict[str, dict[tuple[int, int], Stamp]] = {}  # by server, the newest parts of its snapshots
         self._by_server: dict[str, dict[str, _Claim]] = {}
         self._by_queue: dict[str, dict[str, _Claim]] = {}
@@ -90,7 +90,7 @@ class Presence:
 
     def expire(self, now: float) -> None:
         """Drop what was not confirmed for some time."""
-        oldest = now - self._settings.presence_fade_s
+        oldest = now - self._bounds.presence_fade_s
         faded = [
             (server, queue)
             for server, claims in self._by_server.items()
@@ -109,7 +109,7 @@ class Presence:
             "queues_tracked": len(self._by_queue),
             "servers_tracked": len(self._by_server),
             "entries": self._size,
-            "max_entries": self._settings.presence_max,
+            "max_entries": self._bounds.presence_max,
             "entries_refused": self.refused,
         }
 
@@ -120,7 +120,7 @@ class Presence:
             claim = _Claim(queue)
             if self._is_outdated(server, stamp, claim.hash):
                 return
-            if self._size >= self._settings.presence_max:
+            if self._size >= self._bounds.presence_max:
                 self._refuse(server, present, now)
                 return
             self._by_server.setdefault(server, {})[queue] = claim
@@ -138,7 +138,7 @@ class Presence:
     def _refuse(self, server: str, present: bool, now: float) -> None:
         self.refused += 1
         if present:
-            self._overflowing[server] = now + self._settings.presence_fade_s
+            self._overflowing[server] = now + self._bounds.presence_fade_s
 
     @staticmethod
     def _unlink(index: dict[str, dict[str, _Claim]], key: str, member: str) -> None:

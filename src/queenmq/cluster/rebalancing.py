@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.imbalance import relief
 from queenmq.cluster.load_tracker import LoadTracker, ServerLoad
 
 LOOK_S = 1.0
 MOST_KEYS = 20  # in a round: the least of keys weigh nothing
-CALM = 2 / 3  # of the difference at which it begins
+ENDS_AT = 2 / 3  # of the difference at which it begins
 HELPS = 0.75  # a key that weighs more of the difference only turns it round
 
 
 class Rebalancing:
-    def __init__(self, settings: CoordinatorSettings, tracker: LoadTracker, random: Callable[[], float]) -> None:
-        self._settle_s = settings.settle_s
-        self._begins = max(settings.min_improvement, settings.forward_threshold)
-        self._ends = self._begins * CALM
+    def __init__(self, bounds: CoordinatorBounds, tracker: LoadTracker, random: Callable[[], float]) -> None:
+        self._settle_s = bounds.settle_s
+        self._begins = max(bounds.min_improvement, bounds.forward_threshold)
+        self._ends = self._begins * ENDS_AT
         self._tracker = tracker
         self._random = random
         self._look_due = 0.0

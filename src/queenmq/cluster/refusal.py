@@ -14,10 +14,12 @@ class Refusal(Enum):
     UNKNOWN_KEY = "unknown_key"
     BAD_SIGNATURE = "bad_signature"
     BAD_SENDER = "bad_sender"
+    WRONG_RECEIVER = "wrong_receiver"  # for another server, or for a former life of this one
+    NOT_ASKED = "not_asked"  # answers a challenge that this server has not sent, or too late, or twice
     OWN_PACKET = "own_packet"
     OLD_EPOCH = "old_epoch"
     REPLAYED = "replayed"
     TOO_OLD = "too_old"
     UNDECODABLE = "undecodable"
-    UNKNOWN_SENDER = "unknown_sender"  # says something of itself before its first heartbeat
+    UNKNOWN_SENDER = "unknown_sender"  # has not met a challenge in this life
     TOO_MANY_MEMBERS = "too_many_members"

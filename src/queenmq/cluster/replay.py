@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.refusal import Refusal
-from queenmq.cluster.settings import ClusterSettings
 
 
 class _Floor(NamedTuple):
@@ -54,8 +54,8 @@ class _Life:
 
 
 class ReplayGuard:
-    def __init__(self, settings: ClusterSettings) -> None:
-        self._settings = settings
+    def __init__(self, bounds: ClusterBounds) -> None:
+        self._bounds = bounds
         self._lives: OrderedDict[str, _Life] = OrderedDict()  # the least recently heard first
         self._floors: OrderedDict[str, _Floor] = OrderedDict()
 
@@ -69,7 +69,7 @@ class ReplayGuard:
             return self._begin(sender, epoch, sequence, now)
         if epoch < life.epoch:
             return Refusal.OLD_EPOCH
-        refusal = life.admit(sequence, now, self._settings.replay_window, self._settings.replay_age_s)
+        refusal = life.admit(sequence, now, self._bounds.replay_window, self._bounds.replay_age_s)
         if refusal is None:
             self._lives.move_to_end(sender)
         return refusal
@@ -92,7 +92,7 @@ class ReplayGuard:
         self._floors.pop(sender, None)
         self._lives[sender] = _Life(epoch, sequence, now)
         self._lives.move_to_end(sender)
-        if len(self._lives) > self._settings.max_senders:
+        if len(self._lives) > self._bounds.max_senders:
             forgotten, life = self._lives.popitem(last=False)
             self._set_floor(forgotten, _Floor(life.epoch, life.highest + 1, life.since))
         return None
@@ -100,5 +100,5 @@ class ReplayGuard:
     def _set_floor(self, sender: str, floor: _Floor) -> None:
         self._floors[sender] = floor
         self._floors.move_to_end(sender)
-        if len(self._floors) > self._settings.max_epoch_floors:
+        if len(self._floors) > self._bounds.max_epoch_floors:
             self._floors.popitem(last=False)

@@ -1,30 +1,40 @@
-"""The state that servers share, as one of them sees it: keys, members, caches, and what to send.
+"""The state that servers share, as one of them sees it: keys, members, hints, and what to send.
 
 It does no I/O. The owner hands it the packets that come in, the things that happen here, and the time; it gets back
 events to act on and packets to send. It has to call `tick` several times a heartbeat, and at once after an event that
-names a member, so that a newcomer is greeted.
+names a member, so that a newcomer is greeted, or when there are replies.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from queenmq.cluster.events import ConfigChanged, Event, MaintenanceChanged, MemberDied
-from queenmq.cluster.inbox import Inbox
+from queenmq.cluster.bounds import ClusterBounds
+from queenmq.cluster.events import Event, MemberDied
+from queenmq.cluster.greetings import Greetings
+from queenmq.cluster.inbox import Inbox, Reply
 from queenmq.cluster.keys import KeyRing
-from queenmq.cluster.maintenance import Switch
+from queenmq.cluster.lease_hints import LeaseHints
 from queenmq.cluster.membership import Address, Membership
-from queenmq.cluster.messages import Heartbeat, MaintenanceSet, MessageType, Options, QueueConfigSet
+from queenmq.cluster.messages import (
+    TOKEN_BYTES,
+    Greeting,
+    Heartbeat,
+    MaintenanceSet,
+    MessageType,
+    QueueConfigSet,
+)
 from queenmq.cluster.outbox import Outbox, Outgoing
 from queenmq.cluster.own_consumers import OwnConsumers
-from queenmq.cluster.queue_configs import Row
+from queenmq.cluster.presence import Presence
 from queenmq.cluster.replay import ReplayGuard
-from queenmq.cluster.settings import ClusterSettings
 from queenmq.cluster.statistics import statistics
-from queenmq.cluster.tiers import Tiers
 from queenmq.cluster.traffic import Traffic
+from queenmq.core.maintenance import Switch
+from queenmq.core.options import OptionValues
 
 
 class Ticked(NamedTuple):
@@ -35,39 +45,48 @@ class Ticked(NamedTuple):
 class SharedState:
     def __init__(
         self,
-        settings: ClusterSettings,
+        bounds: ClusterBounds,
         ring: KeyRing,
         server_id: str,
         epoch: int,
         *,
         random: Callable[[], float],
         peers: Iterable[Address] = (),
+        token: Callable[[], bytes] = lambda: os.urandom(TOKEN_BYTES),
+        own_address: Callable[[Address], Address] = lambda _to: ("", 0),
     ) -> None:
-        """`epoch` must be greater than in every former life of this server. `random` gives numbers in [0, 1).
+        """`epoch` must be greater than in every former life of this server. `random` gives numbers in [0, 1), `token`
+        numbers that nobody can guess, `own_address` where whoever is at an address reaches this server: an empty host
+        if it cannot know.
 
         Raises ValueError for a server id that does not fit the frame.
         """
         self.server_id = server_id
         self.epoch = epoch
-        self.settings = settings
+        self.bounds = bounds
         self.own_heartbeat = Heartbeat("", 0, [])  # for the owner to replace whenever something in it changes
-        self.members = Membership(settings, peers)
-        self.replay = ReplayGuard(settings)
+        self._life = token()
+        self._own_address = own_address
+        self.members = Membership(bounds, peers)
+        self.greetings = Greetings(bounds, token)
+        self.replay = ReplayGuard(bounds)
         self.traffic = Traffic()
-        self.own_consumers = OwnConsumers(settings.deregister_after_s)
-        self.tiers = Tiers(settings, is_alive=self.members.is_alive, random=random)
+        self.own_consumers = OwnConsumers(bounds.deregister_after_s)
+        self.presence = Presence(bounds)
+        self.lease_hints = LeaseHints(bounds, is_alive=self.members.is_alive, random=random)
         self._inbox = Inbox(
             ring,
             server_id,
             epoch,
+            life=self._life,
+            greetings=self.greetings,
             replay=self.replay,
             members=self.members,
-            tiers=self.tiers,
+            presence=self.presence,
+            lease_hints=self.lease_hints,
             traffic=self.traffic,
         )
-        self.outbox = Outbox(
-            ring, server_id, epoch, members=self.members, presence=self.tiers.presence, traffic=self.traffic
-        )
+        self.outbox = Outbox(ring, server_id, epoch, members=self.members, presence=self.presence, traffic=self.traffic)
         self._heartbeat_due = float("-inf")
         self._snapshot_due = float("-inf")
 
@@ -79,33 +98,32 @@ class SharedState:
         """Heartbeats, deaths, snapshots, and the end of what has had its time."""
         died = self.members.check(now)
         for server in died:
-            self.tiers.forget_server(server)
-        outgoing = self._greet_newcomers()
+            self.presence.forget_server(server)
+            self.lease_hints.forget_server(server)
+        outgoing = self._reply(now)
+        outgoing += self._greet_newcomers()
         outgoing += self._tell_gone(now)
         if now >= self._heartbeat_due:
-            self._heartbeat_due = now + self.settings.heartbeat_s
+            self._heartbeat_due = now + self.bounds.heartbeat_s
             outgoing += self.outbox.tell(self.own_heartbeat, self.members.everyone())
+            outgoing += [self._greeting(address, Reply(), now) for address in self.members.to_greet(now)]
         if now >= self._snapshot_due:
-            self._snapshot_due = now + self.settings.presence_snapshot_s
-            self.tiers.expire(now)
-            living = self.members.addresses(member.id for member in self.members.members())
-            outgoing += self.outbox.tell_presence(self.own_consumers.queues(), living)
+            self._snapshot_due = now + self.bounds.presence_snapshot_s
+            self.presence.expire(now)
+            self.lease_hints.expire(now)
+            outgoing += self.outbox.tell_presence(self.own_consumers.queues(), self.members.reachable())
         return Ticked(outgoing, [MemberDied(server) for server in died])
 
     def pushed(self, queues: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
-        """Messages became readable in these partitions of these queues; an empty list: in whichever."""
+        """Something became readable in these partitions of these queues; an empty list: in any of them."""
         return self.outbox.notify(MessageType.MESSAGE_AVAILABLE, queues)
-
-    def freed(self, queues: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
-        """The same without a message: a seek, a changed option, a lease given back."""
-        return self.outbox.notify(MessageType.PARTITION_FREE, queues)
 
     def lease_acquired(self, leases: Sequence[tuple[str, str, str, float]]) -> list[Outgoing]:
         """This server got leases: (queue, partition, group, lease time in seconds)."""
         hints = []
         for queue, partition, group, lease_s in leases:
-            self.tiers.lease_hints.forget(queue, partition, group)
-            ttl_s = min(lease_s * self.settings.lease_hint_share, self.settings.lease_hint_longest_s)
+            self.lease_hints.forget(queue, partition, group)
+            ttl_s = min(lease_s * self.bounds.lease_hint_share, self.bounds.lease_hint_longest_s)
             hints.append((queue, partition, group, int(ttl_s * 1000)))
         return self.outbox.hint(MessageType.LEASE_HINT_ACQUIRED, hints)
 
@@ -124,42 +142,26 @@ class SharedState:
         self.own_consumers.went(queue, now)
         return self._tell_gone(now)
 
-    def config_set(self, queue: str, options: Options, version: int, now: float) -> list[Outgoing]:
+    def config_set(self, queue: str, options: OptionValues, version: int) -> list[Outgoing]:
         """The queue was made or changed here, with that database version."""
-        self.tiers.configs.loaded(queue, options, version, now)
         return self.outbox.tell(QueueConfigSet(queue, options, version), self.members.reachable())
 
-    def config_deleted(self, queues: Sequence[tuple[str, int]], now: float) -> list[Outgoing]:
+    def config_deleted(self, queues: Sequence[tuple[str, int]]) -> list[Outgoing]:
         """Queues were deleted here, each with its database version."""
-        for queue, version in queues:
-            self.tiers.delete_queue(queue, version, now)
+        for queue, _ in queues:
+            self.presence.forget_queue(queue)
+            self.lease_hints.forget_queue(queue)
         return self.outbox.tell_list(MessageType.QUEUE_CONFIG_DELETE, queues, self.members.reachable())
 
     def partition_deleted(self, partitions: Sequence[tuple[str, str]]) -> list[Outgoing]:
         """(queue, partition) were deleted here."""
         for queue, partition in partitions:
-            self.tiers.delete_partition(queue, partition)
+            self.lease_hints.forget_partition(queue, partition)
         return self.outbox.tell_list(MessageType.PARTITION_DELETED, partitions, self.members.reachable())
 
-    def maintenance_set(self, switch: Switch, on: bool, version: int, now: float) -> list[Outgoing]:
+    def maintenance_set(self, switch: Switch, on: bool, version: int) -> list[Outgoing]:
         """A switch was moved here, with that database version."""
-        self.tiers.maintenance.heard(switch, on, version, now)
         return self.outbox.tell(MaintenanceSet(switch, on, version), self.members.reachable())
-
-    def configs_refreshed(
-        self, rows: Iterable[Row], version_horizon: int, read_started_at: float, now: float
-    ) -> list[Event]:
-        """Every queue that the database had when it was read; there was nothing newer than `version_horizon`."""
-        configs = self.tiers.configs
-        changed = configs.replace_all(rows, version_horizon, read_started_at, now)
-        return [ConfigChanged(queue, configs.peek(queue)) for queue in changed]
-
-    def maintenance_refreshed(
-        self, switch: Switch, on: bool, version: int, read_started_at: float, now: float
-    ) -> list[Event]:
-        """How the database had a switch when it was read."""
-        moved = self.tiers.maintenance.refreshed(switch, on, version, read_started_at, now)
-        return [MaintenanceChanged(switch, on)] if moved else []
 
     def epochs_refreshed(self, epochs: Mapping[str, int], read_started_at: float) -> None:
         """The newest boot epoch of every server that the database had when it was read."""
@@ -169,8 +171,26 @@ class SharedState:
         """Every counter; `wall` is the time of day at `now`."""
         return statistics(self, now, wall)
 
+    @property
+    def has_replies(self) -> bool:
+        """Somebody waits for an answer to its greeting: `tick` now."""
+        return bool(self._inbox.replies)
+
+    def _reply(self, now: float) -> list[Outgoing]:
+        replies, self._inbox.replies = self._inbox.replies, {}
+        return [self._greeting(address, reply, now) for address, reply in replies.items()]
+
+    def _greeting(self, address: Address, reply: Reply, now: float) -> Outgoing:
+        """With a challenge of our own, unless nothing new could be learned by it."""
+        host, port = self._own_address(address)
+        needless = reply.is_last or self.members.is_known_at(address, reply.life, now)
+        challenge = b"" if needless else self.greetings.challenge(address, now)
+        return self.outbox.greet(
+            Greeting(host, port, self._life, challenge, reply.challenge, self.own_heartbeat), address
+        )
+
     def _greet_newcomers(self) -> list[Outgoing]:
-        newcomers = self.members.addresses(self._inbox.newcomers)
+        newcomers = self.members.recipients(self._inbox.newcomers)
         self._inbox.newcomers.clear()
         return [
             *self.outbox.tell(self.own_heartbeat, newcomers),

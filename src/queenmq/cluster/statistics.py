@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from queenmq.cluster.maintenance import Switch
 from queenmq.core.names import iso_millis
 
 if TYPE_CHECKING:
@@ -14,23 +13,18 @@ if TYPE_CHECKING:
 
 def statistics(state: SharedState, now: float, wall: datetime) -> dict[str, object]:
     """Servers are the others: this one is not counted among them."""
-    tiers = state.tiers
     return {
         "server_id": state.server_id,
         "epoch": state.epoch,
-        "queue_config_cache": tiers.configs.statistics(),
-        "consumer_presence": tiers.presence.statistics()
+        "consumer_presence": state.presence.statistics()
         | {
             "own_queues": len(state.own_consumers),
             "notifications_targeted": state.outbox.targeted,
             "notifications_broadcast": state.outbox.broadcast,
             "notifications_saved": state.outbox.saved,
         },
-        "partition_id_cache": tiers.partition_ids.statistics(),
-        "lease_hints": tiers.lease_hints.statistics(),
+        "lease_hints": state.lease_hints.statistics(),
         "server_health": _server_health(state, now, wall),
-        "maintenance_mode": tiers.maintenance.is_on(Switch.PUSH),
-        "pop_maintenance_mode": tiers.maintenance.is_on(Switch.POP),
         "transport": state.traffic.statistics() | {"senders_tracked": len(state.replay)},
     }
 

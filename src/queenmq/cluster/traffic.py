@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from queenmq.cluster.refusal import Refusal
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Traffic:
     packets_sent: int = 0
     bytes_sent: int = 0

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 
 from queenmq.cluster.membership import Address
 from queenmq.cluster.outbox import Outgoing
-from queenmq.config import Settings
+from queenmq.config import ClusterSettings
 from queenmq.errors import StartupError
 
 log = logging.getLogger(__name__)
 
 _MEGABYTE = 1024 * 1024
+_MOST_REMEMBERED = 1024
 
 
 def open_socket(host: str, port: int, receive_buffer_mb: int) -> socket.socket:
@@ -40,10 +41,10 @@ def open_socket(host: str, port: int, receive_buffer_mb: int) -> socket.socket:
     return bound
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(cluster: ClusterSettings) -> socket.socket:
     """The socket that the settings ask for: only on loopback if that is where all the peers are."""
-    host = settings.udp_host or ("127.0.0.1" if all(map(_on_loopback, settings.udp_peers)) else "0.0.0.0")
-    return open_socket(host, settings.udp_port, settings.sync_receive_buffer_mb)
+    host = cluster.udp_host or ("127.0.0.1" if all(map(_on_loopback, cluster.peers)) else "0.0.0.0")
+    return open_socket(host, cluster.udp_port, cluster.receive_buffer_mb)
 
 
 def resolve(peers: Iterable[Address]) -> list[Address]:
@@ -64,10 +65,21 @@ def _on_loopback(peer: Address) -> bool:
     return bool(addresses) and all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host, _ in addresses)
 
 
+def _local_host(peer: Address) -> str:
+    """The address of this machine that packets to the peer leave from. Nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in peer[0] else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(peer)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
 class Transport(asyncio.DatagramProtocol):
     def __init__(self, received: Callable[[bytes, Address], None]) -> None:
         self._received = received
         self._transport: asyncio.DatagramTransport | None = None
+        self._towards: dict[Address, str] = {}
         self.errors = 0
 
     async def start(self, bound: socket.socket) -> None:
@@ -79,13 +91,32 @@ class Transport(asyncio.DatagramProtocol):
             raise RuntimeError("the transport is closed")
         return int(self._transport.get_extra_info("sockname")[1])
 
+    def address_towards(self, peer: Address) -> Address:
+        """Where that peer reaches this socket, as far as this machine can tell; ("", 0) if there is no way there."""
+        if self._transport is None:
+            return "", 0
+        host, port = self._transport.get_extra_info("sockname")[:2]
+        if host not in ("0.0.0.0", "::"):
+            return str(host), int(port)
+        known = self._towards.get(peer)
+        if known is None:
+            known = _local_host(peer)
+            if len(self._towards) < _MOST_REMEMBERED:
+                self._towards[peer] = known
+        return (known, int(port)) if known else ("", 0)
+
+    def forget_routes(self) -> None:
+        """This machine may have got other addresses."""
+        self._towards.clear()
+
     def send(self, packets: Iterable[Outgoing]) -> None:
         if self._transport is None:
             return
         for address, datagram in packets:
             try:
                 self._transport.sendto(datagram, address)
-            except OSError:
+            except (OSError, ValueError):
+                # Also an address of another family, or one that is none.
                 self.errors += 1
 
     def close(self) -> None:

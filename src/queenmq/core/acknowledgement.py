@@ -23,25 +23,25 @@ class Acknowledgement:
     error: str | None
 
     @property
-    def lane(self) -> tuple[str, str | None]:
-        """What is locked and decided as one."""
+    def position(self) -> tuple[str, str | None]:
+        """What is locked and decided as one: a group in a partition."""
         return (self.partition_id, self.group)
 
 
-class Lanes:
-    """Which requests may share one call, so that retry or dead letter is decided once per lane and request.
+class AckAdmission:
+    """Which requests may share one call, so that retry or dead letter is decided once per position and request.
 
-    Two requests about one lane share a call only if both do nothing but complete messages. A request that has to
-    wait keeps later ones of its lanes waiting too, so order within a lane is kept.
+    Two requests about one position share a call only if both do nothing but complete messages. A request that has to
+    wait keeps later ones of its positions waiting too, so order within a position is kept.
     """
 
     def __init__(self) -> None:
-        self._calm: set[tuple[str, str | None]] = set()  # messages are completed
-        self._stormy: set[tuple[str, str | None]] = set()  # anything else happens, or something waits
+        self._completing_only: set[tuple[str, str | None]] = set()
+        self._exclusive: set[tuple[str, str | None]] = set()  # anything else happens, or something waits
 
     def admit(self, request: Sequence[Acknowledgement]) -> bool:
-        lanes = {item.lane for item in request}
-        only_completes = all(item.status in COMPLETED for item in request)
-        admitted = lanes.isdisjoint(self._stormy) and (only_completes or lanes.isdisjoint(self._calm))
-        (self._calm if admitted and only_completes else self._stormy).update(lanes)
+        positions = {item.position for item in request}
+        completes = all(item.status in COMPLETED for item in request)
+        admitted = positions.isdisjoint(self._exclusive) and (completes or positions.isdisjoint(self._completing_only))
+        (self._completing_only if admitted and completes else self._exclusive).update(positions)
         return admitted

@@ -16,6 +16,8 @@ Reason = Literal[
     "paused",
     "leased",
     "end_reached",
+    "expired",
+    "exhausted",
     "retry_pause",
     "delayed",
     "window_open",
@@ -23,30 +25,70 @@ Reason = Literal[
     "deliverable",
 ]
 
+# The same in a word, for lists: the API, the command and the dashboard use these.
+STATES: Final[dict[Reason, str]] = {
+    "queue_unknown": "No such queue",
+    "partition_unknown": "No such partition",
+    "group_never_started": "Never started",
+    "paused": "Pops are off",
+    "leased": "Leased",
+    "end_reached": "Up to date",
+    "expired": "Expired",
+    "exhausted": "Exhausted",
+    "retry_pause": "Retrying",
+    "delayed": "Delayed",
+    "window_open": "Gathering",
+    "backpressure": "Backpressure",
+    "deliverable": "Ready",
+}
+
+GroupState = Literal["Up to date", "Waiting", "Reading", "Idle", "Behind", "Queue is gone"]
+BEHIND_S: Final = 300  # from here on a group is behind
+READING_S: Final = 60  # a group that has finished something since then is reading
+
+
+def group_state(lives: bool, unread: int, lag: int, lag_s: float, reads: bool) -> GroupState:
+    """How a group does in a queue. `lag` are the unread messages that are due, the first of them for `lag_s`."""
+    if not lives:
+        return "Queue is gone"
+    if unread == 0:
+        return "Up to date"
+    if lag == 0:
+        return "Waiting"
+    if lag_s > BEHIND_S:
+        return "Behind"
+    return "Reading" if reads else "Idle"
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What of a queue's options matters."""
+    """The options of a queue that matter here."""
 
     lease_s: int
     retry_limit: int
     delay_s: int
     window_s: int
+    ttl_s: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a group stands in a partition."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionState:
+    """The state of a group in a partition, as `queen.describe_position` returns it."""
 
     now: datetime
     unread: int
-    attempts: int
+    ready: int  # what a pop gets now
+    attempts: int  # that failed, of the next message
     lease_id: str | None
     lease_expires_at: datetime | None
     leased: int
     retry_at: datetime | None
+    ready_at: datetime | None
     next_created_at: datetime | None
     last_message_at: datetime | None
+    expired: int = 0
+    doomed: str | None = None  # the transaction id of a message that the next pop gives up
+    started: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +99,8 @@ class HeldBack:
     oldest: datetime | None = None
     journalled: int = 0
     in_maintenance: bool = False  # pushes are switched off, so the journal is not replayed
+    error: str | None = None  # why the oldest operation failed; those behind it wait
+    is_blocked: bool = False  # it is not tried again by itself
 
     def __bool__(self) -> bool:
         return bool(self.operations or self.journalled)
@@ -71,75 +115,150 @@ class Verdict:
     advice: str
     until: datetime | None = None
 
+    @property
+    def state(self) -> str:
+        return STATES[self.reason]
+
 
 _NOTHING_HELD: Final = HeldBack()
+_POP: Final = "Pop with this group; if a consumer gets nothing, check that it names this queue, partition and group."
 
 
-def attempts_left(standing: Standing, options: Options) -> int:
-    """How often the head may still fail before it goes to the dead letters."""
-    return max(0, options.retry_limit - standing.attempts) + 1
+def attempts_left(position: PositionState, options: Options) -> int:
+    """How often the head may still fail before it becomes a dead letter."""
+    return max(0, options.retry_limit - position.attempts) + 1
 
 
-def judge(standing: Standing, options: Options, held: HeldBack = _NOTHING_HELD) -> Verdict:
+def judge(position: PositionState, options: Options, held: HeldBack = _NOTHING_HELD) -> Verdict:
     """What keeps a pop of this group away from this partition. `held` are the pushes to it that wait."""
-    now = standing.now
-    if standing.lease_id is not None and standing.lease_expires_at is not None and standing.lease_expires_at > now:
+    now = position.now
+    if position.lease_id is not None and position.lease_expires_at is not None and position.lease_expires_at > now:
         return Verdict(
             "leased",
-            f"Lease {standing.lease_id} holds {_messages(standing.leased)} of it that nobody has acknowledged yet; "
-            f"nobody else of the group gets anything from it until {_time(standing.lease_expires_at)}.",
+            f"Lease {position.lease_id} holds {_messages(position.leased)} of it that are not acknowledged yet; "
+            f"no other consumer of the group gets messages from it until {_time(position.lease_expires_at)}.",
             "Wait for the consumer to acknowledge, or for the lease to end; if the consumer is dead, seek the group in "
             "this partition, which ends its lease. Consumers that need longer should renew, and those that die often "
-            f"want a shorter leaseTime (now {options.lease_s} s).",
-            standing.lease_expires_at,
+            f"need a shorter leaseTime (now {options.lease_s} s).",
+            position.lease_expires_at,
         )
-    if standing.unread == 0 or standing.next_created_at is None:
-        if held:
-            return held_back(held)
+    if position.next_created_at is None:
+        return _nothing_left(position, options, held)
+    if position.retry_at is not None and position.retry_at > now:
+        return _in_pause(position, options, position.retry_at)
+    due = _due(position, options)
+    if due is not None:
+        return due
+    if position.started and (position.ready_at is None or position.ready_at > now):
+        return _not_awake(position)
+    if position.attempts:
         return Verdict(
-            "end_reached",
-            "The group has finished every message that is stored.",
-            "Push something, or seek the group back to read old messages again.",
+            "deliverable",
+            f"{_messages(position.ready)} can be popped now. The head failed {_times(position.attempts)}; "
+            f"{_attempts(attempts_left(position, options))} left before it becomes a dead letter.",
+            "Pop with this group; if the head fails every time, inspect it and make it a dead letter.",
         )
-    if standing.retry_at is not None and standing.retry_at > now:
+    if not position.started:
         return Verdict(
-            "retry_pause",
-            f"The message at the head failed {_times(standing.attempts)} and is tried again at "
-            f"{_time(standing.retry_at)}; {_attempts(attempts_left(standing, options))} left before it becomes a "
-            "dead letter.",
-            "Mend the consumer, or put the message to the dead letters so that others pass; retryDelay is the pause.",
-            standing.retry_at,
+            "deliverable",
+            f"{_messages(position.ready)} can be popped now. The group has not popped from this partition yet.",
+            "Pop from any partition with this group, or from this one; if a consumer gets nothing, check which "
+            "partition it names.",
         )
-    ripe = standing.next_created_at + timedelta(seconds=options.delay_s)
-    if options.delay_s and ripe > now:
+    return Verdict("deliverable", f"{_messages(position.ready)} can be popped now.{_given_up_soon(position)}", _POP)
+
+
+def _nothing_left(position: PositionState, options: Options, held: HeldBack) -> Verdict:
+    """Nothing is stored that could still be delivered."""
+    if held:
+        return held_back(held)
+    if position.doomed is not None:
+        return Verdict(
+            "exhausted",
+            f"Message {position.doomed} has used up its attempts: its last lease ended without an acknowledgement. The "
+            "next pop makes it a dead letter and gets no message.",
+            "Inspect the message and the consumer that died; then redrive the message from the dead letters.",
+        )
+    if position.expired:
+        return Verdict(
+            "expired",
+            f"{_messages(position.expired)} {'is' if position.expired == 1 else 'are'} stored that were not read and "
+            f"that {'has' if position.expired == 1 else 'have'} expired: older than ttl, {options.ttl_s} s. "
+            "They are not delivered any more.",
+            "Push something, or raise ttl if the consumers need longer.",
+        )
+    return Verdict(
+        "end_reached",
+        "The group has finished every message that is stored.",
+        "Push something, or seek the group back to read old messages again.",
+    )
+
+
+def _in_pause(position: PositionState, options: Options, until: datetime) -> Verdict:
+    if position.attempts:
+        what = (
+            f"The message at the head failed {_times(position.attempts)} and is tried again at {_time(until)}; "
+            f"{_attempts(attempts_left(position, options))} left before it becomes a dead letter."
+        )
+    else:
+        what = f"A message behind the head failed; the partition is tried again at {_time(until)}."
+    return Verdict(
+        "retry_pause",
+        what,
+        "Fix the consumer, or make the message a dead letter so that the others pass; retryDelay sets the pause.",
+        until,
+    )
+
+
+def _due(position: PositionState, options: Options) -> Verdict | None:
+    """What keeps the next message back for a time that the queue's options say."""
+    if position.next_created_at is None:
+        return None
+    ripe = position.next_created_at + timedelta(seconds=options.delay_s)
+    if options.delay_s and ripe > position.now:
+        lost = options.ttl_s and options.ttl_s <= options.delay_s
         return Verdict(
             "delayed",
-            f"The queue delays its messages by {options.delay_s} s: the next one is due at {_time(ripe)}.",
-            "Wait, or lower delayedProcessing.",
+            f"The queue delays its messages by {options.delay_s} s: the next one is due at {_time(ripe)}."
+            + (f" It will have expired by then: ttl is {options.ttl_s} s." if lost else ""),
+            "Raise ttl, or lower delayedProcessing." if lost else "Wait, or lower delayedProcessing.",
             ripe,
         )
-    if options.window_s and standing.last_message_at is not None:
-        shut = standing.last_message_at + timedelta(seconds=options.window_s)
-        if shut > now:
+    if options.window_s and position.last_message_at is not None:
+        shut = position.last_message_at + timedelta(seconds=options.window_s)
+        if shut > position.now:
             return Verdict(
                 "window_open",
-                f"The queue gathers messages until none has come for {options.window_s} s; as the last one came at "
-                f"{_time(standing.last_message_at)}, that is at {_time(shut)} unless more come.",
+                f"The queue collects messages until none was pushed for {options.window_s} s. The last one was pushed "
+                f"at {_time(position.last_message_at)}, so that is at {_time(shut)} unless more are pushed.",
                 "Wait for a pause of the pushes, or lower windowBuffer.",
                 shut,
             )
-    if standing.attempts:
+    return None
+
+
+def _not_awake(position: PositionState) -> Verdict:
+    """The row that a pop needs is not claimable, although nothing above explains it."""
+    if position.ready_at is not None:
         return Verdict(
-            "deliverable",
-            f"{_messages(standing.unread)} can be popped now. The head failed {_times(standing.attempts)}; "
-            f"{_attempts(attempts_left(standing, options))} left before it becomes a dead letter.",
-            "Pop with this group; if the head fails every time, look at it and put it to the dead letters.",
+            "delayed",
+            f"Pops find this partition again at {_time(position.ready_at)}: that time was set when its last message "
+            "was pushed, or by earlier options of the queue.",
+            "Wait, or configure the queue again, which sets the time again.",
+            position.ready_at,
         )
     return Verdict(
-        "deliverable",
-        f"{_messages(standing.unread)} can be popped now.",
-        "Pop with this group; if a consumer gets nothing, check that it names this queue, partition and group.",
+        "delayed",
+        f"{_messages(position.unread)} are unread, but pops do not find this partition: its entry in the index of "
+        "partitions is wrong.",
+        "Run `queen admin resync-lookup`, which repairs it while servers run, and report it: this should not happen.",
     )
+
+
+def _given_up_soon(position: PositionState) -> str:
+    if position.doomed is None:
+        return ""
+    return f" Message {position.doomed} before them has used up its attempts: the pop makes it a dead letter."
 
 
 def given_up(letters: int) -> Verdict:
@@ -147,14 +266,25 @@ def given_up(letters: int) -> Verdict:
     return Verdict(
         "end_reached",
         "The group has finished every message that is stored. "
-        f"It gave {_messages(letters)} up, which {'is a dead letter' if letters == 1 else 'are dead letters'} now.",
-        "Look at the dead letters (GET /api/v1/dlq) and redrive them when the consumer is mended; or push something, "
+        f"{_messages(letters)} of it {'is a dead letter' if letters == 1 else 'are dead letters'}.",
+        "Inspect the dead letters (GET /api/v1/dlq) and redrive them when the consumer is fixed; or push something, "
         "or seek the group back to read old messages again.",
     )
 
 
 def held_back(held: HeldBack) -> Verdict:
     """Everything that is stored was read, but there is more to come."""
+    if held.operations and held.error is not None:
+        return Verdict(
+            "backpressure",
+            "Everything that is stored was read. Still in the operation queue: "
+            f"{_pushes(held.operations)}, of which the oldest failed: {held.error}",
+            "Remove the cause and retry it, or cancel it: GET /api/v1/operations?status=blocked shows it, "
+            "then use `queen operations retry` or `queen operations cancel`."
+            if held.is_blocked
+            else "It is retried with growing pauses, and the others are stored after it. "
+            "GET /api/v1/operations shows when; `queen operations retry` retries it at once.",
+        )
     if held.operations:
         since = "" if held.oldest is None else f", the oldest since {_time(held.oldest)}"
         journal = f" In the journal of this server: {_pushes(held.journalled)}." if held.journalled else ""

@@ -1,4 +1,4 @@
-"""How often a group of parked long polls looks by itself: soon at first, more rarely while nothing comes. No I/O.
+"""How often a group of parked long polls is probed: soon at first, less often while it finds nothing. No I/O.
 
 This is the safety net under the wake-ups, which may get lost.
 """
@@ -34,6 +34,6 @@ class GroupBackoff:
             self.interval_s = min(self.interval_s * self._settings.multiplier, self._settings.longest_s)
 
     def reset(self) -> None:
-        """Something happened: look soon again."""
+        """Something happened: probe soon again."""
         self.empty = 0
         self.interval_s = self._settings.base_s

@@ -20,9 +20,9 @@ class Histogram:
         self.sum = 0.0
         self._counts = [0] * (len(bounds) + 1)
 
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def add(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(slots=True)
@@ -12,5 +12,6 @@ class Message:
     payload: bytes
     id: str
     transaction_id: str
+    _: KW_ONLY
     trace_id: str | None = None
     producer: str | None = None

@@ -54,11 +54,20 @@ def parse_timestamp(value: str, field: str) -> datetime:
 
 
 def iso_millis(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    return _in_utc(moment).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def optional_iso_millis(moment: datetime | None) -> str | None:
+    return None if moment is None else iso_millis(moment)
 
 
 def iso_micros(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    return _in_utc(moment).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """The driver returns infinite times as the first and the last possible time, without an offset."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -11,12 +11,14 @@ MAX_SECONDS = 10 * 365 * 86_400
 MAX_COUNT = 2**31 - 1
 DEFAULT_TTL_S = 3600
 
+# As they are stored: by column, and for every option that a queue has.
+OptionValues: TypeAlias = dict[str, int | bool | str | None]
 Seconds = Annotated[int, Meta(ge=0, le=MAX_SECONDS)]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The sixteen options. Every one left out returns to its default."""
+    """The seventeen options. Every one left out returns to its default."""
 
     lease_time: Seconds = 300
     max_size: Count = 0
@@ -34,6 +36,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     encryption_enabled: bool = False
     max_wait_time_seconds: Seconds = 0
     archive_before_delete: bool = False
+    set_aside_failed_pushes: bool = False
 
     def echo(self) -> QueueOptions:
         """As a configure answer shows them: `ttl` has a nominal value even where it is not enforced."""

@@ -27,7 +27,7 @@ def parse_traceparent(header: bytes) -> tuple[str, str, int] | None:
 
 
 def trace_id_of(header: bytes) -> str | None:
-    """The trace that a push with this `traceparent` belongs to, as a UUID; None if nobody records it."""
+    """The trace that a push with this `traceparent` belongs to, as a UUID; None if it is not sampled."""
     parsed = parse_traceparent(header)
     if parsed is None or not parsed[2] & _SAMPLED:
         return None

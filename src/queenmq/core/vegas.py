@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VegasSettings:
     min_limit: int = 1
     max_limit: int = 32

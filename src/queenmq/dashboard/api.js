@@ -55,6 +55,7 @@ function headers() {
 
 async function request(method, where, body) {
   let answer;
+  const sent = token.get();
   try {
     answer = await fetch(where, {
       method,
@@ -62,17 +63,18 @@ async function request(method, where, body) {
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
-    throw new Refused(0, "The server cannot be reached. It may be restarting; this page goes on trying.");
+    throw new Refused(0, "The server cannot be reached. It may be restarting; this page keeps trying.");
   }
   const text = await answer.text();
   const told = parsed(text);
   if (answer.ok && told?.success !== false) return told;
-  throw refusal(answer, told);
+  throw refusal(answer, told, sent);
 }
 
-function refusal(answer, told) {
+function refusal(answer, told, sent) {
   const sentence = told?.error || `The server answered ${answer.status}.`;
-  if (answer.status === 401) onToken(sentence);
+  // What is said of a token that was replaced meanwhile is of no interest.
+  if (answer.status === 401 && sent === token.get()) onToken(sentence);
   return new Refused(answer.status, sentence);
 }
 
@@ -96,8 +98,9 @@ function isSameNumber(value, source) {
 
 /** Call `beat` with every snapshot until `signal` aborts or the server ends the stream. */
 export async function watch(beat, signal) {
+  const sent = token.get();
   const answer = await fetch("/api/v1/live", { headers: { ...headers(), Accept: "text/event-stream" }, signal, cache: "no-store" });
-  if (!answer.ok) throw refusal(answer, parsed(await answer.text()));
+  if (!answer.ok) throw refusal(answer, parsed(await answer.text()), sent);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

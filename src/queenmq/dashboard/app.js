@@ -4,6 +4,7 @@ import { Refused, get, session, token, whenTokenIsWanted } from "./api.js";
 import { cluster } from "./cluster.js";
 import { deadLetters } from "./dead_letters.js";
 import { h, show } from "./dom.js";
+import { time } from "./format.js";
 import { group, groups } from "./groups.js";
 import { again, keepWatching, listen, live } from "./live.js";
 import { message, messages } from "./messages.js";
@@ -46,7 +47,7 @@ const SUN = "M12 7a5 5 0 1 1 0 10 5 5 0 0 1 0-10M11 1h2v4h-2zm0 18h2v4h-2zM1 11h
 const MOON = "M20.500 14.500A9 9 0 0 1 9.500 3.500a9 9 0 1 0 11 11";
 const STEPS = { live: ["good", "Live"], connecting: ["calm", "Connecting"], away: ["bad", "Not connected"], paused: ["calm", "Paused"] };
 
-const state = { route: null, page: null, data: null, problem: null, menu: false };
+const state = { route: null, page: null, data: null, problem: null, lost: false, menu: false };
 let main;
 let frame;
 let timer = 0;
@@ -108,9 +109,11 @@ async function load() {
     if (mine !== turn) return;
     state.data = data;
     state.problem = null;
+    state.lost = false;
   } catch (error) {
     if (mine !== turn) return;
     state.problem = error instanceof Refused ? error.message : `This page has failed: ${error.message}`;
+    state.lost = error instanceof Refused && error.status === 0;
     if (error instanceof Refused && error.status === 404) state.data = null;
     if (!(error instanceof Refused)) console.error(error);
   }
@@ -126,7 +129,10 @@ function draw() {
     return;
   }
   const content = data ? shown.view(data, route, page) : state.problem ? [] : [h("div", { class: "loading", role: "status" }, "Loading…")];
-  show(main, h("div", { class: "page", "data-key": route.where }, state.problem && problem(state.problem, state.problem && button("Try again", () => load())), content));
+  // What a lost server has said last is shown, but not as if it were the present.
+  const lost = live.state === "away" && problem(`This page has lost its server. ${live.sentence} What is shown below is from ${time(live.since)}.`);
+  const stale = h("div", { class: live.state === "away" || state.lost ? "page-content stale" : "page-content" }, content);
+  show(main, h("div", { class: "page", "data-key": route.where }, lost, !lost && state.problem && problem(state.problem, state.problem && button("Try again", () => load())), stale));
 }
 
 function drawFrame() {
@@ -142,7 +148,7 @@ function drawFrame() {
       h("input", { id: "search", type: "search", name: "q", placeholder: "Search queues, groups, queue / partition", "aria-label": "Search", autocomplete: "off", spellcheck: "false" }),
       h("kbd", { "aria-hidden": "true" }, "/"),
     ),
-    h("span", { class: "live", role: "status", title: live.sentence || "Figures come in once a second" }, badge(tone, text)),
+    h("span", { class: "live", role: "status", title: live.sentence || "Figures are updated every second" }, badge(tone, text)),
     button(themeMark(), switchTheme, { kind: "icon", title: "Dark or light" }),
     button("?", showHelp, { kind: "icon help-button", title: "Keyboard" }),
     session.tokens && button("Sign out", signOut, { kind: "quiet" }),
@@ -157,7 +163,7 @@ function drawFrame() {
         h("li", {}, h("a", { href: `#/${where}`, "aria-current": here === where ? "page" : undefined, title: `${name} (g ${key})` }, icon(drawing), h("span", {}, name), where === "dead-letters" && live.now?.backlog?.deadLetters > 0 && h("span", { class: "count" }, count(live.now.backlog.deadLetters)))),
       ),
     ),
-    h("p", { class: "who" }, session.tokens ? `${session.subject ?? "Your token"}: ${session.role}` : session.tokens === false && "No tokens are demanded"),
+    h("p", { class: "who" }, session.tokens ? `${session.subject ?? "Your token"}: ${session.role}` : session.tokens === false && "No token is required"),
   );
 }
 
@@ -199,7 +205,7 @@ function switchTheme() {
 
 function showHelp() {
   if (document.querySelector("dialog.help")) return;
-  const keys = [["/", "Search"], ["g then a letter", NAVIGATION.map(([key, name]) => `${key} ${name.toLowerCase()}`).join(", ")], ["j and k", "Next and previous row"], ["Enter", "Open it"], ["r", "Look again now"], ["t", "Dark or light"], ["?", "This help"], ["Esc", "Close"]];
+  const keys = [["/", "Search"], ["g then a letter", NAVIGATION.map(([key, name]) => `${key} ${name.toLowerCase()}`).join(", ")], ["j and k", "Next and previous row"], ["Enter", "Open it"], ["r", "Reload now"], ["t", "Dark or light"], ["?", "This help"], ["Esc", "Close"]];
   const dialog = h("dialog", { class: "help", "aria-label": "Keyboard" }, h("h2", {}, "Keyboard"), h("dl", { class: "keys" }, keys.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)))), h("div", { class: "actions" }, button("Close", () => dialog.close(), { kind: "primary" })));
   dialog.onclose = () => dialog.remove();
   document.body.append(dialog);
@@ -255,7 +261,7 @@ function askForToken(sentence) {
     "form",
     { method: "dialog" },
     h("h2", {}, "Your token"),
-    h("p", {}, "This server demands a token (JWT). It is kept in this tab only, and forgotten when you close it."),
+    h("p", {}, "This server requires a token (JWT). It is kept in this tab only, and deleted when you close it."),
     held && h("p", { class: "says", role: "alert" }, `The server says: ${sentence}.`),
     h("label", { class: "field" }, h("span", {}, "Token"), field),
     h("div", { class: "actions" }, button("Go on", null, { kind: "primary", type: "submit" })),
@@ -303,6 +309,13 @@ document.addEventListener("keydown", pressed);
 addEventListener("hashchange", navigate);
 document.addEventListener("visibilitychange", () => !document.hidden && load());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawFrame);
-listen(() => (state.page?.live && state.data ? draw() : drawFrame()));
+let told = live.state;
+listen(() => {
+  const changed = told !== live.state;
+  if (told === "away" && live.state === "live") load();
+  told = live.state;
+  if (state.data && (changed || state.page?.live)) draw();
+  else drawFrame();
+});
 await begin();
 keepWatching();

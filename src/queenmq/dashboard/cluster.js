@@ -23,14 +23,14 @@ export const cluster = {
     const silent = Object.keys(beats).filter((name) => !balance.servers.some((server) => server.server_id === name));
     const rows = [...balance.servers, ...silent.map((name) => ({ server_id: name, url: "", healthy: false, missing: true }))];
     return [
-      heading("Cluster", { note: balance.coordinator_enabled ? "The coordinator passes requests on to the server that serves them best." : "Every server serves what comes to it; the coordinator is off." }),
+      heading("Cluster", { note: balance.coordinator_enabled ? "The coordinator forwards requests to the server that serves them best." : "Every server serves the requests that it gets; the coordinator is off." }),
       tiles(
         tile("Servers", number(rows.length), { note: `${number(rows.filter(lives).length)} alive`, tone: rows.some((row) => !lives(row)) ? "bad" : "" }),
         tile("Balance", balance.balanced ? badge("good", "Even") : badge("warn", "Uneven"), { note: `distance ${balance.imbalance_score.toFixed(2)}` }),
-        tile("Passed on", number(balance.forwarded), { note: `${number(balance.fallbacks)} served here after all` }),
+        tile("Forwarded", number(balance.forwarded), { note: `${number(balance.fallbacks)} served here after all` }),
         shared && tile("Option cache", hitRate(shared.queue_config_cache), { note: `${number(shared.queue_config_cache.size)} queues` }),
         shared && tile("Partition cache", hitRate(shared.partition_id_cache), { note: `${number(shared.partition_id_cache.size)} partitions` }),
-        shared && tile("Lease hints right", percent(shared.lease_hints.accuracy), { note: `${number(shared.lease_hints.hints_checked)} checked, ${number(shared.lease_hints.hints_used)} used` }),
+        shared && tile("Correct lease hints", percent(shared.lease_hints.accuracy), { note: `${number(shared.lease_hints.hints_checked)} checked, ${number(shared.lease_hints.hints_used)} used` }),
       ),
       panel(
         "Members",
@@ -52,8 +52,8 @@ export const cluster = {
           ],
         }),
       ),
-      shared ? details(shared, balance) : panel("Caches and packets", {}, empty("Your token may not see these.", "They need the role admin.")),
-      panel("Maintenance", { note: "Both switches are kept in the database and followed by every server at once" }, maintenance ? switches(maintenance, page) : empty("Your token may not move the switches.", "They need the role admin.")),
+      shared ? details(shared, balance) : panel("Caches and packets", {}, empty("Your token does not allow you to see these.", "They need the role admin.")),
+      panel("Maintenance", { note: "Both switches are stored in the database and apply to every server at once" }, maintenance ? switches(maintenance, page) : empty("Your token does not allow you to use the switches.", "They need the role admin.")),
     ];
   },
 };
@@ -98,12 +98,12 @@ function details(shared, balance) {
     ),
     panel(
       "Packets and hints",
-      { note: shared.enabled ? "Signed packets between the servers" : "This server has no peers: it tells nobody" },
+      { note: shared.enabled ? "Signed packets between the servers" : "This server has no peers" },
       facts(
         ["Sent", `${number(shared.transport.packets_sent)} packets, ${bytes(shared.transport.bytes_sent)}`],
         ["Received", `${number(shared.transport.packets_received)} packets, ${bytes(shared.transport.bytes_received)}`],
         ["Dropped", dropped.length ? dropped.map(([why, count]) => `${why.replaceAll("_", " ")}: ${number(count)}`).join(", ") : "none"],
-        ["Wake-ups aimed", `${number(shared.consumer_presence.notifications_targeted)}, to everyone ${number(shared.consumer_presence.notifications_broadcast)}, saved ${number(shared.consumer_presence.notifications_saved)}`],
+        ["Targeted wake-ups", `${number(shared.consumer_presence.notifications_targeted)}, to everyone ${number(shared.consumer_presence.notifications_broadcast)}, saved ${number(shared.consumer_presence.notifications_saved)}`],
         ["Lease hints", `${number(shared.lease_hints.size)} kept, ${number(shared.lease_hints.hints_wrong)} wrong`],
         ["Consumer routes", `${number(balance.affinity.routes)}, moved ${number(balance.affinity.migrated)}, broken ${number(balance.affinity.broken)}`],
         ["Restarts seen", number(shared.server_health.restarts_detected)],
@@ -123,14 +123,14 @@ function switches(state, page) {
     );
   return [
     row("Push maintenance", state.maintenanceMode, "/api/v1/system/maintenance", `Pushes are kept in the journals; ${number(state.bufferedMessages)} messages are in the one of this server.`, "Pushes go to the database."),
-    row("Pop maintenance", state.popMaintenanceMode, "/api/v1/system/maintenance/pop", "Consumers get nothing; long polls are held.", "Consumers get their messages."),
+    row("Pop maintenance", state.popMaintenanceMode, "/api/v1/system/maintenance/pop", "Consumers get no messages; long polls wait.", "Consumers get their messages."),
   ];
 }
 
 function move(name, on, path, page) {
   ask({
     title: `${on ? "Switch on" : "Switch off"}: ${name.toLowerCase()}?`,
-    text: "Every server of the cluster follows at once, and it stays so across restarts.",
+    text: "The switch applies to every server at once and survives restarts.",
     action: on ? "Switch on" : "Switch off",
     danger: on,
     act: async () => (await post(path, { enabled: on })).message,

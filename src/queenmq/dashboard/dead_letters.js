@@ -22,7 +22,7 @@ export const deadLetters = {
     const narrowed = query.queue || query.group || query.partition;
     return [
       heading("Dead letters", {
-        note: total ? `${plural(total, "message")} given up, newest first. Mend the consumer, then redrive.` : "Messages that fail more often than their queue allows.",
+        note: total ? `${plural(total, "message")} failed, newest first. Fix the consumer, then redrive.` : "Messages that fail more often than their queue allows.",
         actions: rows.length > 1 && may("read-write") && redriveMany(rows, total, query, page),
       }),
       toolbar(
@@ -47,7 +47,7 @@ function redriveMany(rows, total, query, page) {
 function redriveAll(total, { queue, group, partition }, page) {
   ask({
     title: `Redrive ${plural(total, "dead letter")} of ${queue}?`,
-    text: "They leave the dead letters and are delivered again, in their order, only to the groups that gave them up.",
+    text: "They are delivered again, in their order, only to the groups in which they failed, and are no dead letters any more.",
     action: "Deliver again",
     act: async () => {
       const answer = await post("/api/v1/dlq/redrive", { queue, consumerGroup: group, partition });

@@ -4,7 +4,7 @@ import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
 import { duration, groupName, number, plural } from "./format.js";
 import { groupState, groupTable } from "./queues.js";
-import { ask, badge, button, code, empty, explanation, heading, lagBar, link, moment, pager, panel, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { ask, button, code, empty, explanation, heading, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const SHOWN = 100;
@@ -21,9 +21,9 @@ export const groups = {
 
   view({ rows, more, offset }, { query }, page) {
     return [
-      heading("Consumer groups", { note: "One line for each queue that a group reads. Each group reads everything at its own pace." }),
+      heading("Consumer groups", { note: "One line for each queue that a group reads. Each group reads every message at its own pace." }),
       toolbar(searchField({ label: "Search groups", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
-      rows.length || !query.search ? groupTable(rows) : empty("No group has that in its name."),
+      rows.length || !query.search ? groupTable(rows) : empty("No group name contains that."),
       pager({ offset, limit: PAGE, shown: rows.length, more, go: (next) => page.set({ offset: next || "" }) }),
     ];
   },
@@ -48,7 +48,7 @@ export const group = {
       return [heading(groupName(name), { kind: "Group", crumbs }), empty("There is no such group.", "A group begins with its first pop: ", code(`GET /api/v1/pop/queue/…?consumerGroup=${name}`))];
     }
     const partitions = standing[chosen]?.partitions ?? [];
-    const most = Math.max(1, ...partitions.map((row) => row.offsetLag));
+    const most = Math.max(1, ...partitions.map((row) => row.unread));
     return [
       heading(groupName(name), {
         kind: "Group",
@@ -62,8 +62,9 @@ export const group = {
       entries.length > 1 && h("p", { class: "chips" }, h("span", { class: "note" }, "Reads "), entries.slice(0, 30).map((row) => button(row.queueName, () => page.set({ queue: row.queueName }), { kind: row.queueName === chosen ? "chip chosen" : "chip" }))),
       tiles(
         tile("State", groupState(entry)),
-        tile("Unread", number(entry.totalLag ?? 0), { note: `in ${plural(entry.partitionsWithLag, "partition")}` }),
-        tile("Oldest unread", entry.totalLag ? duration(entry.maxTimeLag) : "–", { tone: entry.state === "Lagging" ? "warn" : "" }),
+        tile("Unread", number(entry.unread ?? 0), { note: "not finished" }),
+        tile("Due", number(entry.totalLag ?? 0), { note: `in ${plural(entry.partitionsWithLag, "partition")}` }),
+        tile("Due for", entry.totalLag ? duration(entry.maxTimeLag) : "–", { tone: entry.state === "Lagging" ? "warn" : "" }),
         tile("Leases", number(entry.members)),
         tile("Started", entry.subscriptionMode ?? "all", { note: entry.subscriptionTimestamp ? moment(entry.subscriptionTimestamp) : "from the first message" }),
       ),
@@ -75,13 +76,14 @@ export const group = {
           label: "Partitions of this group",
           rows: partitions,
           key: (row) => row.partition,
-          none: empty("The group has no place in any partition yet."),
+          none: empty("The group has no position in any partition yet."),
           columns: [
             { name: "Partition", cell: (row) => link(to.partition(chosen, row.partition), row.partition, { class: "strong" }) },
-            { name: "Unread", num: true, cell: (row) => lagBar(row.offsetLag, most) },
-            { name: "Oldest unread", num: true, cell: (row) => (row.offsetLag ? duration(row.timeLagSeconds) : "–") },
+            { name: "State", cell: (row) => [reason(row), !row.started && h("span", { class: "note" }, " not popped yet")] },
+            { name: "Unread", num: true, cell: (row) => lagBar(row.unread, most) },
+            { name: "Due", num: true, cell: (row) => number(row.offsetLag) },
+            { name: "Due for", num: true, cell: (row) => (row.offsetLag ? duration(row.timeLagSeconds) : "–") },
             { name: "Read", num: true, cell: (row) => number(row.totalConsumed) },
-            { name: "Lease", cell: (row) => (row.leaseActive ? badge("busy", "Leased", `Lease ${row.workerId}`) : h("span", { class: "note" }, "free")) },
             { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
           ],
         }),
@@ -93,22 +95,49 @@ export const group = {
 /** Ask where to, and move the group in a queue or in one partition of it. */
 export function seekDialog({ group: name, queue, partition, done }) {
   const where = partition ? `partition ${partition} of ${queue}` : `every partition of ${queue}`;
-  const when = h("input", { type: "datetime-local", name: "at", "aria-label": "Moment", value: localNow(), onfocus: (event) => (event.currentTarget.closest("label").querySelector("input").checked = true) });
-  const option = (value, text, hint, checked) => h("label", { class: "option" }, h("input", { type: "radio", name: "to", value, checked }), h("span", {}, h("b", {}, text), hint));
-  ask({
+  const base = path`/api/v1/consumer-groups/${name}/queues/${queue}`;
+  const effect = h("p", { class: "effect", role: "status" }, "Choose a target; the effect is shown here before you confirm.");
+  let turn = 0;
+  // Nothing is chosen beforehand, and nothing can be confirmed before the server has said what it would do.
+  const chosen = async (event) => {
+    turn += 1;
+    const mine = turn;
+    ready(false);
+    effect.textContent = "Checking what the move would do…";
+    try {
+      const told = await get(`${base}/seek`, { ...seekBody(new FormData(event.currentTarget.form)), partition });
+      if (mine !== turn) return;
+      effect.textContent = inWords(told);
+      ready(told.partitions > 0);
+    } catch (error) {
+      if (mine === turn) effect.textContent = error.message;
+    }
+  };
+  const when = h("input", {
+    type: "datetime-local",
+    name: "at",
+    "aria-label": "Moment",
+    value: localNow(),
+    onchange: (event) => {
+      event.currentTarget.closest("label").querySelector("input").checked = true;
+      chosen(event);
+    },
+  });
+  const option = (value, text, hint) => h("label", { class: "option" }, h("input", { type: "radio", name: "to", value, required: true, onchange: chosen }), h("span", {}, h("b", {}, text), hint));
+  const ready = ask({
     title: `Move ${groupName(name)}`,
-    text: `In ${where}. Leases that the group holds there end, and what lies behind the new position is delivered again.`,
+    text: `In ${where}. Leases that the group holds there end.`,
+    ready: false,
     action: "Move the group",
-    fields: h(
+    fields: [h(
       "fieldset",
       { class: "options" },
       h("legend", {}, "Where to"),
-      option("beginning", "To the beginning", " – everything that is stored is read again", true),
-      option("moment", "To a moment", [" – read again what came after ", when]),
+      option("beginning", "To the beginning", " – everything that is stored is read again"),
+      option("moment", "To a time", [" – read again what came after ", when]),
       option("end", "To the end", " – skip everything that is unread"),
-    ),
+    ), effect],
     act: async (form) => {
-      const base = path`/api/v1/consumer-groups/${name}/queues/${queue}`;
       const target = partition ? `${base}${path`/partitions/${partition}`}/seek` : `${base}/seek`;
       const answer = await post(target, seekBody(form));
       if (answer.operationId) return answer;
@@ -118,11 +147,19 @@ export function seekDialog({ group: name, queue, partition, done }) {
   });
 }
 
+function inWords({ partitions, deliveredAgain, skipped, more }) {
+  if (!partitions) return "The group has no position there yet: there is nothing to move.";
+  const least = more ? "at least " : "";
+  const again = deliveredAgain ? `${least}${plural(deliveredAgain, "message")} that the group has finished will be delivered again` : "no finished message will be delivered again";
+  const over = skipped ? `${least}${plural(skipped, "unread message")} will be skipped` : "no unread message will be skipped";
+  return `In ${more ? "more than " : ""}${plural(partitions, "partition")}: ${again}; ${over}.`;
+}
+
 function seekBody(form) {
   if (form.get("to") === "end") return { toEnd: true };
   if (form.get("to") === "beginning") return { timestamp: "1970-01-01T00:00:00Z" };
   const at = new Date(form.get("at"));
-  if (Number.isNaN(at.getTime())) throw new Error("Choose a moment first.");
+  if (Number.isNaN(at.getTime())) throw new Error("Choose a time first.");
   return { timestamp: at.toISOString() };
 }
 
@@ -133,13 +170,13 @@ function localNow() {
 
 function forget(name, queue) {
   ask({
-    title: `Forget ${groupName(name)} in ${queue}?`,
-    text: "Its position is forgotten. The next pop starts as a new group, and may read everything again.",
-    action: "Forget the group",
+    title: `Delete ${groupName(name)} in ${queue}?`,
+    text: "Its positions are deleted. Its next pop starts as a new group, and may read every message again.",
+    action: "Delete the group",
     danger: true,
     act: async () => {
       const answer = await remove(path`/api/v1/consumer-groups/${name}/queues/${queue}`);
-      return answer.operationId ? answer : "The group was forgotten.";
+      return answer.operationId ? answer : "The group was deleted.";
     },
     done: () => (location.hash = "#/groups"),
   });

@@ -6,10 +6,19 @@ const KEPT = 120;
 const PAUSES_MS = [500, 1000, 2000, 5000, 10000];
 const COUNTED = ["pushed", "popped", "acked", "failed", "deadLettered", "databaseErrors"];
 
-export const live = { state: "connecting", sentence: "", now: null, history: [] };
+export const live = { state: "connecting", sentence: "", now: null, history: [], since: null };
+const SILENT_MS = 5000; // five beats: then the server counts as lost, whatever the connection looks like
+const UNANSWERED_MS = 15000; // so long an attempt may wait for its first beat
 const listeners = new Set();
 let stream = null;
 let wake = null;
+let heard = 0;
+let asked = 0;
+
+/** Whether what the server has said last can be taken for the present. */
+export function isCurrent() {
+  return live.state === "live" || live.state === "paused";
+}
 
 export function listen(listener) {
   listeners.add(listener);
@@ -21,6 +30,7 @@ function tell() {
 }
 
 function took(snapshot) {
+  heard = Date.now();
   const at = Date.parse(snapshot.at);
   const before = live.now;
   if (before && before.server.id === snapshot.server.id && snapshot.server.uptimeSeconds > before.server.uptimeSeconds) {
@@ -36,7 +46,16 @@ function took(snapshot) {
   tell();
 }
 
+/** A connection that is open and silent is as bad as none: give it up, and say so. */
+function listenForSilence() {
+  const quiet = heard > asked ? Date.now() - heard > SILENT_MS : Date.now() - asked > UNANSWERED_MS;
+  if (document.hidden || !quiet) return;
+  if (live.state !== "away") say("away", "No data for some seconds; trying again.");
+  stream?.abort();
+}
+
 function say(state, sentence = "") {
+  if (state === "away" && live.state !== "away") live.since = heard || Date.now();
   live.state = state;
   live.sentence = sentence;
   tell();
@@ -45,6 +64,7 @@ function say(state, sentence = "") {
 /** Watch for as long as the page is open and visible, and come again whenever the stream ends. */
 export async function keepWatching() {
   let failures = 0;
+  setInterval(listenForSilence, 1000);
   document.addEventListener("visibilitychange", () => (document.hidden ? stream?.abort() : again()));
   for (;;) {
     if (document.hidden) {
@@ -52,13 +72,14 @@ export async function keepWatching() {
       await new Promise((resolve) => (wake = resolve));
     }
     stream = new AbortController();
+    asked = Date.now();
     try {
       await watch((snapshot) => {
         failures = 0;
         took(snapshot);
       }, stream.signal);
     } catch (error) {
-      if (!document.hidden) {
+      if (!document.hidden && live.state !== "away") {
         say("away", error instanceof Refused && error.status ? error.message : "The server cannot be reached; trying again.");
       }
     }

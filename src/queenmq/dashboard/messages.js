@@ -99,12 +99,12 @@ export const message = {
             ["Pushed by", told.producerSub ?? "–"],
             ["Message id", code(told.id)],
             ["Trace id", told.traceId ? code(told.traceId) : "–"],
-            told.retryCount > 0 && ["Retries", number(told.retryCount)],
+            ["Failed attempts", number(told.retryCount)],
             ["Lease", told.leaseExpiresAt ? ["until ", moment(told.leaseExpiresAt)] : "none"],
           ),
         ),
       ),
-      panel("What happened to it", { note: plural(traces.length, "trace") }, timeline(told, traces, dead)),
+      panel("History", { note: plural(traces.length, "trace") }, timeline(told, traces, dead)),
       panel(
         "Groups",
         {},
@@ -116,6 +116,7 @@ export const message = {
           columns: [
             { name: "Group", cell: (row) => link(to.group(row.name, told.queue), groupName(row.name), { class: "strong" }) },
             { name: "State", cell: (row) => (row.consumed ? badge("good", "Finished") : row.leaseExpiresAt ? badge("busy", "Leased") : badge("calm", "Not finished")) },
+            { name: "Failed attempts", num: true, cell: (row) => (row.attempts ? badge("bad", number(row.attempts)) : "0") },
             { name: "Lease until", cell: (row) => moment(row.leaseExpiresAt) },
           ],
         }),
@@ -149,7 +150,7 @@ export function redrive(letters, done) {
   const many = letters.length > 1;
   ask({
     title: many ? `Redrive ${number(letters.length)} dead letters?` : "Redrive this message?",
-    text: many ? "Each leaves the dead letters and is delivered again, only to the groups that gave it up." : `Message ${letters[0].transactionId} leaves the dead letters and is delivered again, only to the groups that gave it up.`,
+    text: many ? "Each message is delivered again, only to the groups in which it failed, and is no dead letter any more." : `Message ${letters[0].transactionId} is delivered again, only to the groups in which it failed, and is no dead letter any more.`,
     action: "Deliver again",
     act: (_, report) => deliverAgain(letters, report),
     done,
@@ -169,8 +170,8 @@ async function deliverAgain(letters, report) {
 
 function bury(key, told, page) {
   ask({
-    title: "Give this message up?",
-    text: `Message ${told.transactionId} goes to the dead letters of every group that has not finished it. It can be redriven later.`,
+    title: "Make this message a dead letter?",
+    text: `Message ${told.transactionId} becomes a dead letter of every group that has not finished it. It can be redriven later.`,
     action: "To the dead letters",
     danger: true,
     act: async () => (await post(`${key}/dlq`)).message,

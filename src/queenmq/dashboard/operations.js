@@ -7,7 +7,7 @@ import { bytes, duration, number, percent } from "./format.js";
 import { ask, badge, button, choice, code, doneOf, empty, facts, heading, json, link, moment, pager, panel, problem, shareOf, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
-const STATES = { pending: ["calm", "Waiting"], processing: ["busy", "Running"], completed: ["good", "Completed"], failed: ["bad", "Failed"], cancelled: ["warn", "Cancelled"] };
+const STATES = { pending: ["calm", "Waiting"], processing: ["busy", "Running"], blocked: ["bad", "Blocked"], completed: ["good", "Completed"], failed: ["bad", "Failed"], cancelled: ["warn", "Cancelled"] };
 
 function state(operation) {
   return badge(...(STATES[operation.status] ?? ["calm", operation.status]));
@@ -24,13 +24,14 @@ function actions(operation, page) {
   if (!may("admin")) return null;
   const base = path`/api/v1/operations/${operation.id}`;
   const isPush = operation.operationType === "push";
-  const retries = operation.status === "failed" || (operation.status === "cancelled" && !isPush);
-  const cancels = ["failed", "pending"].includes(operation.status) || (operation.status === "processing" && !isPush);
+  const inPlace = operation.status === "blocked" || Boolean(operation.nextAttemptAt);
+  const retries = inPlace || operation.status === "failed" || (operation.status === "cancelled" && !isPush);
+  const cancels = ["failed", "blocked", "pending"].includes(operation.status) || (operation.status === "processing" && !isPush);
   return h(
     "span",
     { class: "actions" },
-    retries && button("Retry", () => ask({ title: "Do it again?", text: isPush ? "It is done behind what came after it in its partition." : "It goes on where it was stopped.", action: "Do it again", act: async () => (await post(`${base}/retry`), "It waits for its turn."), done: page.reload })),
-    cancels && button("Cancel", () => ask({ title: isPush ? "Never do it?" : "Stop it?", text: isPush ? "The messages that it was to store are given up. This cannot be undone." : "What is done stays done; it can go on later.", action: isPush ? "Give it up" : "Stop it", danger: true, act: async () => (await post(`${base}/cancel`)).message ?? "It was cancelled.", done: page.reload }), { kind: "danger" }),
+    retries && button("Retry", () => ask({ title: "Retry the operation?", text: inPlace ? "It is tried now and keeps its place; then the operations behind it continue." : isPush ? "It runs after the later operations of its partition." : "It continues where it stopped.", action: "Retry now", act: async () => (await post(`${base}/retry`), "It waits for its turn."), done: page.reload })),
+    cancels && button("Cancel", () => ask({ title: isPush ? "Cancel the operation?" : "Stop it?", text: isPush ? "Its messages are not stored. This cannot be undone." : "What it has done stays; it can be resumed later.", action: isPush ? "Drop the messages" : "Stop it", danger: true, act: async () => (await post(`${base}/cancel`)).message ?? "It was cancelled.", done: page.reload }), { kind: "danger" }),
   );
 }
 
@@ -48,13 +49,13 @@ export const operations = {
     const count = (status) => stats.stats.filter((row) => row.status === status).reduce((sum, row) => sum + row.count, 0);
     const { systemHealth: load, journal } = stats;
     return [
-      heading("Operations", { note: "What was accepted and is done later: pushes under load, and long administration." }),
+      heading("Operations", { note: "Work that was accepted and runs later: deferred pushes and long administration." }),
       tiles(
-        tile("Waiting", number(count("pending") + count("processing")), { note: load.drainRate ? `${number(load.drainRate)} a second are done` : "nothing is being done" }),
-        tile("Failed", number(count("failed")), { tone: count("failed") ? "bad" : "" }),
+        tile("Waiting", number(count("pending") + count("processing") + count("blocked")), { note: load.drainRate ? `${number(load.drainRate)} a second are done` : "nothing is being done" }),
+        tile("Blocked or failed", number(count("blocked") + count("failed")), { tone: count("blocked") + count("failed") ? "bad" : "" }),
         tile("Connections in use", percent(load.poolUtilization), { note: `${number(load.poolWaiting)} calls wait` }),
         tile("Wait of pushes", duration(load.pushWaitSeconds), { note: `${number(load.queued)} queued, ${number(load.rejected)} refused` }),
-        tile("Journal", journal ? number(journal.messages) : "none", { note: journal ? `messages, ${bytes(journal.bytes)}${journal.healthy ? "" : ", cannot be written"}` : "no folder for it", tone: journal && !journal.healthy ? "bad" : journal?.messages ? "warn" : "" }),
+        tile("Journal", journal ? number(journal.messages) : "none", { note: journal ? `messages, ${bytes(journal.bytes)}${journal.healthy ? "" : ", cannot be written"}${journal.stuck ? `, ${number(journal.stuck)} pushes cannot be stored for now` : ""}${journal.waitingForKey ? `, ${number(journal.waitingForKey)} pushes wait for their key` : ""}${journal.quarantined ? `, ${number(journal.quarantined)} records set aside` : ""}` : "no folder for it", tone: journal && (!journal.healthy || journal.stuck || journal.waitingForKey || journal.quarantined) ? "bad" : journal?.messages ? "warn" : "" }),
       ),
       toolbar(choice({ label: "State", value: query.status, options: [["", "Every state"], ...Object.entries(STATES).map(([name, [, text]]) => [name, text])], onchoose: (status) => page.set({ status, offset: "" }) })),
       table({
@@ -100,6 +101,7 @@ export const operation = {
           ["Started", moment(told.processingStartedAt, { absolute: true })],
           ["Ended", moment(told.processedAt, { absolute: true })],
           ["Repeated", number(told.retryCount)],
+          ["Next attempt", moment(told.nextAttemptAt, { absolute: true })],
           ["Id", code(told.id)],
         ),
       ),

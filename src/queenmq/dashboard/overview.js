@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { lines, spark } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, compact, duration, groupName, number, percent, plural, rate } from "./format.js";
-import { live } from "./live.js";
+import { isCurrent, live } from "./live.js";
 import { badge, code, empty, heading, link, panel, table, tile, tiles, to } from "./ui.js";
 
 const LAGGING_S = 60;
@@ -53,17 +53,17 @@ export const overview = {
       ),
       panel(
         "Waiting longest",
-        { note: `Partitions whose oldest unread message is older than ${duration(LAGGING_S)}`, actions: link("#/groups", "All groups") },
+        { note: `Partitions whose oldest unread message has been due for more than ${duration(LAGGING_S)}`, actions: link("#/groups", "All groups") },
         table({
           label: "Partitions that wait longest",
           rows: lagging,
           key: (row) => `${row.consumer_group}/${row.partition_id}`,
-          none: empty("Nobody is behind.", "Groups whose oldest unread message is more than a minute old are listed here."),
+          none: empty("No group is behind.", "Groups whose oldest unread message has been due for more than a minute are listed here."),
           columns: [
             { name: "Partition", cell: (row) => link(to.partition(row.queue_name, row.partition_name), `${row.queue_name} / ${row.partition_name}`) },
             { name: "Group", cell: (row) => link(to.group(row.consumer_group, row.queue_name), groupName(row.consumer_group)) },
-            { name: "Unread", num: true, cell: (row) => number(row.offset_lag) },
-            { name: "Oldest", num: true, cell: (row) => duration(row.time_lag_seconds) },
+            { name: "Due", num: true, cell: (row) => number(row.offset_lag) },
+            { name: "Due for", num: true, cell: (row) => duration(row.time_lag_seconds) },
             { name: "", actions: true, cell: (row) => link(to.partition(row.queue_name, row.partition_name), "Why?") },
           ],
         }),
@@ -78,7 +78,7 @@ export const overview = {
             label: "Dead letters by error",
             rows: status.deadLetterQueue.topErrors,
             key: (row) => row.error,
-            none: empty("No dead letters.", "Messages that fail more often than their queue allows end up here."),
+            none: empty("No dead letters.", "Messages that fail more often than their queue allows are listed here."),
             columns: [
               { name: "Error", wide: true, cell: (row) => row.error },
               { name: "Messages", num: true, cell: (row) => number(row.count) },
@@ -87,7 +87,7 @@ export const overview = {
         ),
         panel(
           "Waiting consumers",
-          { note: "Long polls that are held by the server that answers" },
+          { note: "Long polls that wait at the server that answers" },
           table({
             label: "Waiting consumers",
             rows: now?.waitedFor ?? [],
@@ -125,23 +125,25 @@ function figures(now, status) {
     tile("Delivered a second", rate(history.at(-1)?.popped ?? backlog?.poppedPerSecond), { extra: spark(history.map((beat) => beat.popped), "two") }),
     tile("Acknowledged a second", rate(history.at(-1)?.acked ?? backlog?.ackedPerSecond), { extra: spark(history.map((beat) => beat.acked), "three") }),
     tile("Unread messages", compact(backlog?.pending), { note: backlog ? `${compact(backlog.processing)} under ${plural(backlog.leases, "lease")}` : "not known", href: "#/queues" }),
-    tile("Oldest unread", backlog ? duration(backlog.lagSeconds) : "–", { note: backlog ? `at most ${plural(backlog.lagMessages, "message")} behind` : "not known", tone: backlog?.lagSeconds > LATE_S ? "warn" : "", href: "#/groups" }),
+    tile("Oldest due", backlog ? duration(backlog.lagSeconds) : "–", { note: backlog ? `at most ${plural(backlog.lagMessages, "message")} behind` : "not known", tone: backlog?.lagSeconds > LATE_S ? "warn" : "", href: "#/groups" }),
     tile("Waiting consumers", compact(now.waiters), { note: "long polls", extra: spark(history.map((beat) => beat.waiters), "four") }),
     tile("Dead letters", compact(backlog?.deadLetters), { note: backlog?.deadLetters ? "look at them" : "none", tone: backlog?.deadLetters ? "warn" : "", href: "#/dead-letters" }),
     tile("Errors in the last hour", compact(errors), { note: `${plural(status.errors.dbErrors, "database error")}, ${plural(status.errors.ackFailed, "failed ack")}, ${plural(status.errors.dlqMessages, "dead letter")}`, tone: errors ? "warn" : "" }),
     tile("Stored messages", compact(backlog?.total), { note: backlog ? `${compact(backlog.partitions)} partitions, ${plural(backlog.queues, "queue")}` : "not known" }),
     tile("Operations waiting", compact(now.operationsWaiting), { note: now.journal ? `${number(now.journal)} messages in the journal` : "journal empty", tone: now.journal ? "warn" : "", href: "#/operations" }),
     tile("Processor", percent(history.at(-1)?.processor ?? 0), { note: `${bytes(now.server.memoryBytes)} memory`, extra: spark(history.map((beat) => beat.processor), "one") }),
-    tile("Servers", number(now.serversAlive), { note: now.serversDead ? `${number(now.serversDead)} dead` : "all alive", tone: now.serversDead ? "bad" : "", href: "#/cluster" }),
+    tile("Servers", isCurrent() ? number(now.serversAlive) : "–", { note: !isCurrent() ? "not known" : now.serversDead ? `${number(now.serversDead)} dead` : "all alive", tone: now.serversDead || !isCurrent() ? "bad" : "", href: "#/cluster" }),
   );
 }
 
 function health(now, status, lagging) {
   if (!now) return null;
+  // What was true when the server was last heard says nothing about now; the frame of the page says that it is lost.
+  if (!isCurrent()) return null;
   const worries = [];
   if (now.problem) worries.push(["bad", `The database does not answer: ${now.problem}. Pushes go to the journal meanwhile.`, null]);
   if (now.pushMaintenance) worries.push(["warn", "Push maintenance is on: pushes are kept in the journals.", "#/cluster"]);
-  if (now.popMaintenance) worries.push(["warn", "Pop maintenance is on: consumers get nothing.", "#/cluster"]);
+  if (now.popMaintenance) worries.push(["warn", "Pop maintenance is on: consumers get no messages.", "#/cluster"]);
   if (now.serversDead) worries.push(["bad", `${plural(now.serversDead, "server is", "servers are")} silent and counted as dead.`, "#/cluster"]);
   if (now.journal && !now.problem) worries.push(["busy", `${plural(now.journal, "message")} of the journal ${now.journal === 1 ? "is" : "are"} being replayed.`, "#/operations"]);
   const late = lagging.filter((row) => row.time_lag_seconds > LATE_S);

@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { compact, groupName, number } from "./format.js";
 import { seekDialog } from "./groups.js";
 import { messageTable } from "./messages.js";
-import { ask, badge, button, empty, explanation, heading, lease, link, moment, panel, problem, table, tile, tiles, to } from "./ui.js";
+import { ask, badge, button, empty, explanation, heading, lease, link, moment, panel, problem, reason, table, tile, tiles, to } from "./ui.js";
 
 const MOST_EXPLAINED = 6;
 const YEAR_MS = 364 * 86400000;
@@ -29,7 +29,7 @@ export const partition = {
 
   view({ head, told, messages }, { params: [queue, name] }, page) {
     const crumbs = [["Queues", "#/queues"], [queue, to.queue(queue)]];
-    if (!head) return [heading(name, { kind: "Partition", crumbs }), problem(`Queue ${queue} has no partition ${name}. Check the name, or push something to it: that makes it.`)];
+    if (!head) return [heading(name, { kind: "Partition", crumbs }), problem(`Queue ${queue} has no partition ${name}. Check the name, or push a message to create it.`)];
     return [
       heading(name, {
         kind: "Partition",
@@ -43,7 +43,7 @@ export const partition = {
         tile("Groups", number(head.groupCount)),
         tile("Dead letters", number(head.deadLetters), { tone: head.deadLetters ? "warn" : "", href: to.deadLetters(queue) }),
       ),
-      panel("Why is nothing delivered?", { note: "Asked for each group, just now" }, h("div", { class: "explanations" }, told.map((one) => explanation(one, ...remedies(one, queue, name, head, page))))),
+      panel("Why is nothing delivered?", { note: "For each group, now" }, h("div", { class: "explanations" }, told.map((one) => explanation(one, ...remedies(one, queue, name, head, page))))),
       panel(
         "Groups",
         {},
@@ -51,12 +51,13 @@ export const partition = {
           label: "Groups of this partition",
           rows: head.groups,
           key: (row) => row.name,
-          none: empty("No group has read this partition.", "A group gets its place with its first pop."),
+          none: empty("No group has read this partition.", "A group gets a position with its first pop."),
           columns: [
             { name: "Group", cell: (row) => link(to.group(row.name, queue), groupName(row.name), { class: "strong" }) },
             { name: "Read up to", num: true, cell: (row) => number(row.position) },
+            { name: "State", cell: (row) => lease(row) ?? reason(row) },
             { name: "Unread", num: true, cell: (row) => number(row.unread) },
-            { name: "Lease", cell: (row) => lease(row) ?? h("span", { class: "note" }, "free") },
+            { name: "Ready", num: true, cell: (row) => number(row.ready) },
             { name: "Failed attempts", num: true, cell: (row) => (row.attempts ? badge("bad", number(row.attempts)) : "0") },
             { name: "Next try", cell: (row) => moment(row.retryAt) },
             { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
@@ -74,14 +75,14 @@ function remedies(told, queue, name, head, page) {
   const [place] = told.partitions;
   const actions = [];
   if (place?.nextTransactionId && place.unread) actions.push(link(to.message(head.id, place.nextTransactionId), "See the message at the head", { class: "button" }));
-  if (told.reason === "retry_pause" && may("read-write")) actions.push(button("Put the head to the dead letters", () => bury(head.id, place.nextTransactionId, page)));
+  if (place?.attempts && place.nextTransactionId && may("read-write")) actions.push(button("Put the head to the dead letters", () => bury(head.id, place.nextTransactionId, page)));
   return actions;
 }
 
 function bury(partitionId, transactionId, page) {
   ask({
-    title: "Give this message up?",
-    text: `Message ${transactionId} goes to the dead letters of every group that has not finished it, and the partition moves on. It can be redriven later.`,
+    title: "Make this message a dead letter?",
+    text: `Message ${transactionId} becomes a dead letter of every group that has not finished it, and the partition continues. It can be redriven later.`,
     action: "To the dead letters",
     danger: true,
     act: async () => (await post(path`/api/v1/messages/${partitionId}/${transactionId}/dlq`)).message,

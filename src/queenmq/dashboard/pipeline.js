@@ -34,7 +34,7 @@ function run(row) {
   return h(
     "li",
     { class: "letter", "data-key": row.id },
-    h("div", { class: "letter-head" }, h("div", { class: "letter-title" }, h("span", { class: "strong" }, row.job), row.error && h("p", { class: "letter-error" }, row.error)), badge(...STATES[row.state], row.state === "lost" ? "It has said nothing for five minutes" : undefined)),
+    h("div", { class: "letter-head" }, h("div", { class: "letter-title" }, h("span", { class: "strong" }, row.job), row.error && h("p", { class: "letter-error" }, row.error)), badge(...STATES[row.state], row.state === "lost" ? "It has not reported for five minutes" : undefined)),
     facts(
       ["Queue", row.queue ? link(to.queue(row.queue), row.queue) : "–"],
       ["Rows", number(row.rows)],

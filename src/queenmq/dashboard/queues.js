@@ -5,7 +5,7 @@ import { lines } from "./chart.js";
 import { h } from "./dom.js";
 import { compact, duration, groupName, number, rate } from "./format.js";
 import { byMinute } from "./overview.js";
-import { ask, badge, button, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { ask, badge, button, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 
@@ -28,7 +28,7 @@ export const queues = {
         label: "Queues",
         rows,
         key: (row) => row.id,
-        none: query.search ? empty("No queue has that in its name.", "Try a shorter part of it.") : empty("There is no queue yet.", "The first push makes one: ", code(`curl ${location.origin}/api/v1/push -d '{"items":[{"queue":"orders","payload":{"order":1}}]}'`)),
+        none: query.search ? empty("No queue name contains that.", "Try a shorter part of it.") : empty("There is no queue yet.", "The first push creates one: ", code(`curl ${location.origin}/api/v1/push -d '{"items":[{"queue":"orders","payload":{"order":1}}]}'`)),
         columns: [
           { name: "Queue", cell: (row) => link(to.queue(row.name), row.name, { class: "strong" }) },
           { name: "Namespace", cell: (row) => row.namespace || "–" },
@@ -52,7 +52,7 @@ export const queue = {
     const offset = Number(query.offset ?? 0);
     const groups = await get("/api/v1/consumer-groups", { queue: name, limit: 100 });
     // Without a choice, ask for the group that is furthest behind.
-    const asked = query.group ?? groups.reduce((worst, row) => ((row.totalLag ?? 0) > (worst?.totalLag ?? -1) ? row : worst), null)?.name;
+    const asked = query.group ?? groups.reduce((worst, row) => ((row.unread ?? 0) > (worst?.unread ?? -1) ? row : worst), null)?.name;
     const [status, heads, told, history] = await Promise.all([
       get(path`/api/v1/status/queues/${name}`, { limit: 1 }),
       get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.search, limit: PAGE + 1, offset }),
@@ -119,13 +119,14 @@ export const queue = {
 function chosen(options) {
   return [
     ["Delay", options.delayedProcessing && duration(options.delayedProcessing)],
-    ["Gathers for", options.windowBuffer && duration(options.windowBuffer)],
+    ["Collects for", options.windowBuffer && duration(options.windowBuffer)],
     ["Not delivered after", options.ttl && duration(options.ttl)],
     ["Evicted after", options.maxWaitTimeSeconds && duration(options.maxWaitTimeSeconds)],
     ["Kept for", options.retentionEnabled && options.retentionSeconds && duration(options.retentionSeconds)],
     ["Kept when read for", options.retentionEnabled && options.completedRetentionSeconds && duration(options.completedRetentionSeconds)],
     ["Deleted", options.archiveBeforeDelete && "only when archived"],
-    ["Too old becomes", options.deadLetterQueue && "a dead letter"],
+    ["Accepted pushes that fail", options.setAsideFailedPushes && "are set aside"],
+    ["Expired messages become", options.deadLetterQueue && "a dead letter"],
     ["Ended lease", options.dlqAfterMaxRetries && "counts as a failure"],
     ["Payloads", options.encryptionEnabled && "encrypted"],
   ].filter(([, value]) => value);
@@ -137,7 +138,7 @@ function groupChooser(told, query, page) {
 }
 
 export function groupTable(groups) {
-  const most = Math.max(1, ...groups.map((row) => row.totalLag ?? 0));
+  const most = Math.max(1, ...groups.map((row) => row.unread ?? 0));
   return table({
     label: "Consumer groups",
     rows: groups,
@@ -147,18 +148,28 @@ export function groupTable(groups) {
       { name: "Group", cell: (row) => link(to.group(row.name, row.queueName), groupName(row.name), { class: "strong" }) },
       { name: "Queue", cell: (row) => link(to.queue(row.queueName), row.queueName) },
       { name: "State", cell: (row) => groupState(row) },
-      { name: "Unread", num: true, cell: (row) => lagBar(row.totalLag ?? 0, most, row.state === "Lagging" ? "bad" : "two") },
-      { name: "Oldest unread", num: true, cell: (row) => (row.totalLag ? duration(row.maxTimeLag) : "–") },
+      { name: "Unread", num: true, cell: (row) => lagBar(row.unread ?? 0, most, row.state === "Lagging" ? "bad" : "two") },
+      { name: "Due", num: true, cell: (row) => number(row.totalLag ?? 0) },
+      { name: "Due for", num: true, cell: (row) => (row.totalLag ? duration(row.maxTimeLag) : "–") },
       { name: "Partitions behind", num: true, cell: (row) => number(row.partitionsWithLag) },
       { name: "Leases", num: true, cell: (row) => number(row.members) },
     ],
   });
 }
 
+const STANDINGS = {
+  "Up to date": ["good", "The group has finished every stored message"],
+  Waiting: ["calm", "No unread message is due yet"],
+  Reading: ["busy", "The group holds a lease, has finished a message in the last minute, or has a long poll at this server"],
+  Idle: ["warn", "Messages are due, but the group does not read: no lease, nothing finished for a minute, no long poll at this server"],
+  Behind: ["bad", "A message has been due for more than five minutes"],
+  "Queue is gone": ["bad", "The group waits for a queue that does not exist"],
+};
+
 export function groupState(row) {
-  if (row.state === "Lagging") return badge("warn", "Lagging");
-  if (row.state === "Dead") return badge("bad", "Queue is gone");
-  return row.totalLag ? badge("busy", "Reading") : badge("good", "Up to date");
+  const [tone, title] = STANDINGS[row.standing] ?? ["warn"];
+  const shown = badge(tone, row.standing, title);
+  return row.standing === "Behind" && !row.reading ? h("span", { class: "badges" }, shown, badge("warn", "Idle", STANDINGS.Idle[1])) : shown;
 }
 
 function partitionTable(name, heads, search) {
@@ -166,7 +177,7 @@ function partitionTable(name, heads, search) {
     label: "Partitions",
     rows: heads,
     key: (row) => row.id,
-    none: search ? empty("No partition has that in its name.") : empty("This queue has no partition yet.", "A push to a new partition makes it."),
+    none: search ? empty("No partition name contains that.") : empty("This queue has no partition yet.", "The first push to a partition creates it."),
     columns: [
       { name: "Partition", cell: (row) => link(to.partition(name, row.name), row.name, { class: "strong" }) },
       { name: "Stored", num: true, cell: (row) => number(row.stored) },
@@ -184,15 +195,19 @@ function furthest(row) {
   return group.unread ? [`${groupName(group.name)}: ${number(group.unread)}`, row.groupCount > 1 && h("span", { class: "note" }, ` of ${number(row.groupCount)} groups`)] : h("span", { class: "note" }, "all read");
 }
 
-/** What is the matter with a partition, the worst first. */
+const WORST_FIRST = ["retry_pause", "exhausted", "paused", "leased", "delayed", "window_open", "expired", "backpressure", "deliverable"];
+
+/** What is the matter with a partition, the worst first: each state that one of its groups is in. */
 export function partitionState(row) {
   const shown = [];
-  const failing = row.groups.find((group) => group.attempts > 0);
-  if (failing) shown.push(badge("bad", `Failing head, ${number(failing.attempts)} failed`));
-  const leased = row.groups.find((group) => group.leaseId);
-  if (leased) shown.push(lease(leased));
+  for (const name of WORST_FIRST) {
+    const group = row.groups.find((one) => one.reason === name);
+    if (!group) continue;
+    const failed = group.attempts ? `, ${number(group.attempts)} failed` : "";
+    shown.push(name === "leased" ? lease(group) : reason(group, failed));
+  }
   if (row.deadLetters) shown.push(badge("warn", `${number(row.deadLetters)} dead`));
-  if (!shown.length) shown.push(row.groups.some((group) => group.unread) ? badge("good", "Ready") : badge("calm", "Quiet"));
+  if (!shown.length) shown.push(row.groups.length ? reason(row.groups[0]) : badge("calm", row.stored ? "No group" : "Empty"));
   return h("span", { class: "badges" }, shown);
 }
 
@@ -213,7 +228,7 @@ function clear(name, page) {
 function drop(name) {
   ask({
     title: `Delete ${name}?`,
-    text: "The queue goes with everything of it: messages, groups, dead letters, traces. This cannot be undone.",
+    text: "The queue is deleted with its messages, groups, dead letters and traces. This cannot be undone.",
     action: "Delete the queue",
     danger: true,
     act: async () => {

@@ -24,8 +24,8 @@ export const search = {
     return [
       heading(`Search: ${q ?? ""}`, { note: "Queues and groups by part of their name; “queue / partition” finds partitions." }),
       partitions.length > 0 && panel(`Partitions of ${where.name}`, {}, table({ label: "Partitions", rows: partitions, key: (row) => row.id, none: null, columns: [{ name: "Partition", cell: (row) => link(to.partition(where.name, row.name), row.name, { class: "strong" }) }, { name: "Stored", num: true, cell: (row) => number(row.stored) }] })),
-      panel("Queues", {}, table({ label: "Queues", rows: queues, key: (row) => row.id, none: empty("No queue has that in its name."), columns: [{ name: "Queue", cell: (row) => link(to.queue(row.name), row.name, { class: "strong" }) }, { name: "Partitions", num: true, cell: (row) => number(row.partitions) }, { name: "Stored", num: true, cell: (row) => number(row.messages.total) }, { name: "Pending", num: true, cell: (row) => number(row.messages.pending) }] })),
-      panel("Groups", {}, groups.length ? groupTable(groups) : empty("No group has that in its name.")),
+      panel("Queues", {}, table({ label: "Queues", rows: queues, key: (row) => row.id, none: empty("No queue name contains that."), columns: [{ name: "Queue", cell: (row) => link(to.queue(row.name), row.name, { class: "strong" }) }, { name: "Partitions", num: true, cell: (row) => number(row.partitions) }, { name: "Stored", num: true, cell: (row) => number(row.messages.total) }, { name: "Pending", num: true, cell: (row) => number(row.messages.pending) }] })),
+      panel("Groups", {}, groups.length ? groupTable(groups) : empty("No group name contains that.")),
     ];
   },
 };

@@ -154,9 +154,10 @@ export function toast(text, tone = "good") {
 
 /**
  * Ask before something is changed. `act` gets what was typed into `fields` and returns the sentence of success; what it throws is
- * shown in the dialog. An answer with an operationId is followed until it is done.
+ * shown in the dialog. An answer with an operationId is followed until it is done. With `ready` false nothing can be confirmed until the
+ * function that comes back is called with true.
  */
-export function ask({ title, text, action, danger = false, fields = [], act, done }) {
+export function ask({ title, text, action, danger = false, fields = [], act, done, ready = true }) {
   const says = h("p", { class: "says", role: "alert" });
   const progress = h("div", { class: "progress", hidden: true }, h("progress", { max: 1 }), h("span", {}));
   const confirm = button(action, null, { kind: danger ? "danger" : "primary", type: "submit" });
@@ -180,7 +181,9 @@ export function ask({ title, text, action, danger = false, fields = [], act, don
   };
   dialog.onclose = () => dialog.remove();
   document.body.append(dialog);
+  confirm.disabled = !ready;
   dialog.showModal();
+  return (now) => (confirm.disabled = !now);
 }
 
 function report(progress, share, words) {
@@ -248,23 +251,26 @@ export function facts(...pairs) {
   return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-const REASONS = {
-  deliverable: ["good", "Ready"],
-  end_reached: ["calm", "Read to the end"],
-  leased: ["busy", "Leased"],
-  retry_pause: ["bad", "Failing head"],
-  delayed: ["warn", "Delayed"],
-  window_open: ["warn", "Window open"],
-  paused: ["bad", "Pops are off"],
-  group_never_started: ["warn", "Never started"],
-  queue_unknown: ["bad", "No such queue"],
-  partition_unknown: ["bad", "No such partition"],
-  backpressure: ["warn", "Backpressure"],
+// The words are the server's (`state`); only the tones are ours.
+const TONES = {
+  deliverable: "good",
+  end_reached: "calm",
+  leased: "busy",
+  retry_pause: "bad",
+  exhausted: "bad",
+  expired: "warn",
+  delayed: "warn",
+  window_open: "warn",
+  paused: "bad",
+  group_never_started: "warn",
+  queue_unknown: "bad",
+  partition_unknown: "bad",
+  backpressure: "warn",
 };
 
-export function reason(name) {
-  const [tone, text] = REASONS[name] ?? ["warn", name.replaceAll("_", " ")];
-  return badge(tone, text);
+/** What keeps a group from a partition, in a word: of whatever has a `reason` and its `state`. */
+export function reason(told, more = "") {
+  return badge(TONES[told.reason] ?? "warn", told.state + more);
 }
 
 /** The answer to "why is nothing delivered?". */
@@ -272,7 +278,7 @@ export function explanation(told, ...actions) {
   return h(
     "div",
     { class: "explanation", "data-key": `${told.queue}/${told.partition}/${told.consumerGroup}` },
-    h("div", { class: "explanation-head" }, reason(told.reason), h("span", { class: "note" }, "for ", h("b", {}, groupName(told.consumerGroup))), told.until && h("span", { class: "note" }, "ends by itself ", moment(told.until))),
+    h("div", { class: "explanation-head" }, reason(told), h("span", { class: "note" }, "for ", h("b", {}, groupName(told.consumerGroup))), told.until && h("span", { class: "note" }, "ends by itself ", moment(told.until))),
     h("p", {}, told.explanation),
     told.advice && h("p", { class: "advice" }, h("b", {}, "What to do: "), told.advice),
     actions.length > 0 && h("div", { class: "actions" }, actions),
@@ -284,5 +290,5 @@ export function lagBar(value, most, tone = "two") {
 }
 
 export function lease(group) {
-  return group.leaseId ? badge("busy", `${number(group.leased)} leased, ${group.leaseExpiresAt ? `${duration(Math.max(0, (Date.parse(group.leaseExpiresAt) - Date.now()) / 1000))} left` : ""}`, `Lease ${group.leaseId}`) : null;
+  return group.leaseId ? badge("busy", `Leased: ${number(group.leased)}, ${group.leaseExpiresAt ? `${duration(Math.max(0, (Date.parse(group.leaseExpiresAt) - Date.now()) / 1000))} left` : ""}`, `Lease ${group.leaseId}`) : null;
 }

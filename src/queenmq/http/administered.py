@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from queenmq.engine.long_operations import Standing
-from queenmq.http.messages import Response, json_response
+from queenmq.broker.operation_runner import OperationProgress
 from queenmq.http.schemas import Administered, Progress
+from queenmq.httpserver.messages import Response
 
 
-def administered(standing: Standing, answer: Administered) -> Response:
-    if standing.status == "completed" or standing.operation_id is None:
-        return json_response(200, answer)
-    answer.status = standing.status
-    answer.operation_id = standing.operation_id
-    answer.progress = Progress(done=standing.done, total=standing.total, unit=standing.unit)
-    return json_response(202, answer)
+def administered(progress: OperationProgress, answer: Administered) -> Response:
+    if progress.status == "completed" or progress.operation_id is None:
+        return Response(200, answer)
+    answer.status = progress.status
+    answer.operation_id = progress.operation_id
+    answer.progress = Progress(done=progress.done, total=progress.total, unit=progress.unit)
+    return Response(202, answer)

@@ -1,11 +1,23 @@
-"""The application: every request finds its route, shows its token, and is handled."""
+"""The application: every request finds its route, shows its token, and is handled.
+
+Exact paths are found by one lookup, paths with parameters by a tree of segments. The raw path is split before anything
+is unescaped, so an escaped slash can be part of a name.
+"""
 
 from __future__ import annotations
 
-from queenmq.engine.engine import Engine
+from collections.abc import Iterable
+from functools import cache
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from queenmq.broker.broker import Broker
+from queenmq.errors import InvalidRequest, MethodNotAllowed, NotFound
 from queenmq.http.auth import Authenticator
-from queenmq.http.messages import Request, Response
-from queenmq.http.router import Router
+from queenmq.http.openapi import document
+from queenmq.http.roles import Role
+from queenmq.http.route import Context, Route
 from queenmq.http.routes import (
     ack,
     analytics,
@@ -33,8 +45,12 @@ from queenmq.http.routes import (
     streams,
     transaction,
 )
+from queenmq.httpserver.memory import HttpMemory
+from queenmq.httpserver.messages import Request, Response
+from queenmq.httpserver.origins import FROM_A_PAGE, Origins
+from queenmq.reports.reading import Reports
 
-_TOPICS = (
+_MODULES = (
     push,
     pop,
     ack,
@@ -62,21 +78,151 @@ _TOPICS = (
     dashboard,
 )
 
+ROUTES = tuple(route for module in _MODULES for route in module.ROUTES)
 
-def build_router(engine: Engine) -> Router:
-    router = Router()
-    for topic in _TOPICS:
-        topic.add_routes(router, engine)
-    return router
+
+def make_context(broker: Broker, reports: Reports, memory: HttpMemory) -> Context:
+    settings = broker.settings
+    return Context(broker, reports, settings, memory, cache(lambda: msgspec.json.encode(document(ROUTES, settings))))
 
 
 class App:
-    def __init__(self, engine: Engine, authenticator: Authenticator) -> None:
+    def __init__(self, context: Context, authenticator: Authenticator, origins: Origins) -> None:
+        self._context = context
         self._authenticator = authenticator
-        self.router = build_router(engine)
+        self._origins = origins
+        self.router = Router(ROUTES)
 
     async def handle(self, request: Request) -> Response:
+        route: Route = request.route or await self.admit(request)
+        return await route.handler(request, self._context)
+
+    async def admit(self, request: Request) -> Route:
+        """Find the route, and refuse whoever may not call it; needs nothing but the head of the request.
+
+        Raises NotFound, MethodNotAllowed, Unauthenticated, Forbidden, or UnavailableError when keys cannot be had.
+        """
+        headers, origins = request.headers, self._origins
+        if headers.get(b"host") not in origins.known_hosts or not FROM_A_PAGE.isdisjoint(headers):
+            origins.check(request)
         route = self.router.resolve(request)
-        authorization = request.headers.get(b"authorization")
-        request.subject, request.role = await self._authenticator.authenticate(request.path, authorization, route.role)
-        return await route.handler(request)
+        if self._authenticator.enabled:
+            request.subject, request.role = await self._authenticator.authenticate(
+                request.path, headers.get(b"authorization"), route.role
+            )
+        else:
+            request.role = Role.ADMIN
+        request.route = route
+        return route
+
+
+class _Node:
+    """One place in the tree: the routes that end here, and where the next segment leads."""
+
+    __slots__ = ("capture", "literals", "routes")
+
+    def __init__(self) -> None:
+        self.literals: dict[str, _Node] = {}
+        self.capture: _Node | None = None
+        self.routes: dict[str, Route] = {}
+
+    def child(self, segment: str) -> _Node:
+        if not segment.startswith("{"):
+            return self.literals.setdefault(segment, _Node())
+        if self.capture is None:
+            self.capture = _Node()
+        return self.capture
+
+
+Match = tuple[dict[str, Route], tuple[str, ...]]
+
+
+class Router:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        """Raises ValueError if two routes have the same method and path."""
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        routes = self._place(route.path)
+        if route.method in routes:
+            raise ValueError(f"{route.method} {route.path} is already served by {routes[route.method].path}")
+        routes[route.method] = route
+
+    def _place(self, path: str) -> dict[str, Route]:
+        if "{" not in path:
+            return self._exact.setdefault(path, {})
+        node = self._root
+        for segment in path.split("/"):
+            node = node.child(segment)
+        return node.routes
+
+    def resolve(self, request: Request) -> Route:
+        """Find the route and fill `request.params`.
+
+        Exact paths and literal segments win over captures. Raises NotFound, MethodNotAllowed, or
+        InvalidRequest when a captured segment is not UTF-8.
+        """
+        exact = self._exact.get(request.path)
+        if exact is not None:
+            route = exact.get(request.method)
+            if route is not None:
+                return route
+        return self._search(request)
+
+    def _search(self, request: Request) -> Route:
+        # A capture may serve a method that the literal path does not, so every match is looked at.
+        matches = self._matches(request.path)
+        for method in ("HEAD", "GET") if request.method == "HEAD" else (request.method,):
+            for routes, captured in matches:
+                if method in routes:
+                    request.params = tuple([_unescape(segment) for segment in captured])
+                    return routes[method]
+        if not matches:
+            raise NotFound("Not found")
+        raise MethodNotAllowed(request.method, _allow(matches))
+
+    def _matches(self, path: str) -> list[Match]:
+        matches = _descend(self._root, path.split("/"), 0, ())
+        exact = self._exact.get(path)
+        if exact is not None:
+            matches.insert(0, (exact, ()))
+        return matches
+
+
+def _descend(node: _Node, segments: list[str], depth: int, captured: tuple[str, ...]) -> list[Match]:
+    """All matches below `node`, the more literal ones first. Branches only where both ways are open."""
+    matches: list[Match] = []
+    for position in range(depth, len(segments)):
+        segment = segments[position]
+        literal = node.literals.get(segment)
+        if node.capture is None or not segment:
+            if literal is None:
+                return matches
+            node = literal
+            continue
+        if literal is not None:
+            matches += _descend(literal, segments, position + 1, captured)
+        node = node.capture
+        captured = (*captured, segment)
+    if node.routes:
+        matches.append((node.routes, captured))
+    return matches
+
+
+def _allow(matches: list[Match]) -> str:
+    methods = {method for routes, _ in matches for method in routes} | {"OPTIONS"}
+    if "GET" in methods:
+        methods.add("HEAD")
+    return ", ".join(sorted(methods))
+
+
+def _unescape(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"path segment {segment!r} is not valid UTF-8") from None

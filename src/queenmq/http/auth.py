@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from queenmq.clock import Clock
-from queenmq.config import Settings
+from queenmq.config import AuthSettings
 from queenmq.errors import Forbidden, Unauthenticated
 from queenmq.http.roles import Role, RoleClaims
 from queenmq.http.tokens import Claims, TokenVerifier
@@ -31,6 +31,8 @@ class Authenticator:
     def __init__(
         self, verifier: TokenVerifier | None, roles: RoleClaims, skip_paths: Iterable[str], clock: Clock
     ) -> None:
+        self.enabled = verifier is not None
+        """Without it, everybody may do everything."""
         self._verifier = verifier
         self._roles = roles
         self._clock = clock
@@ -40,10 +42,10 @@ class Authenticator:
         self._skipped_paths = frozenset(entries).difference(self._skipped_prefixes)
 
     @classmethod
-    def from_settings(cls, settings: Settings, clock: Clock) -> Authenticator:
+    def from_settings(cls, auth: AuthSettings, clock: Clock) -> Authenticator:
         """Raises StartupError when tokens are demanded that could never be verified."""
-        verifier = TokenVerifier.from_settings(settings, clock) if settings.jwt_enabled else None
-        return cls(verifier, RoleClaims.from_settings(settings), settings.jwt_skip_paths, clock)
+        verifier = TokenVerifier.from_settings(auth, clock) if auth.enabled else None
+        return cls(verifier, RoleClaims.from_settings(auth), auth.skip_paths, clock)
 
     @property
     def remembered_tokens(self) -> int:

@@ -14,7 +14,8 @@ import msgspec
 
 from queenmq.core.names import check_name, parse_timestamp
 from queenmq.errors import InvalidJson, InvalidRequest
-from queenmq.http.messages import Request
+from queenmq.httpserver.messages import Request
+from queenmq.ids import is_uuid
 
 Body = TypeVar("Body")
 
@@ -134,3 +135,12 @@ def query_time(request: Request, name: str) -> datetime | None:
     """An optional timestamp."""
     value = request.query.get(name)
     return parse_timestamp(value, name) if value else None
+
+
+def message_key(request: Request) -> tuple[str, str]:
+    """The partition id and transaction id of a path. Raises InvalidRequest if they cannot be ones."""
+    partition_id, transaction_id = request.params
+    if not is_uuid(partition_id):
+        raise InvalidRequest("partitionId must be a UUID", "partitionId")
+    check_name(transaction_id, "transactionId")
+    return partition_id, transaction_id

@@ -10,16 +10,18 @@ import asyncio
 import logging
 from urllib.parse import quote
 
+import msgspec
+
 from queenmq.cluster.coordinator import Coordinator
 from queenmq.cluster.load_tracker import ServerLoad
 from queenmq.cluster.node import Node
-from queenmq.cluster.peer_proof import Envelope, prove
+from queenmq.cluster.peer_proof import Answer, Envelope, is_proven_answer, prove, prove_answer
 from queenmq.config import Settings
-from queenmq.http.messages import JSON, Request, Response
 from queenmq.http.peer_connection import PeerAnswer, PeerFailure
 from queenmq.http.peer_pool import PeerPool, PoolExhausted
 from queenmq.http.plans import Plan
-from queenmq.http.router import Handler
+from queenmq.http.route import Context, Handler
+from queenmq.httpserver.messages import BODILESS, JSON, Header, Request, Response
 from queenmq.ids import uuid7_text
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ FORWARDED_BY = b"x-forwarded-by"
 SERVED_BY = b"x-served-by"
 MOST_PEERS = 2
 
+# On the refusal of a push that would be journalled: it is journalled where it came to.
+WOULD_JOURNAL = (b"X-Queen-Would-Journal", b"true")
 _FELL_BACK = (b"X-Fallback", b"true")
 _NOT_PASSED_ON = frozenset(
     {
@@ -56,12 +60,20 @@ _NOT_PASSED_BACK = frozenset(
         b"x-request-id",
         SERVED_BY,
         FORWARDED_BY,
+        PROOF,
     }
 )
+# Written by the HTTP front when the answer is proven already, and not passed on; or the proof itself.
+_NOT_PROVEN = frozenset({b"connection", b"content-length", b"content-type", b"x-request-id", PROOF})
 _CORS = b"access-control-"
 _OVERLOADED = 429
 _NO_PEER = frozenset({403, 404})  # it does not know us, or does not coordinate
+_REFUSAL = 400
 _SERVER_ERROR = 500
+
+
+class _ServeHere(Exception):
+    """The peer is well and says that this server must serve the request."""
 
 
 class Forwarder:
@@ -70,8 +82,8 @@ class Forwarder:
         self._node = node
         self._pools: dict[str, PeerPool] = {}
         self._stopping = False
-        self._timeout_s = settings.coordinator_timeout_ms / 1000
-        self._connect_s = settings.coordinator_connect_timeout_ms / 1000
+        self._timeout_s = settings.coordinator.timeout_ms / 1000
+        self._connect_s = settings.coordinator.connect_timeout_ms / 1000
         self.name = header_name(node.server_id)
         self.served_here = ((b"X-Served-By", self.name),)
         node.on_death = self.peer_died
@@ -80,11 +92,11 @@ class Forwarder:
     def _coordinator(self) -> Coordinator:
         return self._node.coordinator
 
-    async def serve(self, request: Request, handler: Handler, plan: Plan) -> Response:
+    async def serve(self, request: Request, handler: Handler, context: Context, plan: Plan) -> Response:
         """Have the request served as planned; raises what the handler raises when it comes to that."""
         target = None if self._stopping else plan.first()
         if target is None:
-            return await self._serve_here(request, handler, plan, ())
+            return await self._serve_here(request, handler, context, plan, ())
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + self._timeout_s + plan.wait_s
@@ -95,7 +107,10 @@ class Forwarder:
         tried: tuple[str, ...] = ()
         while target is not None and len(tried) < MOST_PEERS and loop.time() < deadline:
             self._shorten(request, plan, loop.time() - began if tried else 0.0)
-            answer = await self._try(request, plan, target, origin, deadline)
+            try:
+                answer = await self._try(request, plan, target, origin, deadline)
+            except _ServeHere:
+                break
             if answer is not None:
                 self._coordinator.forwarded += 1
                 return self._passed_back(answer, target, fell_back=bool(tried))
@@ -104,15 +119,15 @@ class Forwarder:
         self._coordinator.fallbacks += 1
         self._shorten(request, plan, loop.time() - began)
         request.origin = origin
-        return await self._serve_here(request, handler, plan, (_FELL_BACK,))
+        return await self._serve_here(request, handler, context, plan, (_FELL_BACK,))
 
     async def _serve_here(
-        self, request: Request, handler: Handler, plan: Plan, headers: tuple[tuple[bytes, bytes], ...]
+        self, request: Request, handler: Handler, context: Context, plan: Plan, headers: tuple[Header, ...]
     ) -> Response:
         local = self._coordinator.local
         plan.began(local)
         try:
-            response = await handler(request)
+            response = await handler(request, context)
         finally:
             plan.ended(local)
         response.headers = (*response.headers, *self.served_here, *headers)
@@ -136,12 +151,13 @@ class Forwarder:
             return None
         plan.began(target)
         try:
-            answer = await pool.exchange(self._written(request, target.id, origin), deadline, plan.late)
+            proof, written = self._written(request, target.id, origin)
+            answer = await pool.exchange(written, deadline, plan.late)
         except PeerFailure as failure:
             if self._stopping:
                 breaker.abandoned()
                 return None
-            log.warning("server %s failed a request that was passed on to it: %s", target.id, failure)
+            log.warning("server %s failed a forwarded request: %s", target.id, failure)
             self._coordinator.failed_attempts["unreachable"] += 1
             breaker.failed(self._node.now)
             return None
@@ -154,26 +170,44 @@ class Forwarder:
             raise
         finally:
             plan.ended(target)
-        return self._judged(answer, plan, target)
+        return self._judged(answer, plan, target, self._is_proven(answer, proof))
 
-    def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad) -> PeerAnswer | None:
-        """The answer, if the peer has served the request."""
-        served = answer.headers.get(SERVED_BY) == header_name(target.id)
+    def proved(self, response: Response, request_proof: bytes) -> Response:
+        """The answer to a request that was passed on to this server, with the proof that this server has given it."""
+        headers = (*response.headers, *self.served_here)
+        covered = tuple((name.lower(), value) for name, value in headers)
+        answer = Answer(response.status, _type_of(response), covered, response.encode())
+        proof = prove_answer(self._node.ring, answer, request_proof)
+        return msgspec.structs.replace(response, headers=(*headers, (b"X-Queen-Proof", proof)))
+
+    def _is_proven(self, answer: PeerAnswer, request_proof: bytes) -> bool:
+        headers = answer.headers
+        covered = tuple((name, value) for name, value in headers.items() if name not in _NOT_PROVEN)
+        told = Answer(answer.status, headers.get(b"content-type", b""), covered, answer.body)
+        return is_proven_answer(self._node.ring, headers.get(PROOF, b""), told, request_proof)
+
+    def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad, proven: bool) -> PeerAnswer | None:
+        """The answer, if the peer has served the request. Without a proof it is nobody's."""
+        served = proven and answer.headers.get(SERVED_BY) == header_name(target.id)
+        if served and WOULD_JOURNAL[0].lower() in answer.headers:
+            target.breaker.succeeded()
+            self._coordinator.failed_attempts["would_journal"] += 1
+            raise _ServeHere
         if served and answer.status < _SERVER_ERROR:
             target.breaker.succeeded()
             if answer.status != _OVERLOADED:
                 return answer
             self._coordinator.failed_attempts["overloaded"] += 1
             return None
-        log.warning("server %s answered a request that was passed on to it with %d", target.id, answer.status)
+        log.warning("server %s answered a forwarded request with %d", target.id, answer.status)
         self._coordinator.failed_attempts["refused"] += 1
-        if served or answer.status in _NO_PEER or answer.status >= _SERVER_ERROR:
+        if served or answer.status < _REFUSAL or answer.status in _NO_PEER or answer.status >= _SERVER_ERROR:
             target.breaker.failed(self._node.now)
         else:
             # The request itself is too much for it, with what was added to its headers. Nobody shall close the way
             # for others by that.
             target.breaker.abandoned()
-        if plan.late is not None:
+        if served and plan.late is not None:
             plan.late(answer.body)
         return None
 
@@ -186,11 +220,12 @@ class Forwarder:
             if pool is not None:
                 pool.fail("the server has moved")
             pool = self._pools[server] = PeerPool(
-                address, max_connections=self._settings.coordinator_max_connections, connect_s=self._connect_s
+                address, max_connections=self._settings.coordinator.max_connections, connect_s=self._connect_s
             )
         return pool
 
-    def _written(self, request: Request, receiver: str, origin: str) -> bytes:
+    def _written(self, request: Request, receiver: str, origin: str) -> tuple[bytes, bytes]:
+        """The proof, and the whole request."""
         target = request.path.encode("latin-1")
         if request.query_string:
             target += b"?" + request.query_string
@@ -200,9 +235,8 @@ class Forwarder:
             method=request.method.encode(),
             target=target,
             authorization=request.headers.get(b"authorization", b""),
-            body=request.body,
         )
-        proof = prove(self._node.ring, envelope, origin, self._node.wall_ms)
+        proof = prove(self._node.ring, envelope, request.body, origin, self._node.wall_ms)
         lines = [
             b"%b %b%b HTTP/1.1" % (envelope.method, FORWARDED.encode(), target),
             b"Host: queen",
@@ -211,7 +245,7 @@ class Forwarder:
             b"Content-Length: %d" % len(request.body),
         ]
         lines += [b"%b: %b" % item for item in request.headers.items() if item[0] not in _NOT_PASSED_ON]
-        return b"\r\n".join((*lines, b"", request.body))
+        return proof, b"\r\n".join((*lines, b"", request.body))
 
     def _passed_back(self, answer: PeerAnswer, target: ServerLoad, *, fell_back: bool) -> Response:
         headers = [
@@ -222,7 +256,12 @@ class Forwarder:
         headers += [(b"X-Served-By", header_name(target.id)), (b"X-Forwarded-By", self.name)]
         if fell_back:
             headers.append(_FELL_BACK)
-        return Response(answer.status, answer.body, answer.headers.get(b"content-type", JSON), tuple(headers))
+        return Response(
+            answer.status,
+            body=answer.body,
+            content_type=answer.headers.get(b"content-type", JSON),
+            headers=tuple(headers),
+        )
 
     def peer_died(self, server: str) -> None:
         """Nobody waits for the dead: what was passed on to it is done elsewhere, at once."""
@@ -240,6 +279,11 @@ class Forwarder:
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
+
+
+def _type_of(response: Response) -> bytes:
+    """As it goes over the wire."""
+    return b"" if response.status in BODILESS else response.content_type
 
 
 def header_name(server_id: str) -> bytes:

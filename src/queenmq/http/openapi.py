@@ -18,7 +18,7 @@ import queenmq
 from queenmq.config import Settings
 from queenmq.http.decoding import MAX_INTEGER, MIN_INTEGER
 from queenmq.http.roles import Role
-from queenmq.http.router import Handler, Route
+from queenmq.http.route import Handler, Route
 from queenmq.http.schemas import LABEL_SCHEMA, NAME_SCHEMA, Error, Schema
 
 FLAG: Schema = {"type": "boolean"}
@@ -93,9 +93,9 @@ def document(routes: Iterable[Route], settings: Settings) -> dict[str, Any]:
     """The whole document. Raises KeyError for a route that is not `documented`."""
     kinds = _Kinds()
     paths: dict[str, dict[str, object]] = {}
-    for route in routes:
-        operation = _operation(route, _about[route.handler], kinds, settings.jwt_enabled)
-        paths.setdefault(route.pattern, {})[route.method.lower()] = operation
+    for route in sorted(routes, key=lambda route: (route.path, route.method)):
+        operation = _operation(route, _about[route.handler], kinds, settings)
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
     whole = {
         "openapi": "3.1.0",
         "info": {
@@ -110,7 +110,7 @@ def document(routes: Iterable[Route], settings: Settings) -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
     }
-    bounded: dict[str, Any] = _bounded(whole, settings.max_items)
+    bounded: dict[str, Any] = _bounded(whole, settings.limits.max_items)
     return bounded
 
 
@@ -129,14 +129,15 @@ class _Kinds:
         return msgspec.json.schema_components(self._known, ref_template=_REF)[1]
 
 
-def _operation(route: Route, about: _About, kinds: _Kinds, with_tokens: bool) -> dict[str, object]:
-    demands_token = with_tokens and route.role is not Role.PUBLIC
+def _operation(route: Route, about: _About, kinds: _Kinds, settings: Settings) -> dict[str, object]:
+    role = Role.PUBLIC if route.path in settings.auth.skip_paths else route.role
+    demands_token = settings.auth.enabled and role is not Role.PUBLIC
     operation: dict[str, object] = {
         "operationId": _name(route.handler),
         "summary": (route.handler.__doc__ or "").strip(),
         "tags": [route.handler.__module__.rpartition(".")[2]],
-        "x-queen-role": route.role.name.lower().replace("_", "-"),
-        "parameters": _path_parameters(route.pattern, about.path) + [p.document() for p in about.query],
+        "x-queen-role": role.name.lower().replace("_", "-"),
+        "parameters": _path_parameters(route.path, about.path) + [p.document() for p in about.query],
         "responses": _responses(about, kinds, demands_token),
     }
     if demands_token:

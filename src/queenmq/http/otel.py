@@ -11,7 +11,6 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -35,47 +34,24 @@ from opentelemetry.trace import (
 )
 
 import queenmq
+from queenmq.broker.broker import Broker
 from queenmq.clock import SystemClock
-from queenmq.config import Settings
 from queenmq.core.trace_context import parse_traceparent, span_id_of
-from queenmq.engine.engine import Engine
 from queenmq.errors import HttpError
 from queenmq.http.exposition import Exposition, Sample
-from queenmq.http.messages import Request, Response
 from queenmq.http.metrics import collect
-from queenmq.http.router import Handler
+from queenmq.http.route import Context
+from queenmq.http.schemas import Popped, PoppedMessage, PushResult
+from queenmq.httpserver.messages import Application, Request, Response
 from queenmq.services.service import Service
 
 _TRACED = ("/api/", "/streams/")
 _POP = "/api/v1/pop"
 _PUSH = "/api/v1/push"
 _FORWARDED = "/internal/forward"
-_PASSED_ON = b"X-Forwarded-By"
 _NANOSECONDS = 1_000_000_000
 _SERVER_ERROR = 500
 MOST_MESSAGES = 100  # of one request that get spans of their own
-
-
-class _Pushed(msgspec.Struct):
-    status: str
-    queue: str = msgspec.field(name="queueName", default="")
-    message_id: str = ""
-    trace_id: str | None = None
-
-
-class _Popped(msgspec.Struct):
-    id: str
-    trace_id: str | None = msgspec.field(name="traceId", default=None)
-    queue: str = ""
-    partition: str = ""
-
-
-class _Pop(msgspec.Struct):
-    messages: list[_Popped] = []
-
-
-_read_push = msgspec.json.Decoder(list[_Pushed]).decode
-_read_pop = msgspec.json.Decoder(_Pop).decode
 
 
 class _SpanIds(RandomIdGenerator):
@@ -89,16 +65,16 @@ class _SpanIds(RandomIdGenerator):
 
 
 class OpenTelemetry:
-    def __init__(self, settings: Settings, engine: Engine, traces: str, metrics: str) -> None:
+    def __init__(self, context: Context, traces: str, metrics: str) -> None:
         self._clock = SystemClock()
-        resource = _resource(engine)
+        resource = _resource(context.broker)
         self._ids = _SpanIds()
         self._traces: TracerProvider | None = None
         if traces:
             self._traces = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
             self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=traces)))
             self._tracer = self._traces.get_tracer("queenmq", queenmq.__version__)
-        self._metrics = _Metrics(settings, engine, resource, metrics) if metrics else None
+        self._metrics = _Metrics(context, resource, metrics) if metrics else None
 
     def start(self) -> None:
         if self._metrics is not None:
@@ -111,7 +87,7 @@ class OpenTelemetry:
         if self._traces is not None:
             await asyncio.to_thread(self._traces.shutdown)
 
-    def traced(self, handler: Handler) -> Handler:
+    def traced(self, handler: Application) -> Application:
         """The same handler with spans; the very same if only metrics are exported."""
         if self._traces is None:
             return handler
@@ -126,7 +102,7 @@ class OpenTelemetry:
 
         return handle
 
-    async def _call(self, handler: Handler, request: Request, path: str) -> Response:
+    async def _call(self, handler: Application, request: Request, path: str) -> Response:
         started = self._now()
         span = self._start(_name(request.method, path), SpanKind.SERVER, _parent(request), started)
         context = span.get_span_context()
@@ -139,30 +115,31 @@ class OpenTelemetry:
             raise
         else:
             _ended(span, response.status)
-            if path == _PUSH and response.status < 300 and _is_ours(response):
-                self._created(response, context, started)
+            if path == _PUSH and isinstance(response.value, list):
+                self._created(response.value, context, started)
             return response
         finally:
             span.end(self._now())
 
-    def _created(self, response: Response, context: SpanContext, started: int) -> None:
+    def _created(self, results: list[PushResult], context: SpanContext, started: int) -> None:
         """A span for each message that was stored, whose context a pop can tell from the message."""
         if not context.trace_flags.sampled:
             return
         parent = set_span_in_context(NonRecordingSpan(context))
-        for pushed in _read_push(response.body)[:MOST_MESSAGES]:
-            if pushed.status == "queued" and pushed.message_id and _trace(pushed.trace_id) == context.trace_id:
+        for pushed in results[:MOST_MESSAGES]:
+            if pushed.status == "queued" and pushed.message_id and _trace(pushed.trace_id or None) == context.trace_id:
                 self._ids.chosen = int(span_id_of(pushed.message_id), 16)
                 about = _message(pushed.queue, pushed.message_id, "create")
                 self._start(f"create {pushed.queue}", SpanKind.PRODUCER, parent, started, about).end(self._now())
 
-    async def _pop(self, handler: Handler, request: Request) -> Response:
+    async def _pop(self, handler: Application, request: Request) -> Response:
         """Only if it delivers: a long poll that ends with nothing is no event."""
         started = self._now()
         parent = _parent(request)
         response = await handler(request)
-        if response.status == 200 and _is_ours(response):
-            messages = [message for message in _read_pop(response.body).messages if message.trace_id]
+        # What another server has served has no value here, and that server exports it.
+        if isinstance(response.value, Popped):
+            messages = [message for message in response.value.messages if message.trace_id]
             span = self._start(_name("GET", _POP), SpanKind.SERVER, parent, started)
             _ended(span, response.status)
             for message in messages[:MOST_MESSAGES]:
@@ -170,7 +147,7 @@ class OpenTelemetry:
             span.end(self._now())
         return response
 
-    def _received(self, message: _Popped, pop: SpanContext, started: int) -> None:
+    def _received(self, message: PoppedMessage, pop: SpanContext, started: int) -> None:
         trace = _trace(message.trace_id)
         if trace is None:
             return
@@ -204,11 +181,12 @@ class _Metrics(Service):
 
     name = "telemetry"
 
-    def __init__(self, settings: Settings, engine: Engine, resource: Resource, endpoint: str) -> None:
-        super().__init__(max(settings.otel_metric_interval_ms // 2, 1))
-        self._engine = engine
+    def __init__(self, context: Context, resource: Resource, endpoint: str) -> None:
+        settings = context.settings
+        super().__init__(max(settings.telemetry.metric_interval_ms // 2, 1))
+        self._context = context
         reader = PeriodicExportingMetricReader(
-            OTLPMetricExporter(endpoint=endpoint), export_interval_millis=settings.otel_metric_interval_ms
+            OTLPMetricExporter(endpoint=endpoint), export_interval_millis=settings.telemetry.metric_interval_ms
         )
         self._provider = MeterProvider(resource=resource, metric_readers=[reader], shutdown_on_exit=False)
         self._meter = self._provider.get_meter("queenmq", queenmq.__version__)
@@ -216,7 +194,7 @@ class _Metrics(Service):
         self._known: set[str] = set()
 
     async def work(self) -> None:
-        self._take(await collect(self._engine))
+        self._take(await collect(self._context))
 
     def _take(self, told: Exposition) -> None:
         samples: dict[str, list[Sample]] = {}
@@ -243,11 +221,11 @@ class _Metrics(Service):
         await asyncio.to_thread(self._provider.shutdown)
 
 
-def _resource(engine: Engine) -> Resource:
+def _resource(broker: Broker) -> Resource:
     attributes = {
         "service.version": queenmq.__version__,
-        "service.instance.id": engine.node.server_id,
-        "host.name": engine.vitals.hostname,
+        "service.instance.id": broker.node.server_id,
+        "host.name": broker.vitals.hostname,
     }
     named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return Resource.create(attributes if named else attributes | {"service.name": "queen"})
@@ -284,11 +262,6 @@ def _message(queue: str, message_id: str, operation: str) -> dict[str, str]:
 
 def _trace(trace_id: str | None) -> int | None:
     return int(trace_id.replace("-", ""), 16) or None if trace_id else None
-
-
-def _is_ours(response: Response) -> bool:
-    """Not passed back from another server, which has told of it."""
-    return all(name != _PASSED_ON for name, _ in response.headers)
 
 
 def _ended(span: Span, status: int) -> None:

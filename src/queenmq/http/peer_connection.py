@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from httptools import HttpParserError, HttpResponseParser
 
-MAX_ANSWER_BYTES = 1024 * 1024 * 1024
+MAX_ANSWER_BYTES = 128 * 1024 * 1024  # far above what a server of the cluster answers; another may be at its address
 LATE_S = 60.0  # a peer that was stopped and goes on answers what it has read, and that may be a lease
 
 Late = Callable[[bytes], None]

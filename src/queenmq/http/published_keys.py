@@ -17,7 +17,7 @@ import msgspec
 from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
 from queenmq.clock import Clock
-from queenmq.config import Settings
+from queenmq.config import AuthSettings
 from queenmq.errors import StartupError, UnavailableError
 from queenmq.http.public_key import PublicKey, algorithm_of
 
@@ -56,12 +56,12 @@ class PublishedKeys:
         self._flight: asyncio.Task[None] | None = None
 
     @classmethod
-    def from_settings(cls, settings: Settings, clock: Clock) -> PublishedKeys:
-        url = settings.jwt_jwks_url or ""
+    def from_settings(cls, auth: AuthSettings, clock: Clock) -> PublishedKeys:
+        url = auth.jwks_url or ""
         if not _is_web_address(url):
             raise StartupError("JWT_JWKS_URL must be an http:// or https:// address without a password.")
-        timeout_s = settings.jwt_jwks_timeout_ms / 1000
-        return cls(url, refresh_s=settings.jwt_jwks_refresh_interval_s, timeout_s=timeout_s, clock=clock)
+        timeout_s = auth.jwks_timeout_ms / 1000
+        return cls(url, refresh_s=auth.jwks_refresh_interval_s, timeout_s=timeout_s, clock=clock)
 
     async def find(self, algorithm: str, key_id: str | None) -> PublicKey | None:
         """Return the key, or None if the current set has none such.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from queenmq.config import Settings
+from queenmq.config import AuthSettings
 from queenmq.errors import StartupError
 
 
@@ -27,17 +27,17 @@ class RoleClaims:
         self._roles = roles
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> RoleClaims:
+    def from_settings(cls, auth: AuthSettings) -> RoleClaims:
         roles = {
-            settings.jwt_role_admin: Role.ADMIN,
-            settings.jwt_role_read_write: Role.READ_WRITE,
-            settings.jwt_role_read_only: Role.READ_ONLY,
+            auth.role_admin: Role.ADMIN,
+            auth.role_read_write: Role.READ_WRITE,
+            auth.role_read_only: Role.READ_ONLY,
         }
         if len(roles) < 3:
             raise StartupError(
                 "JWT_ROLE_ADMIN, JWT_ROLE_READ_WRITE and JWT_ROLE_READ_ONLY must be three different names."
             )
-        return cls(settings.jwt_roles_claim, settings.jwt_roles_array_claim, roles)
+        return cls(auth.roles_claim, auth.roles_array_claim, roles)
 
     def role(self, claims: dict[str, Any]) -> Role:
         listed = claims.get(self._list_claim)

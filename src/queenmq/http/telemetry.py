@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from queenmq.config import Settings
-from queenmq.engine.engine import Engine
+from queenmq.http.route import Context
 
 if TYPE_CHECKING:
     from queenmq.http.otel import OpenTelemetry
@@ -14,11 +13,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def telemetry(settings: Settings, engine: Engine) -> OpenTelemetry | None:
+def telemetry(context: Context) -> OpenTelemetry | None:
     """What exports, if the settings name a place to export to and the packages are there."""
-    traces = settings.otel_traces_endpoint or _below(settings.otel_endpoint, "v1/traces")
-    metrics = settings.otel_metrics_endpoint or _below(settings.otel_endpoint, "v1/metrics")
-    if settings.otel_disabled or not (traces or metrics):
+    settings = context.settings
+    traces = settings.telemetry.traces_endpoint or _below(settings.telemetry.endpoint, "v1/traces")
+    metrics = settings.telemetry.metrics_endpoint or _below(settings.telemetry.endpoint, "v1/metrics")
+    if settings.telemetry.disabled or not (traces or metrics):
         return None
     try:
         from queenmq.http.otel import OpenTelemetry
@@ -28,7 +28,7 @@ def telemetry(settings: Settings, engine: Engine) -> OpenTelemetry | None:
             "install it with pip install 'queenmq[otel]'"
         )
         return None
-    return OpenTelemetry(settings, engine, traces, metrics)
+    return OpenTelemetry(context, traces, metrics)
 
 
 def _below(endpoint: str, path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from queenmq.clock import Clock
-from queenmq.config import Settings
+from queenmq.config import AuthSettings
 from queenmq.errors import Unauthenticated
 from queenmq.http.verification_keys import VerificationKeys
 
@@ -28,9 +28,9 @@ class TokenVerifier:
         self._clock = clock
 
     @classmethod
-    def from_settings(cls, settings: Settings, clock: Clock) -> TokenVerifier:
-        keys = VerificationKeys.from_settings(settings, clock)
-        return cls(keys, settings.jwt_issuer, settings.jwt_audience, settings.jwt_clock_skew_s, clock)
+    def from_settings(cls, auth: AuthSettings, clock: Clock) -> TokenVerifier:
+        keys = VerificationKeys.from_settings(auth, clock)
+        return cls(keys, auth.issuer, auth.audience, auth.clock_skew_s, clock)
 
     async def verify(self, token: bytes) -> Claims:
         """Return the claims. Raises Unauthenticated, or UnavailableError from the published keys."""

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import HMACAlgorithm
 
 from queenmq.clock import Clock
-from queenmq.config import Settings
+from queenmq.config import AuthSettings
 from queenmq.errors import StartupError, Unauthenticated
 from queenmq.http.public_key import PUBLIC_KEY_ALGORITHMS, PublicKey, algorithm_of, is_signed_by
 from queenmq.http.published_keys import PublishedKeys
@@ -48,20 +48,20 @@ class VerificationKeys:
         self._published_algorithms = frozenset(published_algorithms)
 
     @classmethod
-    def from_settings(cls, settings: Settings, clock: Clock) -> VerificationKeys:
+    def from_settings(cls, auth: AuthSettings, clock: Clock) -> VerificationKeys:
         """Keep the keys that JWT_ALGORITHM can use; raises StartupError if there is none."""
-        chosen = settings.jwt_algorithm
+        chosen = auth.algorithm
         wants_secret = chosen in (_HS256, "auto")
         wanted = PUBLIC_KEY_ALGORITHMS if chosen == "auto" else PUBLIC_KEY_ALGORITHMS & {chosen}
-        secret = settings.jwt_secret if wants_secret else None
-        pem = settings.jwt_public_key if wanted else None
-        url = settings.jwt_jwks_url if wanted else None
+        secret = auth.secret if wants_secret else None
+        pem = auth.public_key if wanted else None
+        url = auth.jwks_url if wanted else None
         if not (secret or pem or url):
             raise StartupError(_NO_KEY.get(chosen, _NO_PUBLIC_KEY.format(chosen)))
         return cls(
             secret=_usable_secret(secret) if secret else None,
             public_keys=_usable_public_key(pem, wanted) if pem else None,
-            published=PublishedKeys.from_settings(settings, clock) if url else None,
+            published=PublishedKeys.from_settings(auth, clock) if url else None,
             published_algorithms=wanted if url else (),
         )
 

@@ -39,8 +39,10 @@ def require() -> None:
 def register(spark: Any) -> None:
     """Make `format("queen")` known to a session."""
     require()
+    from queenmq.pipeline.session import use_this_python
     from queenmq.pipeline.source import QueenDataSource
 
+    use_this_python(spark)
     spark.dataSource.register(QueenDataSource)
 
 

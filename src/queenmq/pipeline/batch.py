@@ -1,4 +1,4 @@
-"""Batch reads: one look at the heads, then tasks over fixed ranges of offsets, so a retried task reads the same
+"""Batch reads: the heads are read once, then tasks get fixed ranges of offsets, so a retried task reads the same
 again.
 """
 

@@ -18,6 +18,7 @@ from queenmq.pipeline.planning import Range
 BASE: Final = ("queue", "partition", "offset", "timestamp", "transactionId", "traceId", "value")
 HEADERS: Final = ("messageId", "partitionId", "encrypted")
 PARSED: Final = "data"
+MISFIT: Final = "misfit"
 
 
 def schema(options: ReadOptions) -> Any:
@@ -29,6 +30,8 @@ def schema(options: ReadOptions) -> Any:
     fields = [StructField(name, types.get(name, StringType())) for name in names]
     if options.value_schema:
         fields.append(StructField(PARSED, spark_type(options.value_schema)))
+        if options.bad_values == "mark":
+            fields.append(StructField(MISFIT, StringType()))
     return StructType(fields)
 
 
@@ -57,7 +60,9 @@ class Columns:
         self._options = options
         self._names = names
         self._queue = pyarrow.nulls(0, pyarrow.string())
-        self._parse = parser(options.value_schema) if PARSED in names and options.value_schema else None
+        parsed = (PARSED in names or MISFIT in names) and options.value_schema
+        lenient = None if options.bad_values == "null" else options.lenient_fields
+        self._parse = parser(options.value_schema or "", lenient) if parsed else None
         self._makers: dict[str, Callable[[Any, Any], Any]] = {
             "queue": lambda batch, _: self._repeated(batch.num_rows),
             "partition": lambda batch, lanes: lanes[0].take(compute.abs(batch.column("lane"))),
@@ -73,7 +78,7 @@ class Columns:
 
     @property
     def needs_payload(self) -> bool:
-        return "value" in self._names or PARSED in self._names
+        return not {"value", PARSED, MISFIT}.isdisjoint(self._names)
 
     @property
     def needs_id(self) -> bool:
@@ -93,15 +98,27 @@ class Columns:
     def make(self, batch: Any, lanes: tuple[Any, Any]) -> Any:
         """The batch with the columns that were asked for."""
         value = self._value(batch) if self.needs_payload else None
+        parsed = self._parsed(self._parse, batch, lanes, value) if self._parse is not None else {}
         made = []
         for name in self._names:
             if name == "value":
                 made.append(value)
-            elif name == PARSED and self._parse is not None:
-                made.append(self._parse(value))
+            elif name in parsed:
+                made.append(parsed[name])
             else:
                 made.append(self._makers[name](batch, lanes))
         return self._pa.RecordBatch.from_arrays(made, schema=self.schema)
+
+    def _parsed(self, parse: Callable[[Any], Any], batch: Any, lanes: tuple[Any, Any], value: Any) -> dict[str, Any]:
+        found, misfits = parse(value)
+        if self._options.bad_values == "fail" and any(misfits):
+            place, told = next((place, told) for place, told in enumerate(misfits) if told)
+            partition = lanes[0][abs(batch.column("lane")[place].as_py())].as_py()
+            raise PipelineError(
+                f"queue {self._options.queue!r}, partition {partition!r}, offset {batch.column('offset')[place]}: "
+                f"{told}; badValues=null reads null instead"
+            )
+        return {PARSED: found, MISFIT: self._pa.array(misfits, self._pa.string())}
 
     def _repeated(self, count: int) -> Any:
         if len(self._queue) < count:

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from queenmq.pipeline.errors import PartitionsBusy, PipelineError
+from queenmq.storage import sqlstates
+from queenmq.storage.sqlstates import sqlstate_of
 from queenmq.storage.statements import statement
 
 APPLICATION: Final = "queen pipeline"
@@ -79,19 +81,19 @@ def rows(opened: Any, name: str, *arguments: object) -> list[tuple[Any, ...]]:
 
 def database_error(error: Any) -> PipelineError:
     """Our error for one of psycopg's. A missing table means that no server of this version has been there."""
-    state = getattr(error, "sqlstate", None)
-    if state in ("42P01", "3F000", "42883", "42703"):
+    state = sqlstate_of(error)
+    if state in sqlstates.OTHER_SCHEMA:
         return PipelineError(
             "the database has no schema queen of this version: start a server of this version on it first"
         )
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
-    if state == "55P03":
+    if state == sqlstates.LOCK_NOT_AVAILABLE:
         return PartitionsBusy(
             "partitions to write to have pushes in the operation queue, and they were not done in time"
         )
-    if state == "QN002":
+    if state == sqlstates.ENCRYPTION_REQUIRED:
         return PipelineError(f"these queues demand encrypted payloads, give the option encryptionKey: {detail}")
-    if state == "QN004":
+    if state == sqlstates.QUEUE_FULL:
         return PipelineError(f"these queues are full (maxSize), nothing was written: {detail}")
     return PipelineError(f"PostgreSQL refused: {_clean(error)}")
 
@@ -109,7 +111,7 @@ def arrow_connection(url: str) -> Iterator[Any]:
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
     try:
         with opened.cursor() as cursor:
-            # Arrow's texts are UTF-8, whatever the database's are.
+            # Arrow uses UTF-8, also if the database has another encoding.
             cursor.execute("SET client_encoding = 'UTF8'")
         yield opened
     except Error as error:

@@ -36,6 +36,12 @@ class DataLost(PipelineError):
     code = "data_lost"
 
 
+class OtherContent(PipelineError):
+    """A write that was done before comes again with other rows."""
+
+    code = "other_content"
+
+
 class PartitionsBusy(PipelineError):
     """Partitions have queued pushes that were accepted before: the same call may succeed when they are stored."""
 
@@ -43,7 +49,8 @@ class PartitionsBusy(PipelineError):
 
 
 # The last line of a Python traceback: the name of the exception and its sentence.
-_OURS: Final = re.compile(r"\b(PipelineError|BadOption|NoSuchQueue|DataLost|PartitionsBusy): (.+)")
+_OURS: Final = re.compile(r"\b(PipelineError|BadOption|NoSuchQueue|DataLost|OtherContent|PartitionsBusy): (.+)")
+_STATE: Final = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")  # what Spark adds
 _SHOWN: Final = 500
 
 
@@ -55,8 +62,8 @@ def explained(error: BaseException) -> PipelineError:
     found = _OURS.findall(text)
     if found:
         name, sentence = found[-1]
-        kinds = {"BadOption": BadOption, "NoSuchQueue": NoSuchQueue, "DataLost": DataLost}
+        kinds = {"BadOption": BadOption, "NoSuchQueue": NoSuchQueue, "DataLost": DataLost, "OtherContent": OtherContent}
         kind = kinds.get(name, PipelineError)
-        return kind(sentence.strip())
+        return kind(_STATE.sub("", sentence).strip())
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return PipelineError(first[:_SHOWN])

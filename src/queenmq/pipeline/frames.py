@@ -43,7 +43,7 @@ def write_stream(frame: Any, url: str, queue: str, checkpoint: str, *, mode: str
 
 
 def activate(spark: Any) -> None:
-    """Make the session the one of this thread: Spark looks there for the sources of a stream that is started."""
+    """Make the session the active one of this thread, where Spark finds the sources of a stream that starts."""
     spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
@@ -65,12 +65,16 @@ def windowed(messages: Any, declared: dict[str, Any]) -> Any:
     """
     from pyspark.sql import functions as f
 
-    from queenmq.pipeline.jobs.window import results
+    from queenmq.pipeline.jobs.window import event_time, results
     from queenmq.pipeline.window_spec import ARRIVAL, make
 
     spec = make(declared)
-    at = f.col("timestamp") if spec.time == ARRIVAL else f.col(spec.time)
-    return results(messages.withColumn("at", at).withColumn("late", f.lit(False)), spec)
+    if spec.undated is not None:
+        raise BadOption("window: badTime {queue: …} is for the job window; a program can filter such messages itself")
+    at = f.col("timestamp") if spec.time == ARRIVAL else event_time(messages, spec)
+    if spec.bad_time == ARRIVAL and spec.time != ARRIVAL:
+        at = f.coalesce(at, f.col("timestamp"))
+    return results(messages.withColumns({"at": at, "late": f.lit(False), "undated": f.lit(False)}), spec)
 
 
 def _texts(options: dict[str, Any]) -> dict[str, str]:

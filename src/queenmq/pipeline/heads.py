@@ -69,7 +69,7 @@ def chosen(known: dict[int, Partition], options: ReadOptions) -> dict[int, Parti
     wanted = options.partitions
     named = (wanted or frozenset()) | options.start.named.keys() | options.end.named.keys()
     if unknown := sorted(named - names):
-        raise BadOption(f"queue {options.queue!r} has no partition {_some(unknown)}")
+        raise BadOption(f"queue {options.queue!r} has no partition {some(unknown)}")
     return {number: p for number, p in known.items() if wanted is None or p.name in wanted}
 
 
@@ -78,7 +78,7 @@ def positions(
 ) -> dict[int, int]:
     """For each partition the last offset before the bound: what lies behind it starts there, or ends there."""
     moments: dict[datetime, dict[int, int]] = {}
-    lost: list[str] = []
+    before: dict[int, tuple[int, int]] = {}
     found: dict[int, int] = {}
     for number, partition in chosen_ones.items():
         if number not in current.last:
@@ -94,20 +94,33 @@ def positions(
                 moments[place] = dict(rows(opened, "pipeline_offsets_at", current.queue_id, place))
             found[number] = min(last, max(first - 1, moments[place].get(number, 0)))
         elif isinstance(place, int):
-            if starting and place < first and first > 1:
-                lost.append(f"{partition.name} from {place} (stored from {first})")
+            if starting and place < first:
+                before[number] = (max(1, place), first - 1)
             if place > last + 1:
                 raise BadOption(f"partition {partition.name!r} has no offset {place}: the last one is {last}")
             found[number] = max(first - 1, place - 1)
-    report_loss(lost, fail)
+    lost = unread(opened, current.queue_id, before)
+    report_loss([f"{name} from {before[n][0]} (stored from {before[n][1] + 1})" for n, (name, _) in lost.items()], fail)
     return found
+
+
+def unread(opened: Any, queue_id: str, gone: dict[int, tuple[int, int]]) -> dict[int, tuple[str, int]]:
+    """Of ranges of offsets whose messages are gone, by partition number: name and number of those that were not deleted
+    by hand.
+    """
+    given = {number: span for number, span in gone.items() if span[0] <= span[1]}
+    if not given:
+        return {}
+    first, last = [a for a, _ in given.values()], [b for _, b in given.values()]
+    found = rows(opened, "pipeline_unread", queue_id, list(given), first, last)
+    return {number: (name, count) for number, name, count in found if count > 0}
 
 
 def report_loss(lost: list[str], fail: bool) -> None:
     """Raise DataLost, or warn, for messages that are asked for and deleted."""
     if not lost:
         return
-    sentence = f"messages that are asked for were already deleted: {_some(lost)}"
+    sentence = f"messages that are asked for were already deleted: {some(lost)}"
     if fail:
         raise DataLost(f"{sentence}; failOnDataLoss=false reads what is left")
     log.warning("%s", sentence)
@@ -136,5 +149,6 @@ def ranges(known: dict[int, Partition], start: dict[int, int], end: dict[int, in
     return sorted(found, key=lambda part: part.partition_id)
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first few of them."""
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

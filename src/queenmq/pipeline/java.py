@@ -35,7 +35,10 @@ def prepare() -> str:
 
     `QUEEN_PIPELINE_JAVA=packaged` prefers the one that comes along. Raises PipelineError if there is none at all.
     """
-    if os.environ.get("QUEEN_PIPELINE_JAVA") != "packaged":
+    wanted = os.environ.get("QUEEN_PIPELINE_JAVA", "").strip().lower()
+    if wanted not in ("", "packaged"):
+        raise PipelineError(f"QUEEN_PIPELINE_JAVA cannot be used: {wanted!r} must be 'packaged', or it is left out")
+    if wanted != "packaged":
         for candidate in _candidates():
             if _version(candidate) >= OLDEST:
                 os.environ["JAVA_HOME"] = str(Path(candidate).resolve().parent.parent)
@@ -89,5 +92,5 @@ def _wrapped(java: Path) -> Path:
         fresh = script.with_name(f"java.{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o755)
-        fresh.replace(script)  # whoever else starts now sees the old one or the new one, never half of it
+        fresh.replace(script)  # a process that starts now sees the old or the new file, never half of it
     return home

@@ -1,6 +1,6 @@
 """The option `valueSchema`: a type in Spark's DDL or JSON form, and JSON texts parsed into Arrow arrays of it.
 
-What does not fit becomes null, as in Spark's own `from_json`.
+What does not fit becomes null, as in Spark's own `from_json`, and is told beside.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _SIMPLE: Final = {
     "date": "DateType",
 }
 _FIELD: Final = re.compile(r"^(?:`([^`]+)`|([A-Za-z_]\w*))\s*[:\s]\s*(.+)$", re.DOTALL)
+
+_SHOWN: Final = 80
 
 Convert = Callable[[Any], Any]
 
@@ -111,47 +113,72 @@ def _arrow(kind: Any) -> Any:
     return simple[name]
 
 
-def parser(text: str) -> Callable[[Any], Any]:
-    """From an Arrow array of JSON texts to one of the schema's type."""
+class Misfit(Exception):
+    """A value that is not of its type; the text says which and what it is."""
+
+
+def parser(text: str, lenient: frozenset[str] | None = None) -> Callable[[Any], tuple[Any, list[str | None]]]:
+    """From an Arrow array of JSON texts to one of the schema's type, and for each text what did not fit, or None.
+
+    What does not fit becomes null. A field that is absent or null fits, and so does anything in the fields that
+    `lenient` names (paths such as `at` or `a.b`); without `lenient` nothing is told.
+    """
     import pyarrow as pa
 
     kind = spark_type(text)
-    target, convert = _arrow(kind), _converter(kind)
+    target, convert, check = _arrow(kind), _converter(kind, "", None), _converter(kind, "", lenient)
 
-    def parse(values: Any) -> Any:
-        return pa.array([None if raw is None else _parsed(raw, convert) for raw in values.to_pylist()], target)
+    def parse(values: Any) -> tuple[Any, list[str | None]]:
+        found: list[Any] = []
+        misfits: list[str | None] = [None] * len(values)
+        for place, raw in enumerate(values.to_pylist()):
+            try:
+                decoded = None if raw is None else msgspec.json.decode(raw)
+            except msgspec.DecodeError:
+                decoded = None  # encrypted and read raw: it is not JSON
+            try:
+                found.append(None if decoded is None else check(decoded))
+            except Misfit as error:
+                found.append(convert(decoded))
+                misfits[place] = str(error)
+        return pa.array(found, target), misfits
 
     return parse
 
 
-def _parsed(raw: str, convert: Convert) -> Any:
-    try:
-        return convert(msgspec.json.decode(raw))
-    except msgspec.DecodeError:
-        return None
-
-
-def _converter(kind: Any) -> Convert:
+def _converter(kind: Any, path: str, lenient: frozenset[str] | None) -> Convert:
     name = kind.typeName()
     if name == "struct":
-        fields = [(f.name, _converter(f.dataType)) for f in kind.fields]
-        return lambda found: (
+        dot = f"{path}." if path else ""
+        fields = [(f.name, _converter(f.dataType, dot + f.name, lenient)) for f in kind.fields]
+        convert: Convert = lambda found: (  # noqa: E731
             {key: convert(found.get(key)) for key, convert in fields} if isinstance(found, dict) else None
         )
-    if name == "array":
-        element = _converter(kind.elementType)
-        return lambda found: [element(one) for one in found] if isinstance(found, list) else None
-    return {
-        "string": _text,
-        "boolean": lambda found: found if isinstance(found, bool) else None,
-        "integer": lambda found: _whole(found, 31),
-        "long": lambda found: _whole(found, 63),
-        "double": lambda found: (
-            float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
-        ),
-        "timestamp": _moment,
-        "date": _day,
-    }[name]
+    elif name == "array":
+        element = _converter(kind.elementType, f"{path}[]", lenient)
+        convert = lambda found: [element(one) for one in found] if isinstance(found, list) else None  # noqa: E731
+    else:
+        convert = {
+            "string": _text,
+            "boolean": lambda found: found if isinstance(found, bool) else None,
+            "integer": lambda found: _whole(found, 31),
+            "long": lambda found: _whole(found, 63),
+            "double": lambda found: (
+                float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+            ),
+            "timestamp": _moment,
+            "date": _day,
+        }[name]
+    if lenient is None or path in lenient:
+        return convert
+
+    def fitting(found: Any) -> Any:
+        made = convert(found)
+        if made is None and found is not None:
+            raise Misfit(f"{path or 'the value'} should be {name} and is {str(found)[:_SHOWN]!r}")
+        return made
+
+    return fitting
 
 
 def _text(found: Any) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +33,7 @@ class File:
     digest: str
     first_at: datetime
     last_at: datetime
-    number: int = 0
+    number: int = field(default=0, kw_only=True)
 
 
 class Lake:
@@ -103,7 +103,7 @@ def folder_of(queue: str) -> str:
 
 
 def published(opened: Any, lake: Lake, queue: str) -> list[File]:
-    return [File(*row) for row in rows(opened, "archive_files", lake.name, queue)]
+    return [File(*file, number=number) for *file, number in rows(opened, "archive_files", lake.name, queue)]
 
 
 def sweep(opened: Any, lake: Lake, queue: str, now: datetime | None = None, after: timedelta = SWEEP_AFTER) -> int:

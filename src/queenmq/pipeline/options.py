@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, Literal
 
+from queenmq.core.flags import parse_flag
 from queenmq.core.names import DEFAULT_PARTITION, check_name, parse_timestamp
 from queenmq.errors import InvalidRequest
 from queenmq.pipeline.errors import BadOption
@@ -26,6 +27,7 @@ _NUMBERS: Final = {-2: EARLIEST, -1: LATEST}
 KEY_DIGITS: Final = 64
 
 Encrypted = Literal["fail", "null", "raw"]
+BadValues = Literal["null", "mark", "fail"]
 Place = str | int | datetime
 
 READ: Final = (
@@ -43,10 +45,12 @@ READ: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "valueSchema",
+    "badValues",
+    "lenientFields",
     "encryptionKey",
     "encryptedPayloads",
 )
-WRITE: Final = ("url", "queue", "partition", "writeId", "encryptionKey")
+WRITE: Final = ("url", "queue", "partition", "writeId", "madeOf", "streamName", "repeatedWrite", "encryptionKey")
 # Spark's own, which come along.
 _FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
@@ -62,7 +66,7 @@ class Bound:
     named: dict[str, Place] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     url: str = field(repr=False)
     queue: str
@@ -74,16 +78,22 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     headers: bool = False
     value_schema: str | None = None
+    bad_values: BadValues = "null"
+    lenient_fields: frozenset[str] = frozenset()
     key: bytes | None = field(default=None, repr=False)
     encrypted: Encrypted = "fail"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     url: str = field(repr=False)
     queue: str | None = None
     partition: str = DEFAULT_PARTITION
     write_id: str | None = None
+    made_of: str | None = None
+    stream_name: str | None = None
+    strict: bool = True
+    checkpoint: str | None = None
     key: bytes | None = field(default=None, repr=False)
 
 
@@ -111,20 +121,32 @@ def parse_read(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptio
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         headers=_flag(options, "includeHeaders", False),
         value_schema=options.get("valueschema"),
+        bad_values=_bad_values(options.get("badvalues", "null")),
+        lenient_fields=_lenient(options.get("lenientfields", "[]")),
         key=_key(options),
         encrypted=_encrypted(options.get("encryptedpayloads", "fail")),
     )
 
 
-def parse_write(given: Mapping[str, str]) -> WriteOptions:
+def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
     """Raises BadOption with a sentence that names the option."""
     options = _known(given, WRITE, "write")
     queue = options.get("queue")
+    for name in ("writeId", "madeOf") if streaming else ("streamName",):
+        if name.lower() in options:
+            kind, instead = (
+                ("batch writes", "a stream's batches have a number") if streaming else ("streams", "writeId")
+            )
+            raise BadOption(f"{name} is for {kind}: {instead} instead")
     return WriteOptions(
         url=_url(options),
         queue=None if queue is None else _queue(queue, "queue"),
         partition=_name(options.get("partition", DEFAULT_PARTITION), "partition"),
         write_id=options.get("writeid"),
+        made_of=options.get("madeof"),
+        stream_name=options.get("streamname"),
+        strict=_repeated(options.get("repeatedwrite", "check")),
+        checkpoint=next((value for name, value in given.items() if name.lower() == "checkpointlocation"), None),
         key=_key(options),
     )
 
@@ -182,9 +204,10 @@ def _flag(options: Mapping[str, str], name: str, usual: bool) -> bool:
     raw = options.get(name.lower())
     if raw is None:
         return usual
-    if raw.lower() not in ("true", "false"):
-        raise BadOption(f"{name} must be true or false, not {raw!r}")
-    return raw.lower() == "true"
+    try:
+        return parse_flag(raw)
+    except ValueError:
+        raise BadOption(f"{name} must be true or false, not {raw!r}") from None
 
 
 def _encrypted(raw: str) -> Encrypted:
@@ -192,6 +215,26 @@ def _encrypted(raw: str) -> Encrypted:
         case "fail" | "null" | "raw":
             return raw
     raise BadOption(f"encryptedPayloads must be fail, null or raw, not {raw!r}")
+
+
+def _bad_values(raw: str) -> BadValues:
+    match raw:
+        case "null" | "mark" | "fail":
+            return raw
+    raise BadOption(f"badValues must be null, mark or fail, not {raw!r}")
+
+
+def _lenient(raw: str) -> frozenset[str]:
+    fields = _json(raw, "lenientFields")
+    if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
+        raise BadOption("lenientFields must be a JSON list of fields")
+    return frozenset(fields)
+
+
+def _repeated(raw: str) -> bool:
+    if raw not in ("check", "skip"):
+        raise BadOption(f"repeatedWrite must be check or skip, not {raw!r}")
+    return raw == "check"
 
 
 def _key(options: Mapping[str, str]) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-# Larger payloads come one by one: what is glued together must stay small, whatever the messages are.
+# Larger payloads are sent one by one: a packed row must stay small.
 LARGEST: Final = 16_384
 
 _POSTGRES_EPOCH_US: Final = 946_684_800_000_000

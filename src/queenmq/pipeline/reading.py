@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from queenmq.pipeline import packed
 from queenmq.pipeline.columns import Columns
-from queenmq.pipeline.connection import arrow_connection, batches, connection
+from queenmq.pipeline.connection import arrow_connection, batches, connection, rows
 from queenmq.pipeline.errors import DataLost
+from queenmq.pipeline.heads import some
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Portion, Range, Slice, portions
 from queenmq.storage.statements import statement
@@ -59,22 +60,26 @@ class PortionSize:
             self._next = max(1, min(MOST_OFFSETS, fitting, self._next * 8))
 
 
-def read_slice(options: ReadOptions, names: list[str], task: Slice) -> Iterator[Any]:
+def read_slice(options: ReadOptions, names: list[str], task: Slice, gaps: list[Range] | None = None) -> Iterator[Any]:
     """The messages of the slice in order, as record batches with the columns `names`.
 
-    Raises DataLost if some are gone (retention was faster), unless the options say that this does not matter.
+    Offsets whose messages were deleted by hand are no loss; they are added to `gaps`. Raises DataLost if others are
+    gone (retention was faster), unless the options say that this does not matter.
     """
     size = PortionSize()
     with ExitStack() as opened:
         reader = _Reader(options, Columns(options, names), task.ranges, opened)
         for portion in portions(task.ranges, size):
-            rows = received = 0
+            count = received = 0
             for batch in reader.read(portion):
-                rows += batch.num_rows
+                count += batch.num_rows
                 received += batch.nbytes
                 yield batch
-            size.learn(rows, received)
-            _check(options, task.ranges, portion, rows)
+            size.learn(count, received)
+            if count != sum(last - first + 1 for _, first, last in portion):
+                known = _check(options, [_part(task.ranges[index], a, b) for index, a, b in reader.unread()])
+                if gaps is not None:
+                    gaps += known
 
 
 class _Reader:
@@ -88,10 +93,13 @@ class _Reader:
         self._columns = columns
         self._ranges = ranges
         self._opened = opened
+        self._single: Portion = []
+        self._read: list[tuple[Any, Any]] = []
         self._packed = len(ranges) < MANY_RANGES or Slice(ranges).offsets >= LEAST_IN_RANGE * len(ranges)
 
     def read(self, portion: Portion) -> Iterator[Any]:
         done = 0
+        self._single = []
         if self._packed:
             for batch, ranges in self._read_packed(portion):
                 yield batch
@@ -101,6 +109,23 @@ class _Reader:
             self._packed = False
             self._opened.close()
         yield from self._read_single(portion[done:])
+
+    def unread(self) -> Portion:
+        """What the last portion did not have. Everything that came packed was complete."""
+        import numpy as np
+
+        lanes = np.concatenate([np.zeros(0, np.int32), *(np.abs(lane) for lane, _ in self._read)])
+        offsets = np.concatenate([np.zeros(0, np.int64), *(offset for _, offset in self._read)])
+        counts = np.bincount(lanes, minlength=len(self._single) + 1)[1:]
+        ends = np.cumsum(counts)
+        found: Portion = []
+        for place, (index, first, last) in enumerate(self._single):
+            if counts[place] != last - first + 1:
+                there = offsets[ends[place] - counts[place] : ends[place]]
+                edges = np.concatenate([[first - 1], there, [last + 1]])
+                for gap in np.flatnonzero(np.diff(edges) > 1):
+                    found.append((index, int(edges[gap]) + 1, int(edges[gap + 1]) - 1))
+        return found
 
     def _read_packed(self, portion: Portion) -> Iterator[tuple[Any, int]]:
         """Batches, with the number of ranges in each, as far as they can be had packed."""
@@ -124,6 +149,7 @@ class _Reader:
             yield from map(packed.PackedRange._make, found)
 
     def _read_single(self, portion: Portion) -> Iterator[Any]:
+        self._single, self._read = portion, []
         lanes = self._columns.lanes([self._ranges[index] for index, _, _ in portion])
         ids = "{" + ",".join(self._ranges[index].partition_id for index, _, _ in portion) + "}"
         first = "{" + ",".join(str(first) for _, first, _ in portion) + "}"
@@ -134,6 +160,8 @@ class _Reader:
         cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
         cursor.execute(statement(self._columns.statement))
         for batch in batches(cursor):
+            # Copied: a column keeps the memory of its whole batch, payloads included.
+            self._read.append((batch.column("lane").to_numpy().copy(), batch.column("offset").to_numpy().copy()))
             yield self._columns.make(batch, lanes)
 
     @cached_property
@@ -164,15 +192,29 @@ def _groups(found: Iterator[packed.PackedRange]) -> Iterator[list[packed.PackedR
         yield group
 
 
-def _check(options: ReadOptions, ranges: list[Range], portion: Portion, rows: int) -> None:
-    expected = sum(last - first + 1 for _, first, last in portion)
-    if rows == expected:
-        return
-    names = sorted({ranges[index].partition for index, _, _ in portion})
+def _part(whole: Range, first: int, last: int) -> Range:
+    return Range(whole.partition_id, whole.partition, first, last)
+
+
+def _check(options: ReadOptions, missing: list[Range]) -> list[Range]:
+    """Returns those of the ranges that were deleted by hand. Raises DataLost if there are others, or warns."""
+    bounds = [part.first for part in missing], [part.last for part in missing]
+    with connection(options.url) as opened:
+        found = rows(opened, "pipeline_lost", [part.partition_id for part in missing], *bounds)
+    lost = [_part(missing[place - 1], first, last) for place, first, last in found]
+    if not lost:
+        return missing
+    names = sorted({part.partition for part in lost})
     where = f"{names[0]!r}" if len(names) == 1 else f"{names[0]!r} to {names[-1]!r}"
+    spans = [f"offset {part.first}" if part.offsets == 1 else f"offsets {part.first} to {part.last}" for part in lost]
     sentence = (
-        f"{expected - rows} messages of queue {options.queue!r}, partition {where}, were deleted before they were read"
+        f"{sum(part.offsets for part in lost)} messages of queue {options.queue!r}, partition {where}, were deleted "
+        f"before they were read: {some(spans)}"
     )
     if options.fail_on_data_loss:
-        raise DataLost(f"{sentence}; failOnDataLoss=false reads what is left")
+        raise DataLost(
+            f"{sentence}; failOnDataLoss=false reads what is left; if that is as it should be, "
+            f"'queen pipeline accept-gaps --queue {options.queue}' makes it known"
+        )
     log.warning("%s", sentence)
+    return []

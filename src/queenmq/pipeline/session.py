@@ -20,9 +20,9 @@ SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Spark looks through the error of an interrupted batch with an expression that recurses for every character.
+    # Spark searches the error of an interrupted batch with a pattern that recurses for every character.
     "spark.driver.extraJavaOptions": "-Xss16m",
-    # What goes wrong is told in a sentence; --conf spark.log.level=WARN shows what Spark thinks of it.
+    # Errors are reported in one sentence; --conf spark.log.level=WARN shows those of Spark.
     "spark.log.level": "OFF",
 }
 # Each of them costs a window time in every micro-batch (docs/pipeline.md): not more than can run at once.
@@ -57,6 +57,18 @@ def session(master: str = LOCAL, name: str = "queen", settings: dict[str, str] |
     started = builder.getOrCreate()
     register(started)
     return started
+
+
+def use_this_python(spark: Any) -> None:
+    """Let the workers of a local session run on this interpreter, which has the package, unless another one was chosen.
+
+    Otherwise Spark takes the first `python3` of the path. On a cluster this path may not exist: there it is left alone.
+    """
+    context = getattr(spark, "_sc", None)  # a session of Spark Connect has none: its workers are elsewhere
+    if context is None or os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python"):
+        return
+    if context.master.startswith("local"):
+        context.pythonExec = sys.executable
 
 
 def local_cores(master: str) -> int:

@@ -2,8 +2,9 @@
 
 A task copies its rows into a staging table under an id of its own attempt and tells the driver the id and the count.
 The commit of the epoch moves the rows of the attempts that won into the queues in one transaction (`queen.promote`),
-guarded by a row for (sink, epoch): a replayed epoch finds it and does nothing. What losing attempts have staged is
-swept.
+guarded by a row for (sink, epoch): a replayed epoch finds it and does nothing. That row also says what the epoch was
+made of, because an epoch of the same number with other messages (a checkpoint that was restored from an older copy)
+must not be taken for a replay. What losing attempts have staged is swept.
 
 The sink of a stream is its query, the epoch its batch. A batch write is a sink of its own; `writeId` names it, so
 that the same write after a crash of the driver is known to be the same.
@@ -22,16 +23,17 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from queenmq.clock import SystemClock
 from queenmq.ids import uuid7_text
+from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.connection import arrow_connection, connection, rows
-from queenmq.pipeline.errors import BadOption, PartitionsBusy, PipelineError
+from queenmq.pipeline.errors import BadOption, OtherContent, PartitionsBusy, PipelineError
 from queenmq.pipeline.options import WriteOptions
-from queenmq.pipeline.staging import COLUMNS, Stager
+from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, Stager
 
 BATCH_EPOCH: Final = 0
 # How long queued pushes of a partition are waited for.
 BUSY_TRIES: Final = 120
 BUSY_PAUSE_S: Final = 0.5
-# An attempt's id is its time in milliseconds and some random bits: old ones are told by their number.
+# An attempt's id is its time in milliseconds and some random bits, so the number shows which are old.
 RANDOM_BITS: Final = 22
 
 
@@ -42,6 +44,7 @@ class Staged(WriterCommitMessage):
     sink: str
     attempt: int
     rows: int
+    checksum: int
 
 
 def check_target(options: WriteOptions, schema: Any, overwrite: bool) -> WriteOptions:
@@ -72,7 +75,7 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
-        return Staged(sink, attempt, 0)
+        return Staged(sink, attempt, 0, 0)
     with connection(options.url) as opened:
         encrypted = {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
         rows(opened, "pipeline_attempt", attempt, sink, epoch)
@@ -80,29 +83,67 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
     with arrow_connection(options.url) as opened, opened.cursor() as cursor:
         for batch in chain((first,), filled):
             cursor.adbc_ingest("pipeline_staged", stager.make(batch), mode="append", db_schema_name="queen")
-    return Staged(sink, attempt, stager.rows)
+    return Staged(sink, attempt, stager.rows, stager.checksum)
 
 
-def promote(url: str, sink: str, epoch: int, messages: list[Any]) -> tuple[int, int]:
+def promote(
+    url: str, sink: str, epoch: int, messages: list[Any], *, made_of: str | None = None, strict: bool = True
+) -> tuple[int, int]:
     """In the driver: the epoch's commit. Returns the rows written and those that were there already.
 
-    Pushes that were queued for one of the partitions before are waited for: nothing is written past them.
+    Pushes that were queued for one of the partitions before are waited for: nothing is written past them. Raises
+    OtherContent if the epoch was committed before and was not the same, unless not `strict`.
     """
     staged = [message for message in messages if message is not None]
     count = sum(message.rows for message in staged)
+    checksum = sum(message.checksum for message in staged) & CHECKSUM_MASK
     attempts = [message.attempt for message in staged]
+    given = (sink, epoch, attempts, count, made_of, checksum, strict)
     tries = 0
     while True:
         try:
             with connection(url) as opened:
-                [(_, written, duplicates)] = rows(opened, "pipeline_promote", sink, epoch, attempts, count)
+                [(written, duplicates, differs, newest, at)] = rows(opened, "pipeline_promote", *given)
                 rows(opened, "pipeline_sweep", sink, epoch)
-            return written, duplicates
         except PartitionsBusy:
             tries += 1
             if tries == BUSY_TRIES:
                 raise
             time.sleep(BUSY_PAUSE_S)
+        else:
+            break
+    if differs or newest is not None:
+        then = None if newest is not None else (written + duplicates, at)
+        raise OtherContent(_other_content(sink, epoch, count, then, newest))
+    return written, duplicates
+
+
+def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | None, newest: int | None) -> str:
+    kind, _, name = sink.partition(" ")
+    if kind == "batch" and then is not None:
+        return (
+            f"writeId {name!r} was written before with other messages ({then[0]} rows then, {count} now), on "
+            f"{then[1]:%Y-%m-%d %H:%M:%S %Z}: nothing was written. Give another write another writeId; "
+            "repeatedWrite=skip ignores every write under a writeId that is done"
+        )
+    if newest is not None and newest < epoch:
+        return (
+            f"the last batch of this stream that is known here is {newest}, and now comes {epoch}: nothing was "
+            "written. The database was restored from an older copy, and what the batches between had written is gone. "
+            f"Go on from a checkpoint as it was after batch {newest}, or with a new one; or give the option streamName "
+            "a new value to go on without those"
+        )
+    what = (
+        f"batch {epoch} of this stream was written before with other messages ({then[0]} rows then, {count} now), on "
+        f"{then[1]:%Y-%m-%d %H:%M:%S %Z}"
+        if then is not None
+        else f"batch {epoch} of this stream comes after batch {newest} was written"
+    )
+    return (
+        f"{what}: nothing was written. Its checkpoint was restored from an older copy, or two streams share one. Go on "
+        "with the newest checkpoint; or give the option streamName a new value to write everything again that this "
+        "checkpoint has not read (what was written before is written twice, unless rows have a transactionId)"
+    )
 
 
 def sweep(url: str, sink: str, epoch: int) -> None:
@@ -119,7 +160,8 @@ class BatchWriter(DataSourceArrowWriter):
         return stage(self._options, self._sink, BATCH_EPOCH, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        promote(self._options.url, self._sink, BATCH_EPOCH, messages)
+        options = self._options
+        promote(options.url, self._sink, BATCH_EPOCH, messages, made_of=options.made_of, strict=options.strict)
 
     def abort(self, messages: list[Any]) -> None:
         sweep(self._options.url, self._sink, BATCH_EPOCH)
@@ -136,13 +178,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         epoch = context.getLocalProperty("streaming.sql.batchId") if context else None
         if query is None or epoch is None:
-            raise PipelineError("Spark does not tell which query and batch a task belongs to")
-        return stage(self._options, f"stream {query}", int(epoch), iterator)
+            raise PipelineError("Spark does not report the query and batch of a task")
+        name = f"stream {query}" + (f" {self._options.stream_name}" if self._options.stream_name else "")
+        return stage(self._options, name, int(epoch), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         sinks = {message.sink for message in messages if message is not None}
+        made = made_of(self._options.checkpoint, batchId) if sinks else None
         for sink in sinks:  # one, or none for an epoch without tasks
-            promote(self._options.url, sink, batchId, messages)
+            promote(self._options.url, sink, batchId, messages, made_of=made, strict=self._options.strict)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         for sink in {message.sink for message in messages if message is not None}:

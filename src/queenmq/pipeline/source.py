@@ -34,9 +34,9 @@ class QueenDataSource(DataSource):
     def writer(self, schema: Any, overwrite: bool) -> Any:
         from queenmq.pipeline.sink import BatchWriter, check_target
 
-        return BatchWriter(check_target(parse_write(dict(self.options)), schema, overwrite))
+        return BatchWriter(check_target(parse_write(dict(self.options), streaming=False), schema, overwrite))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         from queenmq.pipeline.sink import StreamWriter, check_target
 
-        return StreamWriter(check_target(parse_write(dict(self.options)), schema, False))
+        return StreamWriter(check_target(parse_write(dict(self.options), streaming=True), schema, False))

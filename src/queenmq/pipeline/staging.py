@@ -6,6 +6,7 @@ What the server checks of a push is checked here: names, ids, and that the value
 from __future__ import annotations
 
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 
@@ -19,6 +20,8 @@ from queenmq.pipeline.options import WriteOptions
 COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted")
 # `place` is the task, then the row: the order of the data frame.
 ROW_BITS: Final = 40
+# Sums over rows stay within a bigint.
+CHECKSUM_MASK: Final = (1 << 62) - 1
 _SHOWN: Final = 80
 
 _decoder: Final = msgspec.json.Decoder()
@@ -37,6 +40,7 @@ class Stager:
         self._task = task
         self._checked: dict[str, set[str]] = {"queue": set(), "partition": set()}
         self.rows = 0
+        self.checksum = 0
 
     def make(self, batch: Any) -> Any:
         """The staging rows of a batch, a table. Raises PipelineError for a row that a queue cannot take."""
@@ -44,6 +48,8 @@ class Stager:
         queues = self._names(batch, "queue", self._options.queue)
         partitions = self._names(batch, "partition", self._options.partition)
         payloads = self._payloads(batch)
+        transactions = self._transactions(batch)
+        self._add_up(batch, queues, partitions, transactions, payloads)
         sealed, flags = self._seal(batch, queues, payloads)
         first = (self._task << ROW_BITS) + self.rows
         self.rows += count
@@ -54,12 +60,22 @@ class Stager:
                 "queue": queues,
                 "partition": partitions,
                 "message_id": self._message_ids(batch),
-                "transaction_id": self._transactions(batch),
+                "transaction_id": transactions,
                 "trace_id": self._uuids(batch, "traceId"),
                 "is_encrypted": flags,
                 "payload": sealed,
             }
         )
+
+    def _add_up(self, batch: Any, queues: Any, partitions: Any, transactions: Any, payloads: Any) -> None:
+        """A checksum of the rows before encryption; it does not depend on their order or on the tasks."""
+        named = [queues, partitions, transactions]
+        named += [batch.column(name) for name in ("messageId", "traceId") if name in batch.schema.names]
+        keys = zip(*(column.to_pylist() for column in named), strict=True)
+        total = 0
+        for key, payload in zip(keys, payloads.to_pylist(), strict=True):
+            total += crc32(payload, crc32(repr(key).encode()))
+        self.checksum = (self.checksum + total) & CHECKSUM_MASK
 
     def _column(self, batch: Any, name: str) -> Any:
         if name in batch.schema.names:

@@ -1,22 +1,25 @@
 """Streaming reads: progress is a position for each partition, in Spark's checkpoint.
 
-New partitions join by themselves, from their first message. `maxOffsetsPerTrigger` bounds a micro-batch;
+New partitions join by themselves, from their first message. What the checkpoint knows is held against what is there:
+partitions that were dropped unread, and a database that is older than the checkpoint, are loss and not silence. Those
+that the option `partitions` leaves out keep their place. `maxOffsetsPerTrigger` bounds a micro-batch;
 Trigger.AvailableNow reads up to what is there at its start. Consumer groups are left alone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
 from queenmq.pipeline.batch import SliceOfWork, tasks
-from queenmq.pipeline.connection import connect, database_error
+from queenmq.pipeline.connection import connect, database_error, rows
+from queenmq.pipeline.continuity import compare, newest_read
 from queenmq.pipeline.errors import DataLost
-from queenmq.pipeline.heads import Heads, chosen, find_queue, heads, partitions, positions, ranges, report_loss
+from queenmq.pipeline.heads import Heads, chosen, find_queue, heads, partitions, positions, ranges, report_loss, unread
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import admit, slices
 from queenmq.pipeline.progress import Progress
@@ -34,6 +37,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connection: Any = None
         self._until: Progress | None = None  # the end of Trigger.AvailableNow
         self._latest: Progress | None = None
+        self._verified = False  # since this connection was made, that it leads to the database that was read
 
     def initialOffset(self) -> dict[str, Any]:
         return self._ask(self._initial).document()
@@ -86,6 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for last in (False, True):
             if self._connection is None:
                 self._connection = connect(self._options.url)
+                self._verified = False
             try:
                 return question(self._connection)
             except psycopg.OperationalError as error:
@@ -103,53 +108,59 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = positions(
             opened, current, ones, self._options.start, starting=True, fail=self._options.fail_on_data_loss
         )
-        return Progress(queue_id, {n: at for n, at in found.items() if at > 0})
+        [(dropped,)] = rows(opened, "pipeline_newest_drop", queue_id)
+        return Progress(queue_id, {n: at for n, at in found.items() if at > 0}, dropped)
 
     def _heads(self, opened: Any) -> Progress:
-        current = self._current(opened)
-        return Progress(current.queue_id, {n: at for n, at in current.last.items() if at > 0})
+        current = heads(opened, find_queue(opened, self._options))
+        kept = self._kept(opened, current)
+        return Progress(current.queue_id, {n: at for n, at in current.last.items() if at > 0 and n in kept})
 
-    def _current(self, opened: Any) -> Heads:
-        queue_id = find_queue(opened, self._options)
-        current = heads(opened, queue_id)
-        if self._options.partitions is not None:
-            kept = chosen(partitions(opened, queue_id), self._options)
-            current.last = {n: at for n, at in current.last.items() if n in kept}
-        return current
+    def _kept(self, opened: Any, current: Heads) -> Container[int]:
+        """The partitions that the options choose."""
+        if self._options.partitions is None:
+            return current.last
+        return chosen(partitions(opened, current.queue_id), self._options)
 
     def _next(self, opened: Any, start: Progress, most: int | None) -> Progress:
-        current = self._current(opened)
-        start = self._same_queue(start, current)
+        current = heads(opened, find_queue(opened, self._options))
+        kept = self._kept(opened, current)
+        start = self._same_queue(opened, start, current)
+        checked = compare(opened, self._options, current, start, names=not self._verified)
+        self._verified = True
+        begin = dict(checked.positions)
         end = current.last if self._until is None else self._until.positions
-        backlog: dict[int, int] = {}
-        lost: list[str] = []
-        begin = dict(start.positions)
-        for number, last in end.items():
-            if number not in current.last:
-                continue
-            at, first = begin.get(number, 0), current.first[number]
-            if at < first - 1:
-                lost.append(f"{first - 1 - at} of partition number {number}")
-                begin[number] = first - 1
-            if last > begin.get(number, 0):
-                backlog[number] = last - begin.get(number, 0)
-        report_loss(lost, self._options.fail_on_data_loss)
-        self._latest = Progress(start.queue_id, {n: at for n, at in current.last.items() if at > 0})
+        gone = {
+            n: (begin.get(n, 0) + 1, current.first[n] - 1)
+            for n in end
+            if n in current.last and n in kept and begin.get(n, 0) < current.first[n] - 1
+        }
+        lost = unread(opened, current.queue_id, gone)
+        report_loss(
+            [f"{count} of partition {name!r}" for name, count in lost.values()], self._options.fail_on_data_loss
+        )
+        begin.update({n: last for n, (_, last) in gone.items()})
+        backlog = {
+            n: last - begin.get(n, 0)
+            for n, last in end.items()
+            if n in current.last and n in kept and last > begin.get(n, 0)
+        }
+        self._latest = Progress(current.queue_id, {n: at for n, at in current.last.items() if at > 0 and n in kept})
         if not backlog:
-            return start
+            return checked
         admitted = admit(backlog, most) if most is not None else backlog
-        # A partition that retention has removed is forgotten; one without messages needs no position.
-        moved = {n: at for n, at in begin.items() if n in current.last and at > 0}
-        moved.update({n: begin.get(n, 0) + count for n, count in admitted.items()})
-        return Progress(start.queue_id, moved)
+        moved = {n: begin.get(n, 0) + count for n, count in admitted.items()}
+        positions = {n: at for n, at in (begin | moved).items() if at > 0}
+        return Progress(current.queue_id, positions, checked.dropped, newest_read(opened, checked, moved))
 
-    def _same_queue(self, start: Progress, current: Heads) -> Progress:
+    def _same_queue(self, opened: Any, start: Progress, current: Heads) -> Progress:
         if start.queue_id == current.queue_id:
             return start
         if self._options.fail_on_data_loss:
             raise DataLost(
-                f"queue {self._options.queue!r} was deleted and made anew; "
+                f"queue {self._options.queue!r} was deleted and created again; "
                 "failOnDataLoss=false reads the new one from its start"
             )
-        log.warning("queue %r was deleted and made anew: reading the new one from its start", self._options.queue)
-        return Progress(current.queue_id)
+        log.warning("queue %r was deleted and created again: reading the new one from its start", self._options.queue)
+        [(dropped,)] = rows(opened, "pipeline_newest_drop", current.queue_id)
+        return Progress(current.queue_id, {}, dropped)

@@ -1,4 +1,4 @@
-"""What a window job is told: a small YAML file, checked and made into columns' expressions. Pure.
+"""The declaration of a window job: a small YAML file, checked and turned into column expressions. Pure.
 
 source: orders                      # the queue to read
 target: order-stats                 # the queue for results
@@ -6,7 +6,9 @@ schema: at TIMESTAMP, customer STRING, amount DOUBLE
 time: data.at                       # or arrival, the usual
 window: {tumbling: 1 minute}        # {sliding: 10 minutes, every: 1 minute} or {session: 5 minutes}
 lateness: 30 seconds
-late: orders-late                   # a queue; without it late messages are dropped
+late: orders-late                   # a queue; without it late messages are dropped, and counted
+badTime: error                      # a message without a time: error, arrival, or {queue: orders-undated}
+badValue: error                     # a field that is not of its type: error, or null
 by: [partition, data.customer]
 aggregates:
   orders: count
@@ -26,8 +28,10 @@ from queenmq.errors import InvalidRequest
 from queenmq.pipeline.errors import BadOption
 
 ARRIVAL: Final = "arrival"
+ERROR: Final = "error"
+QUEUE: Final = "queue"
 KEYS: Final = (
-    "source target schema time window lateness slack late by where aggregates emit partition".split()  # noqa: SIM905
+    "source target schema time window lateness slack late badTime badValue by where aggregates emit partition".split()  # noqa: SIM905
 )
 SHAPES: Final = ("tumbling", "sliding", "session")
 FUNCTIONS: Final = {
@@ -47,7 +51,7 @@ _CALL: Final = re.compile(r"^(\w+)(?:\(\s*([\w.]+)\s*(?:,\s*(0?\.\d+|[01])\s*)?\
 _NAME: Final = re.compile(r"^[A-Za-z_]\w*$")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WindowSpec:
     source: str
     target: str
@@ -60,6 +64,9 @@ class WindowSpec:
     lateness: str = "10 seconds"
     slack: str = "5 seconds"
     late: str | None = None
+    bad_time: str = ERROR  # or ARRIVAL, or QUEUE
+    undated: str | None = None  # the queue then
+    bad_values: bool = False  # whether a field that is not of its type may become null
     by: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     updates: bool = False
@@ -97,6 +104,7 @@ def make(found: Any) -> WindowSpec:
     if partition is not None and partition not in by:
         raise BadOption(f"window: partition must be one of {', '.join(by) or 'the fields of by'}")
     late = found.get("late")
+    bad_time, undated = _bad_time(found.get("badTime", ERROR))
     return WindowSpec(
         source=_queue(found.get("source"), "source"),
         target=_queue(found.get("target"), "target"),
@@ -109,6 +117,9 @@ def make(found: Any) -> WindowSpec:
         lateness=_span(found.get("lateness", "10 seconds"), "lateness"),
         slack=_span(found.get("slack", "5 seconds"), "slack"),
         late=None if late is None else _queue(late, "late"),
+        bad_time=bad_time,
+        undated=undated,
+        bad_values=_bad_value(found.get("badValue", ERROR)),
         by=by,
         where=found.get("where"),
         updates=updates,
@@ -147,6 +158,21 @@ def _window(value: Any) -> tuple[str, str, str | None]:
         )
     every = _span(value["every"], "every") if "every" in value else None
     return shapes[0], _span(value[shapes[0]], shapes[0]), every
+
+
+def _bad_time(value: Any) -> tuple[str, str | None]:
+    if isinstance(value, dict) and list(value) == [QUEUE]:
+        return QUEUE, _queue(value[QUEUE], "badTime")
+    if value not in (ERROR, ARRIVAL):
+        raise BadOption(f"window: badTime must be error, arrival or {{queue: NAME}}, not {value!r}")
+    return value, None
+
+
+def _bad_value(value: Any) -> bool:
+    # YAML reads a bare null as nothing.
+    if value not in (ERROR, "null", None):
+        raise BadOption(f"window: badValue must be error or null, not {value!r}")
+    return bool(value != ERROR)
 
 
 def _emit(value: Any) -> bool:

@@ -1,16 +1,39 @@
-"""Notices that the database is away, and that it is back: the one who gives connections up and makes them anew."""
+"""Notices that the database is away, and that it is back: the one who gives connections up and makes them anew.
+
+And that its clock was set back, which would hide what became readable just before.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 from queenmq.config import Settings
 from queenmq.errors import StartupError
 from queenmq.services.service import Service
-from queenmq.storage.database import Database, DatabaseAway
+from queenmq.storage.database import Database
+from queenmq.storage.failures import DatabaseAway
+from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
+
+_EVER = datetime.max.replace(tzinfo=UTC)
+_AT_ONCE = 1000
+# Transactions that began before the clock was set back may still commit: it is looked again and again until the clock
+# has caught up, with this share of the time at most.
+_PAUSES = 20
+
+
+async def unhide(database: Database, upto: datetime = _EVER) -> int:
+    """Make claimable what has been readable since a time that lies in the future. Returns how many rows that was."""
+    moved = 0
+    while True:
+        step: int = await database.fetchval(statement("unhide"), upto, _AT_ONCE, repeatable=True)
+        moved += step
+        if step < _AT_ONCE:
+            return moved
 
 
 class DatabaseWatch(Service):
@@ -19,17 +42,34 @@ class DatabaseWatch(Service):
     name = "database watch"
 
     def __init__(self, database: Database, settings: Settings, come_up: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(settings.database_ping_ms)
+        super().__init__(settings.database.ping_ms)
         self._database = database
-        self._patience_s = settings.outage_after_ms / 1000
+        self._patience_s = settings.database.outage_after_ms / 1000
         self._come_up = come_up
+        self._unhide_due = 0.0
+        self._complaint = ""
 
     async def work(self) -> None:
         if not self._database.is_open:
             await self._try()
         elif not await self._database.is_alive(self._patience_s):
-            log.error("the database does not answer; its connections are given up until it does")
+            log.error("the database does not answer; its connections are closed until it does")
             self._database.abandon()
+        elif self._database.clock.reached is not None:
+            await self._unhide(self._database.clock.reached)
+
+    async def _unhide(self, upto: datetime) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        if started < self._unhide_due:
+            return
+        moved = await unhide(self._database, upto)
+        if moved:
+            log.info(
+                "the clock of the database was set back: %d partitions could not be read, and now can be read again",
+                moved,
+            )
+        self._unhide_due = loop.time() + (loop.time() - started) * _PAUSES
 
     async def _try(self) -> None:
         try:
@@ -37,6 +77,9 @@ class DatabaseWatch(Service):
         except DatabaseAway as error:
             log.debug("%s", error)
         except StartupError as error:
-            log.error("%s", error)
+            # It is tried several times a second, and what is wrong may be so for hours.
+            log.log(logging.DEBUG if str(error) == self._complaint else logging.ERROR, "%s", error)
+            self._complaint = str(error)
         else:
+            self._complaint = ""
             log.info("the database is back")

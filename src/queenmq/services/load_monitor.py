@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from queenmq.broker.load import LoadWatch
 from queenmq.config import Settings
-from queenmq.engine.load import LoadWatch
 from queenmq.errors import DatabaseUnavailable
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
@@ -20,20 +18,16 @@ class LoadMonitor(Service):
     name = "load monitor"
 
     def __init__(self, database: Database, load: LoadWatch, settings: Settings) -> None:
-        super().__init__(_LOOK_MS if settings.load_check else 0)
+        super().__init__(_LOOK_MS if settings.overload.enabled else 0)
         self._database = database
         self._load = load
         self._looks = 0
-        self._due: float | None = None
 
     async def work(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._due is not None:
-            self._load.tell_loop_delay(max(0.0, now - self._due))
+        self._load.tell_loop_delay(self.late_s)
         self._looks += 1
         if self._looks % _LOOKS_A_QUESTION == 0 and self._database.is_open:
             await self._ask()
-        self._due = asyncio.get_running_loop().time() + _LOOK_MS / 1000
 
     async def _ask(self) -> None:
         try:

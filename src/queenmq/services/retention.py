@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from queenmq.broker.broker import Broker
 from queenmq.config import Settings
-from queenmq.engine.engine import Engine
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -22,13 +22,15 @@ class Retention(Service):
 
     name = "retention"
 
-    def __init__(self, database: Database, engine: Engine, settings: Settings) -> None:
-        super().__init__(settings.retention_interval_ms)
-        self._operations = engine.long_operations
+    def __init__(self, database: Database, broker: Broker, settings: Settings) -> None:
+        super().__init__(settings.retention.interval_ms)
+        self._operations = broker.operation_runner
         self._settings = settings
 
     async def work(self) -> None:
-        await self._operations.retain(self._settings.retention_batch_size, self._settings.partition_cleanup_days)
+        await self._operations.retain(
+            self._settings.retention.batch_size, self._settings.retention.partition_cleanup_days
+        )
 
 
 class Eviction(Service):
@@ -36,11 +38,11 @@ class Eviction(Service):
 
     name = "eviction"
 
-    def __init__(self, database: Database, engine: Engine, settings: Settings) -> None:
-        super().__init__(settings.eviction_interval_ms)
+    def __init__(self, database: Database, broker: Broker, settings: Settings) -> None:
+        super().__init__(settings.retention.eviction_interval_ms)
         self._database = database
-        self._activity = engine.activity
-        self._limit = settings.eviction_batch_size
+        self._activity = broker.activity
+        self._limit = settings.retention.eviction_batch_size
 
     async def work(self) -> None:
         while await self._sweep() >= self._limit:

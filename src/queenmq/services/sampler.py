@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
+from queenmq.broker.broker import Broker
 from queenmq.config import Settings
-from queenmq.engine.engine import Engine
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
-_TICK_S = 0.01
 _encode = msgspec.json.Encoder().encode
 
 Figures = dict[str, Any]
@@ -45,10 +44,10 @@ class Spread:
 class Sampler(Service):
     name = "sampler"
 
-    def __init__(self, database: Database, engine: Engine, settings: Settings) -> None:
-        super().__init__(settings.metrics_sample_interval_ms)
+    def __init__(self, database: Database, broker: Broker, settings: Settings) -> None:
+        super().__init__(settings.statistics.sample_interval_ms)
         self._database = database
-        self._engine = engine
+        self._broker = broker
         self._settings = settings
         self._spreads: dict[str, Spread] = {}
         self._samples = 0
@@ -57,16 +56,14 @@ class Sampler(Service):
         self._processor: tuple[int, int] | None = None
 
     async def work(self) -> None:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        await asyncio.sleep(_TICK_S)
-        self._engine.vitals.loop_lag_ms = max(0.0, (loop.time() - started - _TICK_S) * 1000)
+        started = asyncio.get_running_loop().time()
+        self._broker.vitals.loop_lag_ms = self.late_s * 1000
         for name, value in self._sample().items():
             self._spreads.setdefault(name, Spread()).add(value)
         self._samples += 1
         if self._stored_at is None:
             self._stored_at = started
-        if started - self._stored_at >= self._settings.metrics_aggregate_interval_s:
+        if started - self._stored_at >= self._settings.statistics.aggregate_interval_s:
             await self.store()
             self._stored_at = started
 
@@ -76,28 +73,28 @@ class Sampler(Service):
             return
         spreads, samples = self._spreads, self._samples
         self._spreads, self._samples = {}, 0
-        vitals = self._engine.vitals
+        vitals = self._broker.vitals
         await self._database.fetch(
             statement("add_sample"),
-            self._engine.node.server_id,
+            self._broker.node.server_id,
             vitals.hostname,
-            self._settings.port,
-            self._settings.worker_id,
+            self._settings.http.port,
+            self._settings.server.worker_id,
             vitals.pid,
             samples,
             _encode(_nested(spreads)).decode(),
         )
 
     def _sample(self) -> dict[str, float]:
-        engine = self._engine
-        user, system = engine.vitals.processor_us()
+        broker = self._broker
+        user, system = broker.vitals.processor_us()
         before_user, before_system = self._processor or (user, system)
         self._processor = user, system
-        now = engine.vitals.uptime_s
+        now = broker.vitals.uptime_s
         before, self._sampled_at = self._sampled_at, now
-        memory, lanes = engine.vitals.memory(), engine.sidecar.lanes
-        database = engine.database
-        state: dict[str, Any] = engine.node.statistics()
+        memory, lanes = broker.vitals.memory(), broker.lanes.values()
+        database = broker.database
+        state: dict[str, Any] = broker.shared_state()
         return {
             "cpu.user_us": user - before_user,
             "cpu.system_us": system - before_system,
@@ -111,10 +108,10 @@ class Sampler(Service):
             "threadpool.db.queue_size": sum(lane.pending for lane in lanes),
             "threadpool.system.pool_size": 1,
             "threadpool.system.queue_size": 0,
-            "registries.response": engine.popper.waiting.registry.statistics()["waiters"],
-            "event_loop.lag_ms": engine.vitals.loop_lag_ms,
-            "event_loop.free_slots": database.pool_idle + self._settings.db_pool_size - database.pool_size,
-            "backoff.groups": engine.popper.waiting.registry.statistics()["groups_backed_off"],
+            "registries.response": broker.long_polls.registry.statistics()["waiters"],
+            "event_loop.lag_ms": broker.vitals.loop_lag_ms,
+            "event_loop.free_slots": database.pool_idle + self._settings.database.pool_size - database.pool_size,
+            "backoff.groups": broker.long_polls.registry.statistics()["groups_backed_off"],
             "shared_state.queue_config_cache_size": state["queue_config_cache"]["size"],
             "shared_state.servers_alive": state["server_health"]["servers_alive"],
             "shared_state.servers_dead": state["server_health"]["servers_dead"],

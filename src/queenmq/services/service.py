@@ -10,6 +10,8 @@ from queenmq.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 
+_CANCEL_AGAIN_S = 2.0
+
 
 class Service(ABC):
     name = "service"
@@ -18,6 +20,8 @@ class Service(ABC):
         self._interval_s = interval_ms / 1000
         self._task: asyncio.Task[None] | None = None
         self._held_up = False
+        self._complaint = ""
+        self.late_s = 0.0  # how late the event loop has begun this turn
 
     @abstractmethod
     async def work(self) -> None:
@@ -31,19 +35,27 @@ class Service(ABC):
     async def stop(self) -> None:
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.wait((self._task,))
+        while not self._task.done():
+            # Again and again: whatever it waits for may turn one cancellation into an error of its own.
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=_CANCEL_AGAIN_S)
         self._task = None
 
     async def _loop(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            due = loop.time() + self._interval_s
             await asyncio.sleep(self._interval_s)
+            self.late_s = max(0.0, loop.time() - due)
             try:
                 await self.work()
-                self._held_up = False
+                self._held_up, self._complaint = False, ""
             except UnavailableError as error:
                 # An outage may last for hours: one line of each service tells it.
                 log.log(logging.DEBUG if self._held_up else logging.WARNING, "%s: %s", self.name, error)
                 self._held_up = True
-            except Exception:
-                log.exception("%s failed, it goes on", self.name)
+            except Exception as error:
+                # A turn may come several times a second and fail the same way each time.
+                again = repr(error) == self._complaint
+                self._complaint = repr(error)
+                log.log(logging.DEBUG if again else logging.ERROR, "%s failed, it goes on", self.name, exc_info=error)

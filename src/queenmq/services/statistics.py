@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from queenmq.broker.broker import Broker
 from queenmq.config import Settings
-from queenmq.engine.engine import Engine
 from queenmq.services.service import Service
 
 
 class StatisticsRefresh(Service):
     name = "statistics"
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        super().__init__(settings.stats_interval_ms)
-        self._engine = engine
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        super().__init__(settings.statistics.interval_ms)
+        self._broker = broker
 
     async def work(self) -> None:
-        statistics = self._engine.statistics
-        await statistics.store_activity(self._engine.popper.waiting.registry.parked())
+        statistics = self._broker.statistics
+        await statistics.store_activity(self._broker.long_polls.registry.parked())
         await statistics.refresh()
         await statistics.forget_activity()

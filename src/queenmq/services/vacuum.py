@@ -11,14 +11,14 @@ from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
 _LOCK = 0x5175_6565_6E_56  # "QueenV"
-_TABLES = ("partition_consumers", "partition_lookup")
+_VACUUM = {"partition_consumers": "vacuum_partition_consumers", "partition_lookup": "vacuum_partition_lookup"}
 
 
 class Vacuum(Service):
     name = "vacuum"
 
     def __init__(self, database: Database, settings: Settings) -> None:
-        super().__init__(settings.vacuum_interval_ms)
+        super().__init__(settings.database.vacuum_interval_ms)
         self._database = database
         self._seen: dict[str, int] = {}
 
@@ -27,10 +27,10 @@ class Vacuum(Service):
             if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
                 return
             try:
-                for table in _TABLES:
+                for table, vacuum in _VACUUM.items():
                     changes = await connection.fetchval(statement("table_changes"), table)
                     if changes != self._seen.get(table):
-                        await connection.execute(statement(f"vacuum_{table}"))
+                        await connection.execute(statement(vacuum))
                         self._seen[table] = changes
             finally:
                 await connection.execute("SELECT pg_advisory_unlock($1)", _LOCK)

@@ -1,7 +1,6 @@
-"""The connection pool, and the one place where database exceptions become ours.
+"""The connections to PostgreSQL, and how statements are run on them.
 
-Callers run named statements (`queenmq.storage.statements`) and see only `queenmq.errors`, or one of the
-three errors below that the engine acts on.
+Callers run named statements (`queenmq.storage.statements`); exceptions of the driver become ours (`failures`).
 """
 
 from __future__ import annotations
@@ -9,79 +8,63 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any, cast
 from urllib.parse import quote
 
 import asyncpg
 
-from queenmq.config import Settings
-from queenmq.errors import Conflict, DatabaseUnavailable, InternalError, Overloaded, QueenError, StartupError
+from queenmq.config import DatabaseSettings
+from queenmq.core.foreign_clock import ForeignClock
+from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError
+from queenmq.storage.failures import (
+    BROKEN,
+    AnswerLost,
+    DatabaseAway,
+    EncryptionRequired,
+    TransactionRefused,
+    TryAgain,
+    is_connection_lost,
+    translate,
+    without_details,
+)
+from queenmq.storage.silence import REASONS, SilenceWatch, WatchedConnection
+from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
+from queenmq.storage.statements import statement as named
 
 log = logging.getLogger(__name__)
 
 OLDEST_POSTGRES = 14
-_CONNECTION_LOST = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    # A session that was ended while it was idle leaves the driver in a state that it calls impossible.
-    asyncpg.InternalClientError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    OSError,
-    TimeoutError,
-)
-_AWAY = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-)
-_TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+# Beyond the statement timeout, at which the server itself gives up: what its word of that may take to get here.
+_ANSWER_GRACE_S = 2.0
+# How often a call is repeated whose answer got lost: a repeat may get a connection that is silent, too.
+LOST_ANSWERS = 2
+# Then a connection goes back to the pool, which replaces those that have run many statements.
+_MOST_USES = 10_000
+# Without the watch of WatchedConnection: single statements are watched here.
+_FETCH, _FETCHROW, _FETCHVAL = asyncpg.Connection.fetch, asyncpg.Connection.fetchrow, asyncpg.Connection.fetchval
+_GIVING_BACK = suppress(asyncpg.PostgresError, *BROKEN)
 
 
-class TryAgain(DatabaseUnavailable):
-    """The statement was rolled back because others were in its way; the same one may succeed now."""
-
-
-class DatabaseAway(StartupError):
-    """Nobody answers at the address of the database, or it is starting or full: it may answer later."""
-
-
-class TransactionRefused(InternalError):
-    """A transaction was rolled back for a reason that the caller is told (SQLSTATE QN001)."""
-
-
-class EncryptionRequired(InternalError):
-    """A payload came in clear for a queue that demands encryption (SQLSTATE QN002); `detail` names the queues."""
-
-    def __init__(self, message: str, detail: str) -> None:
-        super().__init__(message)
-        self.detail = detail
-
-
-def dsn(settings: Settings) -> str:
+def dsn(database: DatabaseSettings) -> str:
     """The URL of the existing PostgreSQL that the settings select."""
-    if settings.database_url is not None:
-        return settings.database_url
-    user, password = quote(settings.pg_user, safe=""), quote(settings.pg_password, safe="")
-    host = settings.pg_host or "localhost"
+    if database.url is not None:
+        return database.url
+    user, password = quote(database.user, safe=""), quote(database.password, safe="")
+    host = database.host or "localhost"
     if ":" in host:
         host = f"[{host}]"
-    return f"postgresql://{user}:{password}@{host}:{settings.pg_port}/{quote(settings.pg_db, safe='')}"
+    return f"postgresql://{user}:{password}@{host}:{database.port}/{quote(database.name, safe='')}"
 
 
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.pg_use_ssl:
+def _tls(database: DatabaseSettings) -> ssl.SSLContext | None:
+    if not database.use_ssl:
         return None
     context = ssl.create_default_context()
-    if not settings.pg_ssl_reject_unauthorized:
+    if not database.ssl_reject_unauthorized:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
@@ -93,88 +76,67 @@ async def _leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
         await connection.reset()
 
 
-async def _answers(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
-    try:
-        return bool(await connection.fetchval("SELECT true"))
-    except (asyncpg.PostgresError, *_CONNECTION_LOST):
-        return False
-
-
-def translate(error: BaseException) -> BaseException:
-    """Our error for one that asyncpg raised; ours stay. What is nobody's fault but ours is logged here."""
-    if isinstance(error, QueenError):
-        return error
-    if isinstance(error, asyncpg.PostgresError):
-        match error.sqlstate:
-            case "QN001":
-                return TransactionRefused(str(error))
-            case "QN002":
-                return EncryptionRequired(str(error), error.detail or "[]")
-            case "QN004" | "QN005":
-                return Overloaded(str(error))
-            case "QN006":
-                return Conflict(str(error))
-    if isinstance(error, _TRY_AGAIN):
-        return TryAgain("database connection busy: a lock could not be had (ECONNREFUSED)")
-    if isinstance(error, asyncpg.QueryCanceledError):
-        return DatabaseUnavailable("database connection too slow: the statement was cancelled (ECONNREFUSED)")
-    if isinstance(error, asyncpg.DiskFullError):
-        return DatabaseUnavailable("database connection refused the write: its disk is full (ECONNREFUSED)")
-    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        return DatabaseUnavailable("database connection is read-only (ECONNREFUSED)")
-    # asyncpg calls an argument that it cannot encode an interface error, too.
-    if isinstance(error, _CONNECTION_LOST) and not isinstance(error, ValueError):
-        return DatabaseUnavailable()
-    if isinstance(error, Exception):
-        log.error("statement failed: %s", _told(error))
-        return InternalError()
-    return error
-
-
-def _told(error: Exception) -> str:
-    """Without the details that PostgreSQL adds, because they may show rows and with them payloads."""
-    if isinstance(error, asyncpg.PostgresError):
-        return f"{type(error).__name__} ({error.sqlstate}): {error.args[0] if error.args else ''}"
-    return f"{type(error).__name__}: {error}"
-
-
 class Database:
     """A bounded pool of connections to one PostgreSQL."""
 
-    def __init__(self, settings: Settings, url: str) -> None:
+    def __init__(self, settings: DatabaseSettings, url: str) -> None:
         self._settings = settings
         self._url = url
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._spare: list[WatchedConnection] = []  # borrowed from the pool and used by nobody now; the last used last
+        self._silence: SilenceWatch | None = None
         self._lifeline: asyncpg.Connection[asyncpg.Record] | None = None
         self._heard: dict[str, Callable[[str], None]] = {}
         self.is_listening = False
+        self.opened = 0
         self.calls = 0
         self.errors = 0
         self.answers = 0
         self.waiting = 0
         self.in_use = 0
+        self.clock = ForeignClock()
+        self.connections_cut = Counter(dict.fromkeys(REASONS, 0))
 
     async def open(self) -> None:
         """Connect. Raises StartupError with a sentence that names the cause, never the password.
 
         It is DatabaseAway if the same call may succeed later.
         """
+        silence = SilenceWatch(
+            self._connect,
+            connect_within_s=self._settings.connection_timeout_ms / 1000,
+            silent_after_s=self._settings.silence_ms / 1000,
+            deadline_s=self._settings.statement_timeout_ms / 1000 + _ANSWER_GRACE_S,
+            cut=self.connections_cut,
+        )
         try:
             self._pool = await asyncpg.create_pool(
                 self._url,
                 min_size=1,
-                max_size=self._settings.db_pool_size,
-                timeout=self._settings.db_connection_timeout_ms / 1000,
+                max_size=self._settings.pool_size,
+                timeout=self._settings.connection_timeout_ms / 1000,
                 ssl=_tls(self._settings),
                 max_inactive_connection_lifetime=0,
+                connection_class=WatchedConnection,
+                init=silence.adopt,
                 reset=_leave_clean,
                 server_settings=self._session(),
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
             reason = str(error) or type(error).__name__
-            kind = DatabaseAway if isinstance(error, _AWAY) else StartupError
+            away = isinstance(error, OSError | TimeoutError) or cause_of(sqlstate_of(error)) is Cause.CONNECTION
+            kind = DatabaseAway if away else StartupError
             raise kind(f"cannot connect to PostgreSQL: {reason}") from None
+        self.opened += 1
+        self._silence = silence
+        silence.start()
         await self._check_version()
+
+    async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        """A connection beside the pool."""
+        return await asyncpg.connect(
+            self._url, timeout=self._settings.connection_timeout_ms / 1000, ssl=_tls(self._settings)
+        )
 
     @property
     def is_open(self) -> bool:
@@ -185,24 +147,24 @@ class Database:
         """Whether the database answers anything within that time. Asks on a connection of its own."""
         before = self.answers
         asking = asyncio.create_task(self._ask())
-        await asyncio.wait((asking,), timeout=within_s)
-        if asking.done():
-            return asking.result()
-        # Not cancelled: asyncpg would try to tell that to a server that does not answer.
-        self._cut_lifeline()
+        # When half of the time is over it may be the connection that is silent: the other half is for a new one.
+        for _ in range(2):
+            await asyncio.wait((asking,), timeout=within_s / 2)
+            if asking.done():
+                return asking.result()
+            # Not cancelled: asyncpg would try to tell that to a server that does not answer.
+            self._cut_lifeline()
         return self.answers > before
 
     async def _ask(self) -> bool:
         asked = self._lifeline
-        if asked is not None and await _answers(asked):
+        if asked is not None and await self._answers(asked):
             return True
         if self._lifeline is asked:
             self._cut_lifeline()
         try:
-            fresh = await asyncpg.connect(
-                self._url, timeout=self._settings.db_connection_timeout_ms / 1000, ssl=_tls(self._settings)
-            )
-        except (asyncpg.PostgresError, *_CONNECTION_LOST):
+            fresh = await self._connect()
+        except (asyncpg.PostgresError, *BROKEN):
             return False
         if self._pool is None or self._lifeline is not None:
             # It was given up meanwhile, or whoever asked before and was no longer waited for has connected, too.
@@ -210,6 +172,22 @@ class Database:
             return self._pool is not None
         self._lifeline = fresh
         return await self._listen(fresh)
+
+    async def _answers(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
+        """Asks for the time, because that has to be known, too."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        try:
+            now: datetime = await connection.fetchval(named("now"))
+        except (asyncpg.PostgresError, *BROKEN):
+            return False
+        step = self.clock.told(now, asked_at, loop.time())
+        if step is not None:
+            log.warning(
+                "the clock of the database was set back by %.1f s: leases, delays and retry pauses last longer by that",
+                step.total_seconds(),
+            )
+        return True
 
     def on_notice(self, channel: str, heard: Callable[[str], None]) -> None:
         """Call `heard` with the payload of each NOTIFY on `channel`, while the database is there.
@@ -222,12 +200,12 @@ class Database:
         try:
             for channel, heard in self._heard.items():
                 await connection.add_listener(channel, lambda _c, _pid, _channel, payload, heard=heard: heard(payload))
-        except _CONNECTION_LOST:
-            return False
-        except asyncpg.PostgresError as error:
+        except (asyncpg.PostgresError, *BROKEN) as error:
+            if is_connection_lost(error):
+                return False
             # It is there all the same. Long polls find by themselves what they are not told of.
-            log.warning("the database refuses LISTEN: %s", _told(error))
-            return await _answers(connection)
+            log.warning("the database refuses LISTEN: %s", without_details(error))
+            return await self._answers(connection)
         self.is_listening = self._lifeline is connection
         return True
 
@@ -240,8 +218,12 @@ class Database:
     def abandon(self) -> None:
         """The database does not answer: cut every connection, so that whoever waits for it learns that now."""
         self._cut_lifeline()
+        if self._silence is not None:
+            self._silence.stop()
+            self._silence = None
         if self._pool is not None:
             pool, self._pool = self._pool, None
+            self._spare.clear()
             pool.terminate()
 
     def _session(self) -> dict[str, str]:
@@ -251,8 +233,8 @@ class Database:
             "timezone": "UTC",
             "jit": "off",
             "default_transaction_isolation": "read committed",
-            "statement_timeout": str(settings.db_statement_timeout_ms),
-            "lock_timeout": str(settings.db_lock_timeout_ms),
+            "statement_timeout": str(settings.statement_timeout_ms),
+            "lock_timeout": str(settings.lock_timeout_ms),
             # Every hot statement has its index. Without this a plan made while a table was small would stay a scan.
             "enable_seqscan": "off",
             # Planning the functions' statements anew for every call costs more than running them.
@@ -268,47 +250,145 @@ class Database:
     async def close(self) -> None:
         self.abandon()
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy[asyncpg.Record]]:
-        """Borrow a connection. Database exceptions inside leave it as ours."""
+    # Borrowing
+
+    async def _borrow(self) -> WatchedConnection:
+        """A spare connection, or one of the pool, which may have to be waited for."""
+        while self._spare:
+            spare = self._spare.pop()
+            if not spare.is_closed():
+                return spare
+            spare.terminate()  # only now the pool learns that it may make another
         pool = self._pool
         if pool is None:
             raise DatabaseUnavailable()
-        self.calls += 1
+        self.waiting += 1
         try:
-            self.waiting += 1
-            try:
-                connection = await pool.acquire(timeout=self._settings.db_lock_timeout_ms / 1000)
-            finally:
-                self.waiting -= 1
+            proxy = await pool.acquire(timeout=self._settings.lock_timeout_ms / 1000)
+        finally:
+            self.waiting -= 1
+        connection: WatchedConnection = cast(Any, proxy).itself()
+        connection.pool, connection.proxy, connection.uses = pool, proxy, 0
+        return connection
+
+    async def _give_back(self, connection: WatchedConnection, *, is_clean: bool) -> None:
+        """Keep it for the next statement, or hand it to the pool if somebody waits there.
+
+        Handing over costs a task and three turns of the event loop, so it is done only when it must be: for a waiting
+        caller, after an error, and now and then, because the pool replaces connections that have served for long. A
+        connection with which that fails, or takes long because a statement on it was cancelled and the server does not
+        say so, has been cut by then: whoever had borrowed it has nothing to do with that.
+        """
+        connection.uses += 1
+        if is_clean and not self.waiting and connection.uses < _MOST_USES and connection.pool is self._pool:
+            self._spare.append(connection)
+            return
+        with _GIVING_BACK:
+            await connection.pool.release(connection.proxy, timeout=self._settings.connection_timeout_ms / 1000)
+
+    def _translated(self, error: Exception, *, was_borrowed: bool) -> BaseException:
+        ours = translate(error)
+        if was_borrowed and type(ours) is DatabaseUnavailable and is_connection_lost(error):
+            ours = AnswerLost()
+        self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain | Overloaded)
+        return ours
+
+    @asynccontextmanager
+    async def connection(self, *, bounded: bool = True) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        """Borrow a connection. Database exceptions inside leave it as ours.
+
+        `bounded` false is for statements that may take longer than the statement timeout.
+        """
+        self.calls += 1
+        connection: WatchedConnection | None = None
+        try:
+            connection = await self._borrow()
+            connection.in_use, connection.bounded = True, bounded
             self.in_use += 1
+            is_clean = False
             try:
                 yield connection
+                is_clean = not connection.is_in_transaction()
             except asyncpg.InternalClientError:
                 connection.terminate()
                 raise
             finally:
                 self.in_use -= 1
-                await pool.release(connection)
+                # Before: the next one may have it before this one goes on.
+                connection.in_use = False
+                await self._give_back(connection, is_clean=is_clean)
             self.answers += 1
         except Exception as error:
-            ours = translate(error)
-            self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain | Overloaded)
+            ours = self._translated(error, was_borrowed=connection is not None)
             if ours is error:
                 raise
             raise ours from error
 
-    async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        async with self.connection() as connection:
-            return await connection.fetch(statement, *arguments)
+    # Single statements. One that is `repeatable` may be run twice, and is, if its answer got lost with its connection.
 
-    async def fetchrow(self, statement: str, *arguments: object) -> asyncpg.Record | None:
-        async with self.connection() as connection:
-            return await connection.fetchrow(statement, *arguments)
+    def fetch(
+        self, statement: str, *arguments: object, repeatable: bool = False
+    ) -> Coroutine[Any, Any, list[asyncpg.Record]]:
+        return self._run(_FETCH, statement, arguments, repeatable)
 
-    async def fetchval(self, statement: str, *arguments: object) -> Any:
-        async with self.connection() as connection:
-            return await connection.fetchval(statement, *arguments)
+    def fetchrow(
+        self, statement: str, *arguments: object, repeatable: bool = False
+    ) -> Coroutine[Any, Any, asyncpg.Record | None]:
+        return self._run(_FETCHROW, statement, arguments, repeatable)
+
+    def fetchval(self, statement: str, *arguments: object, repeatable: bool = False) -> Coroutine[Any, Any, Any]:
+        return self._run(_FETCHVAL, statement, arguments, repeatable)
+
+    async def _run(
+        self,
+        method: Callable[..., Coroutine[Any, Any, Any]],
+        statement: str,
+        arguments: tuple[object, ...],
+        repeatable: bool,
+    ) -> Any:
+        left = LOST_ANSWERS if repeatable else 0
+        while True:
+            self.calls += 1
+            connection: WatchedConnection | None = None
+            try:
+                connection = await self._borrow()
+                self.in_use += 1
+                is_clean = False
+                try:
+                    answer = await self._watched(connection, method, statement, arguments)
+                    is_clean = True
+                finally:
+                    self.in_use -= 1
+                    connection.in_use = False
+                    await self._give_back(connection, is_clean=is_clean)
+                self.answers += 1
+                return answer
+            except Exception as error:
+                ours = self._translated(error, was_borrowed=connection is not None)
+                if isinstance(ours, AnswerLost) and left:
+                    left -= 1
+                    continue
+                if ours is error:
+                    raise
+                raise ours from error
+
+    @staticmethod
+    async def _watched(
+        connection: WatchedConnection,
+        method: Callable[..., Coroutine[Any, Any, Any]],
+        statement: str,
+        arguments: tuple[object, ...],
+    ) -> Any:
+        connection.in_use = connection.bounded = True
+        connection.moved, connection.found_waiting = None, 0
+        connection.since = asyncio.get_running_loop().time()
+        try:
+            return await method(connection, statement, *arguments)
+        except asyncpg.InternalClientError:
+            connection.terminate()
+            raise
+        finally:
+            connection.since = None
 
     @property
     def pool_size(self) -> int:
@@ -316,4 +396,5 @@ class Database:
 
     @property
     def pool_idle(self) -> int:
-        return self._pool.get_idle_size() if self._pool else 0
+        """Connections that nobody uses."""
+        return self._pool.get_idle_size() + len(self._spare) if self._pool else 0

@@ -33,6 +33,7 @@ from queenmq.storage.datafolder import (
     running_url,
 )
 from queenmq.storage.launcher import Launcher
+from queenmq.storage.sqlstates import DISK_FULL, INVALID_PASSWORD, sqlstate_of
 
 __all__ = ["EmbeddedPostgres", "default_data_dir", "running_url"]
 
@@ -43,6 +44,7 @@ USER: Final = "queen"
 DATABASE: Final = "queen"
 READY_S: Final = 300.0
 CONNECT_S: Final = 3.0
+COMMAND_S: Final = 60.0
 PORT_TRIES: Final = 5
 WATCH_S: Final = 0.1
 FIRST_BACKOFF_S: Final = 0.1
@@ -234,7 +236,7 @@ class EmbeddedPostgres:
             await asyncio.sleep(WATCH_S)
             self._folder.bound_log()
             if self._has_ended():
-                log.error("PostgreSQL has died; starting it again")
+                log.error("PostgreSQL has died; restarting it")
                 await self._restart(credentials)
                 log.info("PostgreSQL is back")
 
@@ -246,7 +248,7 @@ class EmbeddedPostgres:
                 with explained(self._folder.root):
                     return await self._run(credentials)
             except StartupError as error:
-                log.error("PostgreSQL is still down, next try in %.1f s: %s", backoff_s, error)
+                log.error("PostgreSQL is still down; next attempt in %.1f s: %s", backoff_s, error)
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, LAST_BACKOFF_S)
 
@@ -256,7 +258,7 @@ def _holds_data(pgdata: Path) -> bool:
     if (pgdata / "PG_VERSION").exists():
         return True
     if pgdata.exists() and any(pgdata.iterdir()):
-        raise StartupError(f"{pgdata} has files in it that are no PostgreSQL data; move them away")
+        raise StartupError(f"{pgdata} contains files that are not PostgreSQL data; move them away")
     return False
 
 
@@ -311,7 +313,7 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port(keep_off: int) -> int:
-    for port in random.sample(PORTS, 100):
+    for port in random.SystemRandom().sample(PORTS, 100):
         if port != keep_off and _is_free(port):
             return port
     with socket.socket() as probe:
@@ -328,15 +330,18 @@ async def _connect(credentials: Credentials, database: str) -> asyncpg.Connectio
         database=database,
         ssl=False,
         timeout=CONNECT_S,
+        command_timeout=COMMAND_S,
     )
 
 
 async def _accepts(credentials: Credentials) -> bool:
     try:
         connection = await _connect(credentials, "postgres")
-    except asyncpg.InvalidPasswordError:
-        raise StartupError("the bundled PostgreSQL refuses the password in database.json; restore that file") from None
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        if sqlstate_of(error) == INVALID_PASSWORD:
+            raise StartupError(
+                "the bundled PostgreSQL refuses the password in database.json; restore that file"
+            ) from None
         return False
     await connection.close()
     return True
@@ -350,9 +355,9 @@ async def _create_database(credentials: Credentials, root: Path) -> None:
                 await connection.execute(f"CREATE DATABASE {DATABASE}")
         finally:
             await connection.close()
-    except asyncpg.DiskFullError:
-        raise StartupError(disk_full(root)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        if sqlstate_of(error) == DISK_FULL:
+            raise StartupError(disk_full(root)) from None
         raise StartupError(f"the bundled PostgreSQL could not create its database: {error}") from error
 
 

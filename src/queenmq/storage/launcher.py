@@ -38,9 +38,7 @@ def binary(name: str) -> Path:
         path = Path(place) / "pginstall" / "bin" / name
         if path.exists():
             return path
-    raise StartupError(
-        "there is no bundled PostgreSQL for this platform; set DATABASE_URL or PG_HOST to use another one"
-    )
+    raise StartupError("there is no bundled PostgreSQL for this platform; set DATABASE_URL or PG_HOST to use your own")
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Literal
 
 import asyncpg
 
-from queenmq.errors import HttpError, StartupError
+from queenmq.errors import DatabaseUnavailable, HttpError, StartupError
 from queenmq.storage.database import Database
+from queenmq.storage.statements import sql_files
 
 log = logging.getLogger(__name__)
 
@@ -33,35 +32,34 @@ class Migration:
     sql: str
 
 
-def _sql_files(folder: str) -> list[Traversable]:
-    root = files("queenmq.storage") / "sql" / folder
-    return sorted((f for f in root.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-
-
 @cache
 def migrations() -> tuple[Migration, ...]:
     found = []
-    for file in _sql_files("migrations"):
-        number, _, name = file.name.removesuffix(".sql").partition("_")
+    for numbered, file in sql_files("migrations").items():
+        number, _, name = numbered.partition("_")
         found.append(Migration(int(number), name, file.read_text("utf-8")))
     return tuple(found)
 
 
 @cache
 def functions() -> str:
-    return "\n".join(file.read_text("utf-8") for file in _sql_files("functions"))
+    """All of them in one text. Bodies are not checked when a function is made, so any order will do: it is by name."""
+    return "\n".join(file.read_text("utf-8") for file in sql_files("functions").values())
 
 
 async def migrate(database: Database, upto: int | None = None) -> int:
     """Bring the schema to the newest version (or to `upto`, for tests). Returns the version.
 
-    Raises StartupError if the database is newer than this code, or cannot be changed.
+    Raises StartupError if the database is newer than this code, or cannot be changed; DatabaseUnavailable if the
+    connection was lost meanwhile, so that nothing was changed and it may succeed later.
     """
     try:
-        async with database.connection() as connection, connection.transaction():
+        async with database.connection(bounded=False) as connection, connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             return await _upgrade(connection, upto)
+    except DatabaseUnavailable:
+        raise
     except HttpError as error:
         raise StartupError(f"the schema queen cannot be created or upgraded: {error.__cause__ or error}") from error
 
@@ -90,8 +88,8 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a database stands to this code."""
+class SchemaState:
+    """What a database has of the schema of this code."""
 
     migrations: tuple[Known, ...]
     functions_up_to_date: bool
@@ -101,7 +99,7 @@ class Standing:
         return self.functions_up_to_date and all(one.state == "applied" for one in self.migrations)
 
 
-async def standing(database: Database) -> Standing:
+async def schema_state(database: Database) -> SchemaState:
     """Every migration that this code or the database knows, by version. Changes nothing."""
     async with database.connection() as connection:
         exists = await connection.fetchval("SELECT to_regclass('queen.schema_migrations') IS NOT NULL")
@@ -116,10 +114,10 @@ async def standing(database: Database) -> Standing:
         else:
             row = there[version]
             known.append(Known(version, row["name"], "applied" if version in ours else "unknown", row["applied_at"]))
-    return Standing(tuple(known), digest == _digest())
+    return SchemaState(tuple(known), digest == _digest())
 
 
-async def _upgrade(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], upto: int | None) -> int:
+async def _upgrade(connection: asyncpg.Connection[asyncpg.Record], upto: int | None) -> int:
     newest = upto or migrations()[-1].version
     version = await _current_version(connection)
     if version > newest:
@@ -138,7 +136,7 @@ async def _upgrade(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record],
     return newest
 
 
-async def _current_version(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> int:
+async def _current_version(connection: asyncpg.Connection[asyncpg.Record]) -> int:
     if not await connection.fetchval("SELECT to_regclass('queen.schema_migrations') IS NOT NULL"):
         await connection.execute("CREATE SCHEMA IF NOT EXISTS queen")
         await connection.execute(
@@ -151,7 +149,7 @@ async def _current_version(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.
     return version
 
 
-async def _replace_functions(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+async def _replace_functions(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     digest = _digest()
     if await connection.fetchval("SELECT digest FROM queen.schema_functions") == digest:
         return
@@ -169,7 +167,7 @@ def _digest() -> str:
     return hashlib.sha256(functions().encode()).hexdigest()
 
 
-async def _drop_functions(connection: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+async def _drop_functions(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """A function whose result type changed cannot be replaced, so all go first, with their triggers."""
     signatures = await connection.fetch(
         "SELECT p.oid::regprocedure::text AS signature FROM pg_proc p WHERE p.pronamespace = 'queen'::regnamespace"

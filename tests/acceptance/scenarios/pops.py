@@ -61,7 +61,7 @@ async def a_long_poll_ends_at_its_timeout(queen: Queen, queue: str) -> None:
         return
     begin = time.monotonic()
     assert await queen.queue(queue).timeout_millis(500).pop() == []
-    assert 0.5 <= time.monotonic() - begin < 5
+    assert 0.5 <= time.monotonic() - begin < 25  # not the 30 s that it waits by itself
 
 
 @check

@@ -22,6 +22,7 @@ _DEFAULTS = {
     "encryptionEnabled": False,
     "maxWaitTimeSeconds": 0,
     "archiveBeforeDelete": False,
+    "setAsideFailedPushes": False,
 }
 _OTHERS = {
     "leaseTime": 61,
@@ -59,8 +60,8 @@ async def echoes_every_option(queen: Queen, queue: str) -> None:
     options = {_snake(name): value for name, value in _OTHERS.items()}
     answer = await queen.queue(queue).namespace("shop").task("bill").config(options).create()
     assert answer["configured"] is True
-    # Published clients do not know the newest option.
-    assert answer["options"] == _OTHERS | {"archiveBeforeDelete": False}
+    # Published clients do not know the newest options.
+    assert answer["options"] == _OTHERS | {"archiveBeforeDelete": False, "setAsideFailedPushes": False}
     assert (answer["namespace"], answer["task"]) == ("shop", "bill")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable
 
 from queen import Queen
@@ -54,6 +55,27 @@ async def tumbling_windows_sum_exactly(queen: Queen, name: str) -> None:
     await runner.stop()
     assert sum(value["count"] for value in seen) == 200
     assert sum(value["sum"] for value in seen) == 2 * sum(range(100))
+    assert runner.metrics()["errorsTotal"] == 0, runner.metrics()
+
+
+@check_since(0, 15)
+async def sliding_windows_have_every_event_once(queen: Queen, name: str) -> None:
+    """While windows end in cycles and in the flushes beside them at the same time."""
+    stream = (
+        Stream.from_(queen.queue(name))
+        .window_sliding(size=2, slide=1, idle_flush_ms=50)
+        .reduce(lambda seen, value: [*seen, value["n"]], [])
+        .to(queen.queue(f"{name}.sink"))
+    )
+    runner = await stream.run(query_id=name, url=URL, **QUICKLY)
+    for n in range(60):
+        await fill(queen, name, {"n": n})
+        await asyncio.sleep(0.03)
+    seen = await gathered(queen, f"{name}.sink", lambda seen: sum(len(value["value"]) for value in seen) >= 120)
+    await runner.stop()
+    seen += await drain(queen, f"{name}.sink")
+    events = Counter(n for value in seen for n in value["value"])
+    assert events == dict.fromkeys(range(60), 2), events
     assert runner.metrics()["errorsTotal"] == 0, runner.metrics()
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from queenmq.cluster.affinity import AffinityRoutes
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.load_tracker import LoadTracker, Sample
 
 NOW = 1000.0
 KEY = ("orders", "processor")
-SETTINGS = CoordinatorSettings()
+BOUNDS = CoordinatorBounds()
 
 
 class Dice:
@@ -25,11 +25,11 @@ class Dice:
 class Cluster:
     """This server, a and b, with loads that are set in percent (by outstanding requests alone)."""
 
-    def __init__(self, settings: CoordinatorSettings = SETTINGS, **loads: float) -> None:
-        self.tracker = LoadTracker(settings, "here")
+    def __init__(self, bounds: CoordinatorBounds = BOUNDS, **loads: float) -> None:
+        self.tracker = LoadTracker(bounds, "here")
         self.tracker.see(["a", "b"])
         self.dice = Dice()
-        self.routes = AffinityRoutes(settings, self.tracker, self.dice)
+        self.routes = AffinityRoutes(bounds, self.tracker, self.dice)
         self.load(**({"here": 0.0, "a": 0.0, "b": 0.0} | loads))
 
     def load(self, **loads: float) -> None:
@@ -122,9 +122,9 @@ def test_an_imbalance_that_stays_moves_keys_although_no_server_is_overloaded() -
     for key in keys:
         assert cluster.goes_to(NOW, key) == "a"
     cluster.load(here=10, a=60, b=10)
-    for second in range(round(SETTINGS.settle_s)):
+    for second in range(round(BOUNDS.settle_s)):
         assert {cluster.goes_to(NOW + 1 + second, key) for key in keys} == {"a"}
-    moved = [cluster.goes_to(NOW + 2 + SETTINGS.settle_s, key) for key in keys]
+    moved = [cluster.goes_to(NOW + 2 + BOUNDS.settle_s, key) for key in keys]
     assert 0 < len(keys) - moved.count("a") < len(keys)
     assert cluster.routes.migrated == len(keys) - moved.count("a")
 
@@ -136,7 +136,7 @@ def test_what_was_moved_stays_until_its_load_shows() -> None:
     assert cluster.goes_to(NOW + 1) == "b"
     cluster.load(a=10, b=95)
     assert cluster.goes_to(NOW + 2) == "b"
-    assert cluster.goes_to(NOW + 1 + SETTINGS.settle_s) == "a"
+    assert cluster.goes_to(NOW + 1 + BOUNDS.settle_s) == "a"
     assert cluster.routes.broken == 2
 
 
@@ -161,7 +161,7 @@ def test_the_keys_of_a_dead_server_are_assigned_anew() -> None:
 def test_the_keys_of_a_server_with_an_open_circuit_are_assigned_anew() -> None:
     cluster = Cluster(here=30, a=0, b=10)
     assert cluster.goes_to() == "a"
-    for _ in range(SETTINGS.circuit_failures):
+    for _ in range(BOUNDS.circuit_failures):
         cluster.tracker.of("a").breaker.failed(NOW)
     assert cluster.goes_to(NOW + 1) == "b"
 
@@ -191,7 +191,7 @@ def test_groups_that_are_gone_do_not_count() -> None:
 
 
 def test_the_table_is_bounded_and_forgets_the_least_used() -> None:
-    cluster = Cluster(CoordinatorSettings(affinity_max=3), here=30, a=0, b=5)
+    cluster = Cluster(CoordinatorBounds(affinity_max=3), here=30, a=0, b=5)
     for number in range(3):
         cluster.goes_to(NOW, number)
     cluster.goes_to(NOW, 0)

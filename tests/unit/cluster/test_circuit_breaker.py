@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from queenmq.cluster.circuit_breaker import Circuit, CircuitBreaker
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 
 NOW = 1000.0
 
 
 def opened(at: float = NOW) -> CircuitBreaker:
-    breaker = CircuitBreaker(CoordinatorSettings())
+    breaker = CircuitBreaker(CoordinatorBounds())
     for _ in range(3):
         assert breaker.enter(at)
         breaker.failed(at)
@@ -19,7 +19,7 @@ def opened(at: float = NOW) -> CircuitBreaker:
 
 
 def test_three_failures_in_a_row_open_it() -> None:
-    breaker = CircuitBreaker(CoordinatorSettings())
+    breaker = CircuitBreaker(CoordinatorBounds())
     for _ in range(2):
         breaker.failed(NOW)
     breaker.succeeded()
@@ -79,7 +79,7 @@ def test_a_try_that_ended_otherwise_makes_room_for_the_next() -> None:
 
 @pytest.mark.parametrize("failures", [1, 7])
 def test_the_number_of_failures_is_a_setting(failures: int) -> None:
-    breaker = CircuitBreaker(CoordinatorSettings(circuit_failures=failures))
+    breaker = CircuitBreaker(CoordinatorBounds(circuit_failures=failures))
     for number in range(failures):
         assert breaker.state(NOW) is Circuit.CLOSED, number
         breaker.failed(NOW)

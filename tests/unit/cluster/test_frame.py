@@ -15,6 +15,7 @@ from queenmq.cluster.refusal import Refusal
 CURRENT, PREVIOUS = Key(b"c" * 32), Key(b"p" * 32)
 RING = KeyRing(CURRENT, PREVIOUS)
 SENDER = encode_sender("queen-1")
+RECEIVER = bytes(range(16))
 U64 = st.integers(0, 2**64 - 1)
 types = st.sampled_from(list(MessageType))
 senders = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=32).filter(
@@ -23,24 +24,25 @@ senders = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_siz
 
 
 def sealed(payload: bytes = b"payload", ring: KeyRing = RING) -> bytes:
-    return seal(ring, MessageType.HEARTBEAT, SENDER, 7, 9, payload)
+    return seal(ring, MessageType.HEARTBEAT, SENDER, RECEIVER, 7, 9, payload)
 
 
 class TestWhatIsAccepted:
     @given(type=types, sender=senders, epoch=U64, sequence=U64, payload=st.binary(max_size=MAX_PAYLOAD))
     def test_what_was_sealed_opens(self, type: int, sender: str, epoch: int, sequence: int, payload: bytes) -> None:
-        datagram = seal(RING, type, encode_sender(sender), epoch, sequence, payload)
+        datagram = seal(RING, type, encode_sender(sender), RECEIVER, epoch, sequence, payload)
         assert len(datagram) == HEADER + len(payload) <= MAX_FRAME
-        assert frame.open(RING, datagram) == Frame(type, sender, epoch, sequence, payload)
+        assert frame.open(RING, datagram) == Frame(type, sender, RECEIVER, epoch, sequence, payload)
 
     def test_the_header_is_laid_out_as_documented(self) -> None:
         datagram = sealed(b"xyz")
-        assert HEADER == 88
-        assert datagram[:4] == bytes([1, 3, 0, 3])
+        assert HEADER == 104
+        assert datagram[:4] == bytes([2, 3, 0, 3])
         assert datagram[4:8] == CURRENT.id
         assert datagram[40:72] == b"queen-1".ljust(32, b"\0")
-        assert datagram[72:88] == (7).to_bytes(8, "big") + (9).to_bytes(8, "big")
-        assert datagram[88:] == b"xyz"
+        assert datagram[72:88] == RECEIVER
+        assert datagram[88:104] == (7).to_bytes(8, "big") + (9).to_bytes(8, "big")
+        assert datagram[104:] == b"xyz"
 
     def test_a_frame_of_the_previous_key(self) -> None:
         assert isinstance(frame.open(RING, sealed(ring=KeyRing(PREVIOUS))), Frame)
@@ -67,16 +69,16 @@ class TestWhatIsRefused:
             (b"", Refusal.TOO_SHORT),
             (sealed(b"")[:-1], Refusal.TOO_SHORT),
             (sealed(b"x" * MAX_PAYLOAD) + b"x", Refusal.TOO_LONG),
-            (b"\x02" + sealed()[1:], Refusal.WRONG_VERSION),
+            (b"\x01" + sealed()[1:], Refusal.WRONG_VERSION),
             (sealed() + b"x", Refusal.WRONG_LENGTH),
             (sealed()[:-1], Refusal.WRONG_LENGTH),
-            (b"\x01\x63" + sealed()[2:], Refusal.UNKNOWN_TYPE),
+            (b"\x02\x63" + sealed()[2:], Refusal.UNKNOWN_TYPE),
             (sealed(ring=KeyRing(Key(b"z" * 32))), Refusal.UNKNOWN_KEY),
             (sealed()[:-1] + b"x", Refusal.BAD_SIGNATURE),
             (sealed()[:4] + PREVIOUS.id + sealed()[8:], Refusal.BAD_SIGNATURE),
-            (seal(RING, 1, b"\0" * 32, 1, 1, b""), Refusal.BAD_SENDER),
-            (seal(RING, 1, b"\xff".ljust(32, b"\0"), 1, 1, b""), Refusal.BAD_SENDER),
-            (seal(RING, 1, b"a\0b".ljust(32, b"\0"), 1, 1, b""), Refusal.BAD_SENDER),
+            (seal(RING, 1, b"\0" * 32, RECEIVER, 1, 1, b""), Refusal.BAD_SENDER),
+            (seal(RING, 1, b"\xff".ljust(32, b"\0"), RECEIVER, 1, 1, b""), Refusal.BAD_SENDER),
+            (seal(RING, 1, b"a\0b".ljust(32, b"\0"), RECEIVER, 1, 1, b""), Refusal.BAD_SENDER),
         ],
     )
     def test_each_for_its_reason(self, datagram: bytes, reason: Refusal) -> None:
@@ -98,15 +100,15 @@ class TestWhatIsRefused:
     def test_any_bytes(self, datagram: bytes) -> None:
         assert isinstance(frame.open(RING, datagram), Refusal)
 
-    @given(st.binary(max_size=MAX_PAYLOAD), types, st.binary(min_size=80, max_size=80))
+    @given(st.binary(max_size=MAX_PAYLOAD), types, st.binary(min_size=96, max_size=96))
     def test_bytes_that_look_like_a_frame(self, payload: bytes, type: int, rest: bytes) -> None:
-        start = bytes([1, type]) + len(payload).to_bytes(2, "big") + CURRENT.id
+        start = bytes([2, type]) + len(payload).to_bytes(2, "big") + CURRENT.id
         assert isinstance(frame.open(RING, start + rest + payload), Refusal)
 
     @given(st.binary(max_size=200), st.binary(max_size=200), st.integers(0, HEADER + 200), st.binary(min_size=1))
     def test_extended_and_spliced_frames(self, one: bytes, two: bytes, cut: int, more: bytes) -> None:
-        first = seal(RING, 1, SENDER, 7, 9, one)
-        second = seal(RING, 2, SENDER, 7, 10, two)
+        first = seal(RING, 1, SENDER, RECEIVER, 7, 9, one)
+        second = seal(RING, 2, SENDER, RECEIVER, 7, 10, two)
         genuine = {first, second}
         for made in (first + more, more + first, first[:cut] + second[cut:], second[:cut] + first[cut:]):
             assert made in genuine or isinstance(frame.open(RING, made), Refusal)

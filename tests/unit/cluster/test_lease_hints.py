@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.cluster.lease_hints import Advice, LeaseHints
-from queenmq.cluster.settings import ClusterSettings
+from queenmq.cluster.bounds import ClusterBounds
+from queenmq.cluster.lease_hints import LeaseHints
+from queenmq.cluster.port import Advice
 
 LEASE = ("q", "p", "g")
-SETTINGS = ClusterSettings(lease_hints_max=3, lease_hint_longest_s=600, lease_release_memory_s=10)
+BOUNDS = ClusterBounds(lease_hints_max=3, lease_hint_longest_s=600, lease_release_memory_s=10)
 
 
 class Hints(LeaseHints):
@@ -19,7 +20,7 @@ class Hints(LeaseHints):
     def __init__(self) -> None:
         self.dead: set[str] = set()
         self.chance = 0.5
-        super().__init__(SETTINGS, is_alive=lambda server: server not in self.dead, random=lambda: self.chance)
+        super().__init__(BOUNDS, is_alive=lambda server: server not in self.dead, random=lambda: self.chance)
 
     def ask(self, now: float = 0) -> Advice:
         return self.advice(*LEASE, now)

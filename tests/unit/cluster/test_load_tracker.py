@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.imbalance import imbalance
 from queenmq.cluster.load_tracker import LoadTracker, Sample
 from queenmq.cluster.own_load import OwnLoad
@@ -14,7 +14,7 @@ IDLE = Sample(0, 0, 0.0)
 
 
 def tracker(*peers: str) -> LoadTracker:
-    made = LoadTracker(CoordinatorSettings(), "here")
+    made = LoadTracker(CoordinatorBounds(), "here")
     made.see(peers)
     made.report("here", IDLE)
     for peer in peers:
@@ -34,7 +34,7 @@ def tracker(*peers: str) -> LoadTracker:
     ],
 )
 def test_the_score(sample: Sample, score: float) -> None:
-    loads = LoadTracker(CoordinatorSettings(smoothing=1.0), "here")
+    loads = LoadTracker(CoordinatorBounds(smoothing=1.0), "here")
     for _ in range(2):
         loads.report("a", sample)
     assert loads.of("a").score == pytest.approx(score)

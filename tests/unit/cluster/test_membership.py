@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from queenmq.cluster.membership import Change, Membership
+from queenmq.cluster.bounds import ClusterBounds
+from queenmq.cluster.membership import Change, Membership, Recipient
 from queenmq.cluster.messages import Heartbeat
-from queenmq.cluster.settings import ClusterSettings
 
-SETTINGS = ClusterSettings(max_members=2, max_greeted=3)
+BOUNDS = ClusterBounds(max_members=2, max_greeted=3)
 BEAT = Heartbeat("", 6632, [])
 PEER, OTHER = ("10.0.0.1", 6634), ("10.0.0.2", 6634)
 
 
 @pytest.fixture
 def members() -> Membership:
-    return Membership(SETTINGS, [PEER, OTHER])
+    return Membership(BOUNDS, [PEER, OTHER])
 
 
 def join(
     members: Membership, server: str = "a", *, epoch: int = 1, source: tuple[str, int] = PEER, now: float = 0
 ) -> None:
-    assert members.heard(server, (epoch, 1), source, now) is None
-    assert members.heartbeat(server, (epoch, 1), source, BEAT, now)
+    assert members.met(server, (epoch, 1), source, life(epoch), BEAT, now) is Change.JOINED
 
 
-def test_a_heartbeat_makes_a_member(members: Membership) -> None:
-    assert members.heard("a", (1, 1), PEER, 0) is None
-    assert not members.is_alive("a"), "not before its heartbeat"
+def life(epoch: int = 1) -> bytes:
+    return bytes([epoch]) * 16
+
+
+def test_whoever_meets_a_challenge_is_a_member(members: Membership) -> None:
+    assert not members.is_alive("a")
     join(members)
     assert members.is_alive("a")
     member = members.get("a")
     assert member is not None
     assert member.http_address == ("10.0.0.1", 6632)
+    assert members.reachable() == (Recipient(PEER, life()),)
 
 
 def test_silence_is_death_and_a_word_is_return(members: Membership) -> None:
@@ -41,39 +44,48 @@ def test_silence_is_death_and_a_word_is_return(members: Membership) -> None:
     assert members.check(5) == ["a"]
     assert members.check(6) == [], "told once"
     assert not members.is_alive("a")
-    assert members.heard("a", (1, 2), PEER, 7) is Change.RETURNED
+    assert members.heard("a", (1, 2), 7) is Change.RETURNED
     assert members.is_alive("a")
 
 
 def test_any_packet_keeps_a_member_alive(members: Membership) -> None:
     join(members)
-    members.heard("a", (1, 2), PEER, 4)
+    members.heard("a", (1, 2), 4)
     assert members.check(8) == []
 
 
 @pytest.mark.parametrize("died", [False, True])
-def test_another_epoch_is_a_restart(members: Membership, died: bool) -> None:
+def test_another_life_is_a_restart(members: Membership, died: bool) -> None:
     join(members)
     if died:
         members.check(100)
-    assert members.heard("a", (2, 1), OTHER, 101) is Change.RESTARTED
+    assert members.met("a", (2, 1), OTHER, life(2), BEAT, 101) is Change.RESTARTED
     assert members.is_alive("a")
-    assert members.addresses(["a"]) == (OTHER,)
+    assert members.recipients(["a"]) == (Recipient(OTHER, life(2)),)
     assert members.restarts_detected == 1
 
 
-def test_the_address_is_that_of_the_newest_packet(members: Membership) -> None:
+def test_the_address_stays_while_packets_come_from_there(members: Membership) -> None:
     join(members)
-    members.heard("a", (1, 5), OTHER, 1)
-    members.heard("a", (1, 4), PEER, 2)
-    assert members.addresses(["a"]) == (OTHER,)
+    assert members.met("a", (1, 5), OTHER, life(), BEAT, 1) is None
+    assert members.recipients(["a"]) == (Recipient(PEER, life()),)
+    assert members.met("a", (1, 6), OTHER, life(), BEAT, 4.5) is None
+    assert members.recipients(["a"]) == (Recipient(OTHER, life()),), "nothing was heard for a while"
+
+
+def test_a_configured_address_is_better_than_one_that_was_told(members: Membership) -> None:
+    join(members, source=("10.9.9.9", 1))
+    members.met("a", (1, 2), PEER, life(), BEAT, 1)
+    assert members.recipients(["a"]) == (Recipient(PEER, life()),)
+    members.met("a", (1, 3), ("10.9.9.9", 1), life(), BEAT, 1)
+    assert members.recipients(["a"]) == (Recipient(PEER, life()),)
 
 
 def test_the_load_is_that_of_the_newest_heartbeat(members: Membership) -> None:
     join(members)
     for sequence, load in ((9, 90), (8, 80)):
-        members.heard("a", (1, sequence), PEER, 1)
-        members.heartbeat("a", (1, sequence), PEER, Heartbeat("h", 1, [], load), 1)
+        members.heard("a", (1, sequence), 1)
+        members.heartbeat("a", (1, sequence), Heartbeat("h", 1, [], load), 1)
     member = members.get("a")
     assert member is not None
     assert (member.heartbeat.parked_polls, member.http_address) == (90, ("h", 1))
@@ -82,62 +94,62 @@ def test_the_load_is_that_of_the_newest_heartbeat(members: Membership) -> None:
 def test_the_long_dead_are_forgotten_but_configured_addresses_are_not(members: Membership) -> None:
     join(members, source=("10.9.9.9", 1))
     members.check(5)
-    assert ("10.9.9.9", 1) in members.everyone(), "so that both learn when the network has healed"
+    assert ("10.9.9.9", 1) in members.to_greet(5), "so that both learn when the network has healed"
+    assert members.everyone() == (Recipient(("10.9.9.9", 1), life()),)
     members.check(300)
     assert len(members) == 0
-    assert members.everyone() == (PEER, OTHER)
+    assert members.to_greet(300) == (PEER, OTHER)
 
 
-def test_the_dead_are_not_told_but_strangers_are(members: Membership) -> None:
+def test_only_the_living_are_told_and_only_strangers_and_the_silent_are_greeted(members: Membership) -> None:
+    assert (members.reachable(), members.to_greet(0)) == ((), (PEER, OTHER))
     join(members)
-    assert set(members.reachable()) == {PEER, OTHER}
+    assert members.to_greet(1) == (OTHER,)
+    assert members.to_greet(3) == (PEER, OTHER), "it may have restarted"
     members.check(5)
-    assert members.reachable() == (OTHER,)
-    members.heard("a", (1, 2), PEER, 6)
-    assert set(members.reachable()) == {PEER, OTHER}
+    assert members.reachable() == ()
+    members.heard("a", (1, 2), 6)
+    assert members.reachable() == (Recipient(PEER, life()),)
+
+
+def test_further_addresses_of_a_member_are_not_greeted_for_ever(members: Membership) -> None:
+    join(members)
+    members.met("a", (1, 2), OTHER, life(), BEAT, 1)
+    assert members.to_greet(2) == ()
+    assert members.is_known_at(OTHER, life(), 2)
+    assert not members.is_known_at(OTHER, life(2), 2)
+    assert members.to_greet(9) == (PEER, OTHER)
 
 
 def test_siblings_that_a_living_server_names_are_greeted(members: Membership) -> None:
-    members.heartbeat("a", (1, 1), PEER, Heartbeat("", 1, [7001, 7002]), 0)
-    assert {("10.0.0.1", 7001), ("10.0.0.1", 7002)} <= set(members.reachable())
-    members.heard("a", (1, 2), PEER, 1)
-    members.heartbeat("a", (1, 2), PEER, Heartbeat("", 1, [7001]), 1)
-    assert ("10.0.0.1", 7002) not in members.reachable()
-    assert ("10.0.0.1", 7001) in members.everyone()
+    members.met("a", (1, 1), PEER, life(), Heartbeat("", 1, [7001, 7002]), 0)
+    assert {("10.0.0.1", 7001), ("10.0.0.1", 7002)} <= set(members.to_greet(0))
+    assert members.is_named(("10.0.0.1", 7002))
+    members.heard("a", (1, 2), 1)
+    members.heartbeat("a", (1, 2), Heartbeat("", 1, [7001]), 1)
+    assert ("10.0.0.1", 7002) not in members.to_greet(1)
+    assert not members.is_named(("10.0.0.1", 7002))
+    assert ("10.0.0.1", 7001) in members.to_greet(1)
     members.check(9)
-    assert ("10.0.0.1", 7001) not in members.everyone()
+    assert ("10.0.0.1", 7001) not in members.to_greet(9)
 
 
 def test_greeted_addresses_are_bounded(members: Membership) -> None:
-    members.heartbeat("a", (1, 1), PEER, Heartbeat("", 1, list(range(1, 100))), 0)
-    assert len(members.everyone()) == 2 + 3
-
-
-def test_an_own_address_gets_only_heartbeats(members: Membership) -> None:
-    members.own_packet_from(PEER)
-    assert members.reachable() == (OTHER,)
-    assert set(members.everyone()) == {PEER, OTHER}
-    join(members)
-    assert set(members.reachable()) == {PEER, OTHER}, "somebody else answers from there"
-
-
-def test_own_addresses_are_bounded(members: Membership) -> None:
-    for port in range(1, 1000):
-        members.own_packet_from(("10.0.0.3", port))
-    assert len(members._own) == 64
+    members.met("a", (1, 1), PEER, life(), Heartbeat("", 1, list(range(1, 100))), 0)
+    assert len(members.to_greet(0)) == 1 + 3
 
 
 def test_a_full_house_takes_nobody_until_somebody_dies(members: Membership) -> None:
     join(members, "a", now=0)
     join(members, "b", now=1)
-    assert not members.heartbeat("c", (1, 1), OTHER, BEAT, 2)
+    assert members.met("c", (1, 1), OTHER, life(), BEAT, 2) is Change.REFUSED
     assert members.get("c") is None
     members.check(5)
-    assert members.heartbeat("c", (1, 1), OTHER, BEAT, 5.5)
+    assert members.met("c", (1, 1), OTHER, life(), BEAT, 5.5) is Change.JOINED
     assert [member.id for member in members.members()] == ["b", "c"]
 
 
 def test_peers_can_be_resolved_anew(members: Membership) -> None:
-    assert set(members.reachable()) == {PEER, OTHER}
+    assert members.to_greet(0) == (PEER, OTHER)
     members.set_peers([("10.0.0.7", 1)])
-    assert members.reachable() == (("10.0.0.7", 1),)
+    assert members.to_greet(0) == (("10.0.0.7", 1),)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.cluster.frame import MAX_PAYLOAD
-from queenmq.cluster.maintenance import Switch
 from queenmq.cluster.messages import (
     MAX_HASH,
     PAYLOADS,
@@ -29,6 +28,7 @@ from queenmq.cluster.messages import (
     encode,
 )
 from queenmq.cluster.packing import name_hash, pack, pack_snapshot
+from queenmq.core.maintenance import Switch
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=255)
 EXAMPLES: list[Payload] = [
@@ -51,8 +51,8 @@ def test_a_payload_survives_the_way(payload: Payload) -> None:
 def test_the_numbers_are_the_published_ones() -> None:
     assert {t.name: int(t) for t in MessageType} == {
         "MESSAGE_AVAILABLE": 1,
-        "PARTITION_FREE": 2,
         "HEARTBEAT": 3,
+        "GREETING": 4,
         "QUEUE_CONFIG_SET": 10,
         "QUEUE_CONFIG_DELETE": 11,
         "CONSUMER_REGISTERED": 20,

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.messages import MAX_HASH
 from queenmq.cluster.own_consumers import OwnConsumers
 from queenmq.cluster.packing import name_hash
 from queenmq.cluster.presence import Presence
-from queenmq.cluster.settings import ClusterSettings
 
 
 @pytest.fixture
 def presence() -> Presence:
-    return Presence(ClusterSettings(presence_max=4, presence_fade_s=20))
+    return Presence(ClusterBounds(presence_max=4, presence_fade_s=20))
 
 
 def test_nothing_known_is_not_nobody(presence: Presence) -> None:
@@ -120,7 +120,7 @@ def test_in_any_order_the_truth_comes_out(actions: list[tuple[str, str]], random
             truth.discard(queue)
         packets.append((sequence, what, queue, sorted(truth)))
     random.shuffle(packets)  # type: ignore[attr-defined]
-    presence = Presence(ClusterSettings())
+    presence = Presence(ClusterBounds())
     for sequence, what, queue, queues in packets:
         if what == "came":
             presence.registered("a", (1, sequence), [queue], 0)

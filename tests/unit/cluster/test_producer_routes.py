@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.bounds import ClusterBounds
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.load_tracker import LoadTracker, Sample
 from queenmq.cluster.own_consumers import OwnConsumers
 from queenmq.cluster.presence import Presence
 from queenmq.cluster.producer_routes import ProducerRoutes
-from queenmq.cluster.settings import ClusterSettings
 
 NOW = 1000.0
 
 
 class Producers:
     def __init__(self) -> None:
-        self.tracker = LoadTracker(CoordinatorSettings(), "here")
-        self.presence = Presence(ClusterSettings())
+        self.tracker = LoadTracker(CoordinatorBounds(), "here")
+        self.presence = Presence(ClusterBounds())
         self.own = OwnConsumers(0.0)
         self.tracker.see(["a", "b"])
         for server in ("here", "a", "b"):

@@ -7,19 +7,19 @@ from itertools import repeat
 
 import pytest
 
-from queenmq.cluster.coordinator_settings import CoordinatorSettings
+from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.load_tracker import LoadTracker, Sample
 from queenmq.cluster.rebalancing import LOOK_S, MOST_KEYS, Rebalancing
 
 NOW = 1000.0
-SETTLE_S = CoordinatorSettings().settle_s
+SETTLE_S = CoordinatorBounds().settle_s
 
 
 class Cluster:
     """Three servers with loads in percent (by outstanding requests alone)."""
 
-    def __init__(self, *, random: Callable[[], float] = lambda: 0.5, **settings: float) -> None:
-        given = CoordinatorSettings(**settings)
+    def __init__(self, *, random: Callable[[], float] = lambda: 0.5, **bounds: float) -> None:
+        given = CoordinatorBounds(**bounds)
         self.tracker = LoadTracker(given, "here")
         self.tracker.see(["a", "b"])
         self.rebalancing = Rebalancing(given, self.tracker, random)
@@ -30,7 +30,7 @@ class Cluster:
 
     def target(self, server: str, percent: float, at_s: float) -> str | None:
         target = self.rebalancing.target(self.tracker.of(server), lambda: percent / 100, NOW + at_s)
-        return target and target.id
+        return None if target is None else target.id
 
 
 def uneven(**loads: float) -> Cluster:

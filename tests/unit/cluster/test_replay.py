@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.refusal import Refusal
 from queenmq.cluster.replay import ReplayGuard
-from queenmq.cluster.settings import ClusterSettings
 
-SMALL = ClusterSettings(replay_window=8, replay_age_s=10, max_senders=2, max_epoch_floors=3)
+SMALL = ClusterBounds(replay_window=8, replay_age_s=10, max_senders=2, max_epoch_floors=3)
 
 
 @pytest.fixture

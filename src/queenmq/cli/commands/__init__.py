@@ -1,4 +1,4 @@
-"""One module a command of `queen`, named after it; each has a `command`."""
+"""One module for each command of `queen`, with its name; each defines `command`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from typing import Final
 
 KNOWN: Final = {
     "serve": "Run the server.",
-    "push": "Push messages, from the command line or from a file.",
-    "pop": "Pop messages, and acknowledge them if asked to.",
-    "tail": "Follow a queue live, without disturbing its groups.",
+    "push": "Push messages from the command line or from a file.",
+    "pop": "Pop messages, and optionally acknowledge them.",
+    "tail": "Print messages as they are pushed, without consuming them.",
     "ack": "Acknowledge messages that were popped.",
     "queues": "List, show, create, set, clear and delete queues.",
-    "partitions": "List partitions and what is in them.",
-    "groups": "List, show and forget consumer groups.",
-    "messages": "List, show, retry, bury and delete messages.",
+    "partitions": "List partitions and how many messages they hold.",
+    "groups": "List, show and delete consumer groups.",
+    "messages": "List, show, retry, dead-letter and delete messages.",
     "dlq": "List, redrive and purge dead letters.",
-    "traces": "Show what consumers left at messages.",
-    "operations": "Look at the operation queue and intervene.",
-    "seek": "Move a consumer group: replay, or skip.",
-    "explain": "Say why nothing is delivered, and what to do.",
-    "top": "Watch rates, lag and waiters live.",
-    "doctor": "Check the set-up and say what to do.",
-    "admin": "Check and mend what the database keeps.",
-    "db": "About the bundled PostgreSQL.",
+    "traces": "Show the traces that consumers recorded for messages.",
+    "operations": "List, retry and cancel operations of the operation queue.",
+    "journal": "List, show, retry and export quarantined records of a journal.",
+    "seek": "Move a consumer group, to replay or skip messages.",
+    "explain": "Explain why a group gets no messages, and what to do.",
+    "top": "Show rates, lag and waiting consumers live.",
+    "doctor": "Check the installation and say how to repair it.",
+    "admin": "Check and repair the tables of the database.",
+    "db": "Show how to connect to the bundled PostgreSQL.",
     "bench": "Measure throughput and latency.",
-    "pipeline": "Jobs on Spark: archive, replay, window, audit.",
-    "completion": "Print the completion script for a shell.",
+    "pipeline": "Run Spark jobs: archive, replay, window, audit.",
+    "completion": "Print the shell completion script.",
 }

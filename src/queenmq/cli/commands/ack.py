@@ -17,7 +17,7 @@ from queenmq.cli.show import plural, print_json
 if TYPE_CHECKING:
     from queenmq.client import Message
 
-STATUSES: Final = ("completed", "failed", "retry", "dlq")
+STATUSES: Final = ("completed", "success", "failed", "retry", "dlq")
 
 
 @command_of(
@@ -28,18 +28,22 @@ STATUSES: Final = ("completed", "failed", "retry", "dlq")
 )
 @click.argument("partition_id", required=False)
 @click.argument("transaction_id", required=False)
-@click.option("--lease", default="", metavar="ID", help="The lease under which it was popped.")
-@click.option("-g", "--group", metavar="NAME", help="The consumer group that popped it.")
+@click.option("--lease", default="", metavar="ID", help="Lease under which the message was popped.")
+@click.option("-g", "--group", metavar="NAME", help="Consumer group that popped the message.")
 @click.option(
     "-f",
     "--file",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Messages as pop prints them with --json; - is standard input.",
+    help="File with messages in the form that pop prints with --json; - reads standard input.",
 )
 @click.option(
-    "--status", type=click.Choice(STATUSES), default="completed", show_default=True, help="What became of them."
+    "--status",
+    type=click.Choice(STATUSES),
+    default="completed",
+    show_default=True,
+    help="Result to report for the messages.",
 )
-@click.option("--error", metavar="TEXT", help="Why it failed.")
+@click.option("--error", metavar="TEXT", help="Reason of the failure, stored with the message.")
 @as_json
 @server
 def command(
@@ -53,9 +57,9 @@ def command(
     as_json: bool,
     server: str,
 ) -> int:
-    """Acknowledge one message by its ids, or all that `queen pop --json` has written to a file.
+    """Acknowledge one message by its ids, or all messages that `queen pop --json` wrote to a file.
 
-    The exit status is 1 if the server does not take one of them, because its lease is over.
+    The exit status is 1 if the server refuses one of them, for example because its lease has expired.
     """
     from queenmq.client import Message
 
@@ -64,7 +68,7 @@ def command(
     elif file is None and partition_id is not None and transaction_id is not None:
         messages = [Message(id="", transaction_id=transaction_id, partition_id=partition_id, lease_id=lease)]
     else:
-        raise click.UsageError("say PARTITION_ID and TRANSACTION_ID, or --file")
+        raise click.UsageError("give PARTITION_ID and TRANSACTION_ID, or --file")
     with connected(server) as queen:
         results = queen.ack(messages, status, group=group, error=error)
     refused = [result for result in results if not result.success]
@@ -75,7 +79,7 @@ def command(
     else:
         print(f"{plural(len(results) - len(refused), 'message')} acknowledged as {status}")
     if refused:
-        raise exits.Failed(f"{plural(len(refused), 'acknowledgement')} not taken: {refused[0].error}")
+        raise exits.Failed(f"{plural(len(refused), 'acknowledgement')} refused: {refused[0].error}")
     return exits.OK
 
 

@@ -1,4 +1,4 @@
-"""`queen admin`: checking and mending what the database keeps. Works while servers run."""
+"""`queen admin`: check and repair the tables of the database, while servers run."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ _MOST_SHOWN: Final = 100
 
 @group("admin", "queen admin check-lookup", "queen admin migrations")
 def command() -> None:
-    """Check and mend what the database keeps, while servers run. DATABASE_URL names the database, unless it is the
-    bundled one."""
+    """Check and repair the tables of the database, while servers run.
+
+    DATABASE_URL names the database, unless it is the bundled one."""
 
 
 @under(command, "check-lookup", "queen admin check-lookup")
 @data_dir
 def check_lookup(data_dir: Path | None) -> int:
-    """Report stale rows of partition_lookup; exit status 1 if there are any."""
+    """List stale rows of the table partition_lookup. The exit status is 1 if there are any."""
     return _run(data_dir, _check_lookup)
 
 
 @under(command, "resync-lookup", "queen admin resync-lookup")
 @data_dir
 def resync_lookup(data_dir: Path | None) -> int:
-    """Rebuild partition_lookup from the messages."""
+    """Rebuild the table partition_lookup from the messages."""
     return _run(data_dir, _resync_lookup)
 
 
@@ -42,9 +43,9 @@ def resync_lookup(data_dir: Path | None) -> int:
 @as_json
 @data_dir
 def migrations(as_json: bool, data_dir: Path | None) -> int:
-    """Show which changes of the schema are applied and which are pending; exit status 1 if any is.
+    """Show which schema migrations are applied and which are pending. The exit status is 1 if any is pending.
 
-    Pending ones are applied by the next server of this version that starts.
+    The next server of this version that starts applies them.
     """
     return _run(data_dir, lambda database: _migrations(database, as_json))
 
@@ -54,7 +55,7 @@ def _run(data_dir: Path | None, action: Callable[[Database], Awaitable[int]]) ->
     from queenmq.errors import HttpError, StartupError
 
     try:
-        return asyncio.run(_with_database(config.load(data_dir=data_dir), action))
+        return asyncio.run(_with_database(config.load(flags={"QUEEN_DATA_DIR": data_dir}), action))
     except HttpError as error:
         raise StartupError(error.message) from error
 
@@ -87,7 +88,7 @@ async def _resync_lookup(database: Database) -> int:
 
     await require_newest(database)
     changed, after = 0, None
-    with working("partitions looked at") as advance:
+    with working("partitions checked") as advance:
         while True:
             row = await database.fetchrow(statement("resync_lookup"), after, _STEP)
             if row is None:
@@ -104,9 +105,9 @@ async def _resync_lookup(database: Database) -> int:
 async def _migrations(database: Database, as_json: bool) -> int:
     from queenmq.cli.show import Column, print_json, table
     from queenmq.core.names import iso_millis
-    from queenmq.storage.migrations import standing
+    from queenmq.storage.migrations import schema_state
 
-    found = await standing(database)
+    found = await schema_state(database)
     rows = [
         {
             "version": one.version,
@@ -121,5 +122,5 @@ async def _migrations(database: Database, as_json: bool) -> int:
     else:
         table(rows, Column("version", number=True), Column("name"), Column("state"), Column("appliedAt", "applied at"))
         if not found.functions_up_to_date:
-            print("The functions are of another version; the next server of this version replaces them.")
+            print("The functions belong to another version; the next server of this version that starts replaces them.")
     return 0 if found.up_to_date else 1

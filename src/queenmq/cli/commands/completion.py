@@ -1,4 +1,4 @@
-"""`queen completion`: what a shell needs to complete commands, options and names of queues."""
+"""`queen completion`: the script with which a shell completes commands, options and queue names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> int:
-    """Print the completion script for a shell. Names of queues are asked from the server."""
+    """Print the completion script for a shell. It asks the server for queue names."""
     from click.shell_completion import get_completion_class
 
     from queenmq.cli.main import COMPLETION_VARIABLE

@@ -1,4 +1,4 @@
-"""`queen dlq`: messages that failed too often, and what can be done with them."""
+"""`queen dlq`: list, redrive and purge dead letters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from queenmq.cli.show import Column, compact, confirm, listing, moment, note, pl
 if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
 
-_group = click.option("-g", "--group", metavar="NAME", help="Only of this consumer group.")
-_partition = click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
+_group = click.option("-g", "--group", metavar="NAME", help="Only dead letters of this consumer group.")
+_partition = click.option("-p", "--partition", metavar="NAME", help="Only dead letters of this partition.")
 
 
 @group("dlq", "queen dlq list orders", "queen dlq redrive orders --group billing", default="list")
 def command() -> None:
-    """List, redrive and purge dead letters. Without a further word they are listed."""
+    """List, redrive and purge dead letters. Without a subcommand, list them."""
 
 
 @under(command, "list", "queen dlq list orders --group billing", "queen dlq --json | jq '.messages[].errorMessage'")
 @click.argument("queue", required=False, shell_complete=queue_names)
 @_group
 @_partition
-@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="Maximum number of dead letters.")
 @as_json
 @server
 def list_(queue: str | None, group: str | None, partition: str | None, limit: int, as_json: bool, server: str) -> None:
@@ -62,8 +62,8 @@ def _counted(queen: BlockingQueen, queue: str, group: str | None, partition: str
 
 
 def _whose(queue: str, group: str | None, partition: str | None) -> str:
-    lane = f", partition {partition}," if partition else ""
-    return f"{queue}{lane} for group {group}" if group else f"{queue}{lane}"
+    where = f", partition {partition}," if partition else ""
+    return f"{queue}{where} for group {group}" if group else f"{queue}{where}"
 
 
 def _purge(queen: BlockingQueen, which: dict[str, Any], total: int) -> int:
@@ -75,7 +75,7 @@ def _purge(queen: BlockingQueen, which: dict[str, Any], total: int) -> int:
             count = int(answer["purged"])
             purged += count
             advance(count)
-            # What fails meanwhile is not of this round.
+            # Messages that fail during the purge stay.
             which["to"] = answer["to"]
             if not answer["more"] or not count:
                 return purged
@@ -89,9 +89,9 @@ def _purge(queen: BlockingQueen, which: dict[str, Any], total: int) -> int:
 @as_json
 @server
 def redrive(queue: str, group: str | None, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
-    """Deliver dead letters of QUEUE again, each only to the groups that gave it up, or only to --group.
+    """Deliver dead letters of QUEUE again, each only to the groups in which it failed, or only to --group.
 
-    A message that is not stored any more is pushed anew, for every group.
+    A message that is no longer stored is pushed again, for every group.
     """
     with connected(server) as queen:
         total = _counted(queen, queue, group, partition)
@@ -110,12 +110,12 @@ def redrive(queue: str, group: str | None, partition: str | None, yes: bool, as_
 @as_json
 @server
 def purge(queue: str, group: str | None, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
-    """Forget dead letters of QUEUE for good; messages that are stored stay."""
+    """Permanently delete dead letters of QUEUE. Messages that are still stored stay."""
     with connected(server) as queen:
         total = _counted(queen, queue, group, partition)
         taken = 0
         if total:
-            confirm(f"Forget {plural(total, 'dead letter')} of {_whose(queue, group, partition)} for good?", yes)
+            confirm(f"Permanently delete {plural(total, 'dead letter')} of {_whose(queue, group, partition)}?", yes)
             which = {"queue": queue, "group": group, "partition": partition}
             taken = _purge(queen, which, total)
     print_json({"purged": taken}) if as_json else print(f"{plural(taken, 'dead letter')} purged")

@@ -1,26 +1,24 @@
-"""`queen doctor`: check the set-up and say what to do."""
+"""`queen doctor`: check the installation and say how to repair it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, fields
-from difflib import get_close_matches
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from queenmq.cli import exits
+from queenmq.cli import exits, extras
 from queenmq.cli.arguments import as_json, data_dir
-from queenmq.cli.finding import Finding, bad, doubtful, good
+from queenmq.cli.finding import Finding, bad, doubtful, good, skipped
 from queenmq.cli.group import command as command_of
-from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, server, servers
+from queenmq.cli.remote import server, servers
 from queenmq.cli.show import console, plural, print_json
 
 if TYPE_CHECKING:
     from queenmq.config import Settings
 
 _MARKS: Final = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "bad": ("✗", "red"), "skipped": ("–", "dim")}
-_NOT_SETTINGS: Final = frozenset({URL_VARIABLE, TOKEN_VARIABLE, "QUEEN_TRACEBACK"})
 
 
 @command_of("doctor", "queen doctor", "DATABASE_URL=postgresql://queen@db/queen queen doctor --json")
@@ -30,8 +28,8 @@ _NOT_SETTINGS: Final = frozenset({URL_VARIABLE, TOKEN_VARIABLE, "QUEEN_TRACEBACK
 def command(data_dir: Path | None, as_json: bool, server: str) -> int:
     """Check configuration, server, token, versions, clocks, peers, database, schema and lookup, and say what to do.
 
-    The exit status is 1 if something is bad. The tables are checked if DATABASE_URL names the database, or the bundled
-    one runs here.
+    The exit status is 1 if there is a problem. The tables are checked if DATABASE_URL names the database, or the
+    bundled one runs on this machine.
     """
     findings = []
     for finding in _findings(data_dir, server):
@@ -43,9 +41,9 @@ def command(data_dir: Path | None, as_json: bool, server: str) -> int:
     if as_json:
         print_json({"healthy": not ill, "findings": [asdict(finding) for finding in findings]})
     elif ill or doubts:
-        print(f"\n{plural(len(ill), 'problem')}, {plural(len(doubts), 'doubt')}.")
+        print(f"\n{plural(len(ill), 'problem')}, {plural(len(doubts), 'warning')}.")
     else:
-        print("\nAll is well.")
+        print("\nNo problems found.")
     return exits.FAILED if ill else exits.OK
 
 
@@ -61,36 +59,43 @@ def _show(finding: Finding) -> None:
 
 def _findings(data_dir: Path | None, server: str) -> Iterator[Finding]:
     from queenmq import config
+    from queenmq.cli.effective import in_effect
     from queenmq.cli.server_checks import check_server
     from queenmq.errors import StartupError
 
     settings: Settings | None = None
     try:
-        settings = config.load(data_dir=data_dir)
+        settings = config.load(flags={"QUEEN_DATA_DIR": data_dir})
     except StartupError as error:
-        yield bad("configuration", error.message, "mend the variable; docs/configuration.md has them all")
+        yield bad("configuration", error.message, "correct the variable; docs/configuration.md lists all of them")
     else:
         yield from _variables()
+        yield good("effective", f"a server with these variables has {', '.join(in_effect(settings))}")
     for url in servers(server):
         yield from check_server(url)
     if settings is not None:
-        from queenmq.cli.database_checks import check_database
+        yield from _database(settings)
 
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    try:
+        from queenmq.cli.database_checks import check_database
+    except ModuleNotFoundError as error:
+        if (needed := extras.needed_for(error)) is None:
+            raise
+        yield skipped("database", f"not checked, because {error.name} is not installed", needed)
+    else:
         yield from check_database(settings)
 
 
 def _variables() -> Iterator[Finding]:
-    """Variables that look like ours and are not."""
-    from queenmq.config import Settings
+    """Variables with a prefix of Queen that Queen does not know."""
+    from queenmq.config import NOT_SETTINGS, declared, unknown_variables
 
-    known = {item.metadata["env"] for item in fields(Settings)} | _NOT_SETTINGS
+    known = {item.metadata["env"] for item in declared()} | NOT_SETTINGS
     used = sorted(known & os.environ.keys())
-    strange = sorted(name for name in os.environ if name.startswith("QUEEN_") and name not in known)
-    for name in strange:
-        near = get_close_matches(name, known, 1)
-        meant = f"did you mean {near[0]}?" if near else "docs/configuration.md has them all"
-        yield doubtful("configuration", f"{name} is no variable of Queen", meant)
+    strange = unknown_variables()
+    for name, advice in strange.items():
+        yield doubtful("configuration", f"{name} is not a variable of Queen", advice)
     if not strange:
-        yield good(
-            "configuration", f"{', '.join(used)} can be used" if used else "nothing is set, so the defaults hold"
-        )
+        yield good("configuration", f"valid: {', '.join(used)}" if used else "no variable is set; the defaults apply")

@@ -1,4 +1,4 @@
-"""`queen explain`: why nothing is delivered, in sentences."""
+"""`queen explain`: why a group gets no messages, in sentences."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ _UNKNOWN = ("queue_unknown", "partition_unknown")
 
 @command_of("explain", "queen explain orders --partition customer-7 --group billing")
 @queue
-@click.option("-p", "--partition", metavar="NAME", help="Only about this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Explain only this partition.")
 @click.option(
-    "-g", "--group", metavar="NAME", help="About this consumer group (default: the only one, or readers without one)."
+    "-g",
+    "--group",
+    metavar="NAME",
+    help="Consumer group to explain (default: the only one, or that of pops without a group).",
 )
 @as_json
 @server
 def command(queue: str, partition: str | None, group: str | None, as_json: bool, server: str) -> int:
-    """Say why a group gets nothing from QUEUE, and what to do about it.
+    """Explain why a group gets no messages from QUEUE, and what to do about it.
 
-    The exit status is 3 if there is no such queue or partition.
+    The exit status is 3 if the queue or partition does not exist.
     """
     with connected(server) as queen:
         found: dict[str, Any] = queen.admin.explain(queue, partition, group)
@@ -46,7 +49,7 @@ def _tell(found: dict[str, Any], asked: str | None) -> None:
     if found["advice"]:
         print(exits.plain(found["advice"]))
     if found["until"]:
-        print(f"That ends by itself at {moment(found['until'])}.")
+        print(f"This ends by itself at {moment(found['until'])}.")
     if (
         asked is not None
         and found["reason"] == "group_never_started"
@@ -58,5 +61,5 @@ def _tell(found: dict[str, Any], asked: str | None) -> None:
         for place in found["partitions"]:
             print(exits.plain(f"- {place['partition']}: {place['explanation']}"))
     waiting = plural(found["waiters"], "long poll")
-    who = "readers without a group" if found["consumerGroup"] == QUEUE_MODE else f"group {found['consumerGroup']}"
+    who = "pops without a group" if found["consumerGroup"] == QUEUE_MODE else f"group {found['consumerGroup']}"
     note(f"({who}; {waiting} of the queue on this server)")

@@ -1,4 +1,4 @@
-"""`queen groups`: who reads what, and how far they are."""
+"""`queen groups`: consumer groups, their queues and their lag."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from queenmq.cli.show import Column, confirm, listing, moment, plural, print_jso
 from queenmq.core.names import QUEUE_MODE
 
 _MOST = 10_000
-_LAG = (Column("offsetLag", "unread", number=True), Column("timeLagSeconds", "lag", number=True, written=seconds))
+_LAG = (
+    Column("state"),
+    Column("unread", number=True),
+    Column("offsetLag", "due", number=True),
+    Column("timeLagSeconds", "lag", number=True, written=seconds),
+)
 
 
 @group("groups", "queen groups", "queen groups show billing", "queen groups lagging --least 300", default="list")
 def command() -> None:
-    """List, show and forget consumer groups. Without a further word they are listed."""
+    """List, show and delete consumer groups. Without a subcommand, list them."""
 
 
 @under(command, "list", "queen groups --queue orders")
@@ -24,19 +29,25 @@ def command() -> None:
 @as_json
 @server
 def list_(queue: str | None, as_json: bool, server: str) -> None:
-    """List the groups, a line for each queue that they read. __QUEUE_MODE__ are readers without a group."""
+    """List the groups, one line for each queue that they read. __QUEUE_MODE__ is the group of pops without a group.
+
+    unread counts messages that the group has not finished. due counts those of them that no delay or window holds
+    back. lag is how long the oldest of these has been due. A group is idle if it has messages due, holds no lease and
+    has finished nothing for a minute.
+    """
     with connected(server) as queen:
         if queue is not None:
             require_queue(queen, queue)
         rows = [row for row in queen.admin.list_consumer_groups(limit=_MOST) if queue in (None, row["queueName"])]
     listing(
         rows,
-        "no groups; the first pop makes one",
+        "no groups; the first pop creates one",
         Column("name", "group"),
         Column("queueName", "queue"),
-        Column("state"),
+        Column("standing", "state"),
         Column("members", "leases", number=True),
-        Column("totalLag", "unread", number=True),
+        Column("unread", number=True),
+        Column("totalLag", "due", number=True),
         Column("partitionsWithLag", "partitions behind", number=True),
         Column("maxTimeLag", "lag", number=True, written=seconds),
         Column("subscriptionMode", "starts at"),
@@ -47,19 +58,19 @@ def list_(queue: str | None, as_json: bool, server: str) -> None:
 @under(command, "show", "queen groups show billing --queue orders")
 @click.argument("group")
 @queue_option
-@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="At most so many partitions.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of partitions.")
 @as_json
 @server
 def show(group: str, queue: str | None, limit: int, as_json: bool, server: str) -> None:
-    """Show where a group stands in each partition, those that have waited longest first."""
+    """Show the position of a group in each partition, the longest waiting first."""
     with connected(server) as queen:
         require_group(queen, group)
         found = queen.admin.get_consumer_group(group, limit=limit)
-    found = {name: standing for name, standing in found.items() if queue in (None, name)}
-    rows = [{"queue": name} | row for name, standing in found.items() for row in standing["partitions"]]
+    found = {name: state for name, state in found.items() if queue in (None, name)}
+    rows = [{"queue": name} | row for name, state in found.items() for row in state["partitions"]]
     listing(
         rows,
-        f"{group} has no place in any partition",
+        f"{group} has no position in any partition",
         Column("queue"),
         Column("partition"),
         *_LAG,
@@ -72,11 +83,13 @@ def show(group: str, queue: str | None, limit: int, as_json: bool, server: str) 
 
 
 @under(command, "lagging", "queen groups lagging --least 300")
-@click.option("--least", type=click.IntRange(min=0), default=60, show_default=True, metavar="S", help="Seconds of lag.")
+@click.option(
+    "--least", type=click.IntRange(min=0), default=60, show_default=True, metavar="S", help="Minimum lag in seconds."
+)
 @as_json
 @server
 def lagging(least: int, as_json: bool, server: str) -> None:
-    """List partitions whose oldest unread message is old, the oldest first."""
+    """List partitions whose oldest unread message has been due for at least --least seconds, the oldest first."""
     with connected(server) as queen:
         rows = queen.admin.get_lagging_consumers(least)
     listing(
@@ -85,7 +98,8 @@ def lagging(least: int, as_json: bool, server: str) -> None:
         Column("consumer_group", "group"),
         Column("queue_name", "queue"),
         Column("partition_name", "partition"),
-        Column("offset_lag", "unread", number=True),
+        Column("unread", number=True),
+        Column("offset_lag", "due", number=True),
         Column("time_lag_seconds", "lag", number=True, written=seconds),
         Column("last_consumed_at", "last consumed", written=moment),
         as_json=as_json,
@@ -99,16 +113,16 @@ def lagging(least: int, as_json: bool, server: str) -> None:
 @as_json
 @server
 def delete(group: str, queue: str | None, yes: bool, as_json: bool, server: str) -> None:
-    """Forget a group, everywhere or in one queue: its next pop starts as a new group."""
+    """Delete the positions of a group, in all queues or in one. Its next pop starts as a new group."""
     with connected(server) as queen:
         require_group(queen, group)
-        where = f"in {queue}" if queue else "everywhere"
-        shown = "the readers without a group" if group == QUEUE_MODE else f"group {group}"
-        confirm(f"Forget where {shown} stands {where}?", yes)
+        where = f"in {queue}" if queue else "in all queues"
+        shown = "pops without a group" if group == QUEUE_MODE else f"group {group}"
+        confirm(f"Delete the positions of {shown} {where}?", yes)
         if queue is None:
             answer = queen.admin.delete_consumer_group(group)
         else:
             require_queue(queen, queue)
             answer = queen.admin.delete_consumer_group_for_queue(group, queue)
     forgotten = plural(answer.get("deletedPartitions", 0), "partition")
-    print_json(answer) if as_json else print(f"{group} is forgotten in {forgotten}")
+    print_json(answer) if as_json else print(f"{group} is deleted in {forgotten}")

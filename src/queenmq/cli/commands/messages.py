@@ -1,4 +1,4 @@
-"""`queen messages`: list, show, retry, bury and delete them."""
+"""`queen messages`: list, show, retry, dead-letter and delete messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenmq.cli.arguments import COUNT, MOMENT, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.places import partition_id
 from queenmq.cli.remote import connected, queue_option, require_queue, server
-from queenmq.cli.show import Column, compact, confirm, facts, listing, moment, note, print_json
+from queenmq.cli.show import Column, compact, confirm, facts, listing, moment, note, plural, print_json
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -20,9 +20,9 @@ STATES = ("pending", "processing", "completed", "dead_letter")
 
 @group("messages", "queen messages --queue orders", "queen messages show orders/customer-7 order-17", default="list")
 def command() -> None:
-    """List, show, retry, bury and delete messages. Without a further word they are listed.
+    """List, show, retry, dead-letter (bury) and delete messages. Without a subcommand, list them.
 
-    Where one message is meant, PARTITION is queue/partition, or the id of the partition.
+    PARTITION is queue/partition, or the id of a partition.
     """
 
 
@@ -30,12 +30,16 @@ def command() -> None:
     command, "list", "queen messages --queue orders --status pending", "queen messages --since 2026-01-02T03:00 --json"
 )
 @queue_option
-@click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
-@click.option("--status", type=click.Choice(STATES), help="Only in this state.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Pushed at or after this moment (default: an hour ago).")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Pushed before the end of the minute of this moment.")
-@click.option("--payload", is_flag=True, help="With their payloads.")
-@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")
+@click.option("-p", "--partition", metavar="NAME", help="List only messages of this partition.")
+@click.option("--status", type=click.Choice(STATES), help="List only messages with this status.")
+@click.option(
+    "--since", type=MOMENT, metavar="TIME", help="List messages pushed at or after this time (default: an hour ago)."
+)
+@click.option(
+    "--until", type=MOMENT, metavar="TIME", help="List messages pushed up to the end of the minute of this time."
+)
+@click.option("--payload", is_flag=True, help="Show the payloads too.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="Maximum number of messages.")
 @as_json
 @server
 def list_(
@@ -49,7 +53,7 @@ def list_(
     as_json: bool,
     server: str,
 ) -> None:
-    """List the newest messages, newest first."""
+    """List messages, the newest first."""
     with connected(server) as queen:
         if queue is not None:
             require_queue(queen, queue)
@@ -64,7 +68,7 @@ def list_(
         )["messages"]
     listing(
         rows,
-        "no such messages" if since else "no such messages in the last hour; --since looks further back",
+        "no such messages" if since else "no such messages in the last hour; use --since for older ones",
         Column("createdAt", "pushed", written=moment),
         Column("queue"),
         Column("partition"),
@@ -73,6 +77,8 @@ def list_(
         *((Column("payload", written=compact),) if payload else ()),
         as_json=as_json,
     )
+    if any(row.get("omitted") for row in rows):
+        note("Some payloads were left out because the answer would be too large; `queen messages show` prints one.")
 
 
 @under(command, "show", "queen messages show orders/customer-7 order-17")
@@ -81,13 +87,13 @@ def list_(
 @as_json
 @server
 def show(partition: str, transaction_id: str, as_json: bool, server: str) -> None:
-    """Show one message with its payload, and how far each group has come with it."""
+    """Show one message with its payload and its state in each group."""
     with connected(server) as queen:
         found: dict[str, Any] = queen.admin.get_message(partition_id(queen, partition), transaction_id)
     if as_json:
         print_json(found)
         return
-    groups = [f"{one['name']}: {'done' if one['consumed'] else 'not yet'}" for one in found["consumerGroups"]]
+    groups = [_progress(one) for one in found["consumerGroups"]]
     facts(
         [
             ("message", found["id"]),
@@ -108,13 +114,18 @@ def show(partition: str, transaction_id: str, as_json: bool, server: str) -> Non
         note("The payload is encrypted with a key that this server does not have.")
 
 
+def _progress(group: dict[str, Any]) -> str:
+    failed = f", {plural(group['attempts'], 'attempt')} failed" if group["attempts"] else ""
+    return f"{group['name']}: {'done' if group['consumed'] else 'not yet'}{failed}"
+
+
 @under(command, "retry", "queen messages retry orders/customer-7 order-17")
 @click.argument("partition")
 @click.argument("transaction_id")
 @as_json
 @server
 def retry(partition: str, transaction_id: str, as_json: bool, server: str) -> None:
-    """Take a message out of the dead letters and deliver it again to the groups that gave it up."""
+    """Remove a message from the dead letters and deliver it again to the groups in which it failed."""
     with connected(server) as queen:
         answer = queen.admin.retry_message(partition_id(queen, partition), transaction_id)
     print_json(answer) if as_json else print(answer["message"])
@@ -126,7 +137,7 @@ def retry(partition: str, transaction_id: str, as_json: bool, server: str) -> No
 @as_json
 @server
 def bury(partition: str, transaction_id: str, as_json: bool, server: str) -> None:
-    """Put a message to the dead letters of every group that has not finished it."""
+    """Make a message a dead letter of every group that has not finished it."""
     with connected(server) as queen:
         answer = queen.admin.move_message_to_dlq(partition_id(queen, partition), transaction_id)
     print_json(answer) if as_json else print(answer["message"])
@@ -143,6 +154,6 @@ def delete(partition: str, transaction_id: str, yes: bool, as_json: bool, server
     with connected(server) as queen:
         place = partition_id(queen, partition)
         queen.admin.get_message(place, transaction_id)
-        confirm(f"Delete message {transaction_id} of {partition} for good?", yes)
+        confirm(f"Permanently delete message {transaction_id} of {partition}?", yes)
         answer = queen.admin.delete_message(place, transaction_id)
     print_json(answer) if as_json else print(answer["message"])

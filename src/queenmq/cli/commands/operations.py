@@ -1,4 +1,4 @@
-"""`queen operations`: what the server has accepted for later, and heavy work that goes on behind an answer."""
+"""`queen operations`: deferred pushes and stepped operations that run after the answer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from queenmq.cli.remote import connected, queue_option, server
 from queenmq.cli.show import Column, facts, listing, moment, print_json, seconds, table
 
 KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
-STATES = ("pending", "processing", "completed", "failed", "cancelled")
+STATES = ("pending", "processing", "blocked", "completed", "failed", "cancelled")
 
 
 @group("operations", "queen operations", "queen operations --status failed", "queen operations stats", default="list")
 def command() -> None:
-    """Look at the operation queue and intervene. Without a further word operations are listed."""
+    """List, show, retry and cancel operations of the operation queue. Without a subcommand, list them."""
 
 
 @under(command, "list", "queen operations --status failed --queue orders")
 @queue_option
-@click.option("--status", type=click.Choice(STATES), help="Only in this state.")
-@click.option("--type", "kind", type=click.Choice(KINDS), help="Only of this kind.")
-@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")
+@click.option("--status", type=click.Choice(STATES), help="List only operations with this status.")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="List only operations of this type.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="Maximum number of operations.")
 @as_json
 @server
 def list_(queue: str | None, status: str | None, kind: str | None, limit: int, as_json: bool, server: str) -> None:
@@ -45,6 +45,7 @@ def list_(queue: str | None, status: str | None, kind: str | None, limit: int, a
         Column("progress", written=_progress),
         Column("createdAt", "created", written=moment),
         Column("retryCount", "retries", number=True),
+        Column("nextAttemptAt", "next attempt", written=moment),
         Column("errorMessage", "error"),
         as_json=as_json,
     )
@@ -56,7 +57,7 @@ def _progress(progress: dict[str, Any]) -> str:
 
 
 def _shown(found: dict[str, Any]) -> None:
-    times = {"createdAt", "processingStartedAt", "processedAt"}
+    times = {"createdAt", "processingStartedAt", "processedAt", "nextAttemptAt"}
     written: dict[str, Callable[[Any], str]] = {**dict.fromkeys(times, moment), "progress": _progress}
     facts((name, written[name](value) if name in written and value else value) for name, value in found.items())
 
@@ -66,7 +67,7 @@ def _shown(found: dict[str, Any]) -> None:
 @as_json
 @server
 def show(operation_id: str, as_json: bool, server: str) -> None:
-    """Show one operation, with its result once there is one."""
+    """Show one operation, and its result once it has ended."""
     with connected(server) as queen:
         found = queen.admin.get_operation(operation_id)
     print_json(found) if as_json else _shown(found)
@@ -77,7 +78,7 @@ def show(operation_id: str, as_json: bool, server: str) -> None:
 @as_json
 @server
 def wait(operation_id: str, as_json: bool, server: str) -> None:
-    """Wait until an operation has ended; exit status 1 if it did not succeed."""
+    """Wait until an operation has ended. The exit status is 1 if it did not succeed."""
     with connected(server) as queen:
         found = operation.wait(queen, operation_id)
     print_json(found) if as_json else _shown(found)
@@ -89,10 +90,14 @@ def wait(operation_id: str, as_json: bool, server: str) -> None:
 @as_json
 @server
 def retry(operation_id: str, as_json: bool, server: str) -> None:
-    """Do a failed operation again, behind what came after it in its partition."""
+    """Retry an operation now.
+
+    An operation that is blocked, or waits for its next attempt, keeps its place in its partition. One that has failed
+    runs after the operations that were accepted later for its partition."""
     with connected(server) as queen:
         answer = queen.admin.retry_operation(operation_id)
-    print_json(answer) if as_json else print(f"operation {operation_id} is {answer['status']}")
+    told = f"; {answer['message']}" if answer.get("message") else ""
+    print_json(answer) if as_json else print(f"operation {operation_id} is {answer['status']}{told}")
 
 
 @under(command, "cancel", "queen operations cancel 01890a5d-ac96-774b-bcce-b302099a8057")
@@ -100,8 +105,9 @@ def retry(operation_id: str, as_json: bool, server: str) -> None:
 @as_json
 @server
 def cancel(operation_id: str, as_json: bool, server: str) -> None:
-    """Never do an operation that waits or has failed, and stop administration where it is. A deleted queue stays gone:
-    what is left of it is removed by a retry, or later by retention."""
+    """Cancel an operation that is pending, blocked or failed, or stop a stepped operation that is running.
+
+    A queue that is being deleted stays deleted: a retry, or later the retention service, removes the rest of it."""
     with connected(server) as queen:
         answer = queen.admin.cancel_operation(operation_id)
     told = f"; {answer['message']}" if answer.get("message") else ""
@@ -112,7 +118,7 @@ def cancel(operation_id: str, as_json: bool, server: str) -> None:
 @as_json
 @server
 def stats(as_json: bool, server: str) -> None:
-    """Count operations by state, and tell how loaded the server is and what its journal holds."""
+    """Show the number of operations by status, the load of the server and the size of its journal."""
     with connected(server) as queen:
         found = queen.admin.get_operation_stats()
     if as_json:

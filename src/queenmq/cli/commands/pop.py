@@ -1,4 +1,4 @@
-"""`queen pop`: messages of a queue, a line each."""
+"""`queen pop`: print messages of a queue, one a line."""
 
 from __future__ import annotations
 
@@ -25,17 +25,29 @@ if TYPE_CHECKING:
 )
 @queue
 @click.option(
-    "-g", "--group", metavar="NAME", help="Read as this consumer group (default: all readers share the queue)."
+    "-g",
+    "--group",
+    metavar="NAME",
+    help="Consumer group to pop as (default: the group that all pops without a name share).",
 )
-@click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
-@click.option("--batch", type=COUNT, default=1, show_default=True, metavar="N", help="At most so many.")
+@click.option("-p", "--partition", metavar="NAME", help="Pop only from this partition.")
+@click.option("--batch", type=COUNT, default=1, show_default=True, metavar="N", help="Maximum number of messages.")
 @click.option(
-    "--partitions", type=COUNT, default=1, show_default=True, metavar="N", help="Of at most so many partitions."
+    "--partitions",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of partitions to pop from.",
 )
-@click.option("--wait", type=AMOUNT, metavar="S", help="Wait so many seconds for a message (default: do not wait).")
-@click.option("--ack", is_flag=True, help="Acknowledge them as completed, once they are printed.")
 @click.option(
-    "--from-now", is_flag=True, help="A group that is new here starts at new messages, not at the first stored."
+    "--wait", type=AMOUNT, metavar="S", help="Wait up to this many seconds for a message (default: do not wait)."
+)
+@click.option("--ack", is_flag=True, help="Acknowledge the messages as completed after printing them.")
+@click.option(
+    "--from-now",
+    is_flag=True,
+    help="If the group is new to the queue, start at new messages instead of the oldest one.",
 )
 @as_json
 @server
@@ -51,10 +63,10 @@ def command(
     as_json: bool,
     server: str,
 ) -> int:
-    """Pop messages of QUEUE.
+    """Pop messages from QUEUE.
 
-    They are leased: what is not acknowledged in time, with --ack or `queen ack`, is delivered again. The exit status
-    is 4 if nothing came.
+    The messages are leased. A message that is not acknowledged before its lease ends, with --ack or `queen ack`, is
+    delivered again. The exit status is 4 if there was no message.
     """
     with connected(server) as queen:
         sentence = queen.queue(queue).batch(batch).partitions(partitions).wait(wait is not None)
@@ -87,14 +99,14 @@ def _nothing(queen: BlockingQueen, queue: str, partition: str | None, group: str
         )
     told = f" --partition {quote(partition)}" if partition else ""
     told += f" --group {quote(group)}" if group else ""
-    note(f"queen: nothing to deliver; `queen explain {quote(queue)}{told}` says why")
+    note(f"queen: no message to deliver; `queen explain {quote(queue)}{told}` says why")
     return exits.NOTHING_CAME
 
 
 def _acknowledge(queen: BlockingQueen, messages: list[Message]) -> int:
     refused = [result for result in queen.ack(messages) if not result.success]
     if refused:
-        raise exits.Failed(f"{plural(len(refused), 'acknowledgement')} not taken: {refused[0].error}")
+        raise exits.Failed(f"{plural(len(refused), 'acknowledgement')} refused: {refused[0].error}")
     return exits.OK
 
 

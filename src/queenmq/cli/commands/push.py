@@ -34,18 +34,29 @@ _ATTEMPTS: Final = 8
 )
 @queue
 @click.argument("payloads", nargs=-1, metavar="[JSON]...")
-@click.option("-p", "--partition", default="Default", show_default=True, help="The lane of the queue.")
-@click.option("--transaction-id", metavar="ID", help="Stored once per partition, however often it is pushed.")
-@click.option("--text", is_flag=True, help="The arguments are plain text, not JSON.")
+@click.option("-p", "--partition", default="Default", show_default=True, help="Partition to push to.")
+@click.option("--transaction-id", metavar="ID", help="Key of the message: a partition stores each key once.")
+@click.option("--text", is_flag=True, help="Push the arguments as plain text instead of JSON.")
 @click.option(
     "-f",
     "--file",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="One message a line (NDJSON); - is standard input.",
+    help="Push each line of this file as one message (NDJSON); - reads standard input.",
 )
-@click.option("--messages", is_flag=True, help="The lines are messages as pop and tail print them with --json.")
-@click.option("--once", metavar="NAME", help="Name this file: pushing it again under the name stores nothing twice.")
-@click.option("--batch", type=COUNT, default=_BATCH, show_default=True, metavar="N", help="Lines in a request.")
+@click.option(
+    "--messages", is_flag=True, help="Read lines as messages in the form that pop and tail print with --json."
+)
+@click.option(
+    "--once", metavar="NAME", help="Name of this import: repeating the command with the same name stores nothing twice."
+)
+@click.option(
+    "--batch",
+    type=COUNT,
+    default=_BATCH,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of lines in one request.",
+)
 @as_json
 @server
 def command(
@@ -61,19 +72,20 @@ def command(
     as_json: bool,
     server: str,
 ) -> int:
-    """Push messages to QUEUE, which is made by the first.
+    """Push messages to QUEUE. The first push creates the queue.
 
-    Each JSON is one message. Without any, and with --file, lines are read. A push whose answer is lost is repeated with
-    the same transactionIds, so nothing is stored twice. If a file cannot be finished, the sentence says how to go on.
+    Each JSON argument is one message. Without arguments, messages are read from --file or standard input, one a line.
+    If an answer is lost, the push is repeated with the same transactionIds, so nothing is stored twice. If a file
+    cannot be pushed to its end, the error says how to resume.
     """
     if payloads:
         if file is not None or messages or once:
-            raise click.UsageError("messages come from the arguments or from a file, not from both")
+            raise click.UsageError("give messages as arguments or with --file, not both")
         return _push_arguments(server, queue, partition, _parsed(payloads, text), transaction_id, as_json)
     if transaction_id or text:
-        raise click.UsageError("--transaction-id and --text are for messages on the command line")
+        raise click.UsageError("--transaction-id and --text apply only to messages given as arguments")
     if file is None and sys.stdin.isatty():
-        raise click.UsageError("nothing to push: give JSON, or --file")
+        raise click.UsageError("there is nothing to push: give JSON arguments or --file")
     return _push_file(server, _File(queue, partition, file, messages, once, batch), as_json)
 
 
@@ -84,7 +96,7 @@ def _parsed(payloads: Iterable[str], text: bool) -> list[Any]:
         try:
             lines.check_json(payload, repr(payload))
         except exits.Failed as error:
-            raise exits.Failed(f"{error.message}; --text pushes plain text", error.status) from None
+            raise exits.Failed(f"{error.message}; use --text to push plain text", error.status) from None
     return [Raw(payload.encode()) for payload in payloads]
 
 
@@ -94,7 +106,7 @@ def _push_arguments(
     from queenmq.client import Item
 
     if transaction_id is not None and len(payloads) > 1:
-        raise click.UsageError("--transaction-id names one message")
+        raise click.UsageError("--transaction-id can be used with one message only")
     items = [Item(payload, transaction_id=transaction_id) for payload in payloads]
     with connected(server, retry_attempts=_ATTEMPTS if transaction_id else 3) as queen:
         results = queen.queue(queue).partition(partition).push(items)
@@ -117,12 +129,12 @@ def _told(result: PushResult) -> dict[str, Any]:
 
 
 def _summary(statuses: Counter[str], queue: str) -> str:
-    """What became of them, in a sentence."""
+    """The numbers of messages by status, as one sentence."""
     parts = [f"{plural(statuses['queued'], 'message')} pushed to {queue}"]
     if statuses["duplicate"]:
         parts.append(f"{plural(statuses['duplicate'], 'message')} had been pushed before")
     if later := statuses["accepted"] + statuses["buffered"]:
-        parts.append(f"{plural(later, 'message')} safe on the server's disk and stored soon (`queen operations`)")
+        parts.append(f"{plural(later, 'message')} accepted on disk and stored later (`queen operations`)")
     return "; ".join(parts)
 
 
@@ -161,7 +173,7 @@ def _push_file(server: str, file: _File, as_json: bool) -> int:
 
     def stopped() -> str:
         done = plural(statuses.total(), "message")
-        return f"stopped after {done} of {file.name}: the same again with --once {run} goes on and stores nothing twice"
+        return f"stopped after {done} of {file.name}; repeat the command with --once {run} to resume without duplicates"
 
     try:
         with (
@@ -173,7 +185,7 @@ def _push_file(server: str, file: _File, as_json: bool) -> int:
                 _push_lines(queen, file, run, batch, statuses)
                 advance(sum(len(line.text) + 1 for line in batch))
     except exits.Failed as error:
-        # How to go on matters once the server has, or may have, something of the file.
+        # Say how to resume only if the server has, or may have, stored a part of the file.
         unsent = not statuses and not isinstance(error.__cause__, QueenError)
         raise exits.Failed(error.message if unsent else f"{error.message}; {stopped()}", error.status) from None
     except KeyboardInterrupt:
@@ -201,7 +213,7 @@ def _batches(given: Iterator[lines.Line], most: int) -> Iterator[list[lines.Line
 
 
 def _push_lines(queen: BlockingQueen, file: _File, run: str, batch: list[lines.Line], statuses: Counter[str]) -> None:
-    """Push a batch once all of it can be read: a request for each partition, in the order of its lines."""
+    """Parse the whole batch, then push it: one request for each partition, in the order of its lines."""
     by_partition: dict[str, list[Item]] = {}
     for line in batch:
         partition, item = _item(file, run, line)

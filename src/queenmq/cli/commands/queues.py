@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -24,34 +24,36 @@ _FIGURES = (
 
 @group("queues", "queen queues", "queen queues show orders", default="list")
 def command() -> None:
-    """List, show, create, set, clear and delete queues. Without a further word they are listed."""
+    """List, show, create, set, clear and delete queues. Without a subcommand, list them."""
 
 
 @under(command, "list", "queen queues --search order", "queen queues --json | jq -r '.[].name'")
-@click.option("--namespace", help="Only of this namespace.")
-@click.option("--task", help="Only of this task.")
-@click.option("--search", metavar="TEXT", help="Only with this in the name.")
-@click.option("--limit", type=COUNT, default=1000, show_default=True, metavar="N", help="At most so many.")
+@click.option("--namespace", help="List only queues of this namespace.")
+@click.option("--task", help="List only queues of this task.")
+@click.option("--search", metavar="TEXT", help="List only queues whose name contains this text.")
+@click.option("--limit", type=COUNT, default=1000, show_default=True, metavar="N", help="Maximum number of queues.")
 @as_json
 @server
 def list_(namespace: str | None, task: str | None, search: str | None, limit: int, as_json: bool, server: str) -> None:
-    """List the queues by name, with what is in them."""
+    """List the queues by name, with their numbers of messages."""
     with connected(server) as queen:
         rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, limit=limit)["queues"]
     columns = (Column("name", "queue"), Column("partitions", number=True), *_FIGURES)
     more = (Column("namespace"), Column("task"), Column("createdAt", "created", written=moment))
     narrowed = namespace or task or search
-    none = "no such queues; `queen queues` lists all" if narrowed else "no queues; the first push makes one"
+    none = "no such queues; `queen queues` lists all" if narrowed else "no queues; the first push creates one"
     listing(rows, none, *columns, *more, as_json=as_json)
 
 
 @under(command, "show", "queen queues show orders")
 @queue
-@click.option("--partitions", type=COUNT, default=20, show_default=True, metavar="N", help="Show so many of them.")
+@click.option(
+    "--partitions", type=COUNT, default=20, show_default=True, metavar="N", help="Maximum number of partitions to show."
+)
 @as_json
 @server
 def show(queue: str, partitions: int, as_json: bool, server: str) -> None:
-    """Show a queue with its settings, totals and partitions."""
+    """Show the options, totals and partitions of a queue."""
     with connected(server) as queen:
         require_queue(queen, queue)
         found: dict[str, Any] = queen.admin.get_queue_detail(queue, limit=partitions)
@@ -98,21 +100,21 @@ def _options(required: bool = False) -> Callable[[Function], Function]:
         multiple=True,
         required=required,
         metavar="NAME=VALUE",
-        help="See docs/queue-options.md; may be repeated.",
+        help="Queue option to set (docs/queue-options.md lists them); may be repeated.",
     )
 
 
 @under(command, "create", "queen queues create orders --option leaseTime=60 --option retryLimit=5")
 @queue
-@click.option("--namespace", default="", help="To pop from several queues at once.")
-@click.option("--task", default="", help="The same within a namespace.")
+@click.option("--namespace", default="", help="Namespace of the queue; a pop can read all queues of a namespace.")
+@click.option("--task", default="", help="Task of the queue within its namespace; a pop can read all queues of a task.")
 @_options()
 @as_json
 @server
 def create(
     queue: str, namespace: str, task: str, options: tuple[tuple[str, str], ...], as_json: bool, server: str
 ) -> None:
-    """Create a queue, or configure one that exists: options that are not named return to their defaults."""
+    """Create a queue, or configure an existing one. Options that are not given are reset to their defaults."""
     given = _given(options)
     with connected(server) as queen:
         answer = queen.queue(queue).namespace(namespace).task(task).config(given).create()
@@ -125,7 +127,7 @@ def create(
 @as_json
 @server
 def set_(queue: str, options: tuple[tuple[str, str], ...], as_json: bool, server: str) -> None:
-    """Change options of a queue that exists; those that are not named stay as they are."""
+    """Change options of an existing queue. Options that are not given keep their values."""
     given = _given(options)
     with connected(server) as queen:
         about = require_queue(queen, queue)["queue"]
@@ -135,7 +137,7 @@ def set_(queue: str, options: tuple[tuple[str, str], ...], as_json: bool, server
 
 
 def _given(options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """The options by name. A name that the server would not know is refused: it would ignore it."""
+    """The options by name. Unknown names are refused here, because the server ignores them."""
     from queenmq.core.options import QueueOptions
 
     known = QueueOptions.__struct_encode_fields__
@@ -150,23 +152,28 @@ def _given(options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
 def _value(raw: str) -> Any:
     """Numbers and flags as such, everything else as text."""
     try:
-        return json.loads(raw)
+        return json.loads(raw, parse_constant=_not_json)
     except ValueError:
         return raw
 
 
+def _not_json(word: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python parses but JSON does not have."""
+    raise ValueError(word)
+
+
 @under(command, "clear", "queen queues clear orders --partition customer-7 --yes")
 @queue
-@click.option("-p", "--partition", metavar="NAME", help="Only this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Delete only the messages of this partition.")
 @consent
 @as_json
 @server
 def clear(queue: str, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
-    """Delete every message of a queue; settings, groups and dead letters stay."""
+    """Delete every message of a queue. Its options, groups and dead letters stay."""
     with connected(server) as queen:
         found = require_queue(queen, queue)
         what = f"partition {partition} of {queue}" if partition else f"{queue}, which has {found['totals']['total']:,},"
-        confirm(f"Delete every message of {what} for good?", yes)
+        confirm(f"Permanently delete every message of {what}?", yes)
         answer = followed(queen, queen.admin.clear_queue(queue, partition))
     print_json(answer) if as_json else print(f"{plural(answer.get('deleted', 0), 'message')} deleted")
 
@@ -180,7 +187,7 @@ def delete(queue: str, yes: bool, as_json: bool, server: str) -> None:
     """Delete a queue with its messages, groups and dead letters."""
     with connected(server) as queen:
         found = require_queue(queen, queue)
-        confirm(f"Delete {queue} with {plural(found['totals']['total'], 'message')} and its groups for good?", yes)
+        confirm(f"Permanently delete {queue} with {plural(found['totals']['total'], 'message')} and its groups?", yes)
         answer = followed(queen, queen.queue(queue).delete())
         if answer.get("existed") is False:
             no_queue(queen, queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -25,7 +25,7 @@ def _target(raw: str) -> str:
     try:
         at: datetime = MOMENT.convert(raw, None, None)
     except click.BadParameter:
-        raise ValueError(f"{raw!r} is neither beginning nor end nor an ISO-8601 timestamp") from None
+        raise ValueError(f"{raw!r} is neither beginning nor end nor an ISO 8601 timestamp") from None
     return iso_micros(at)
 
 
@@ -35,27 +35,31 @@ def _target(raw: str) -> str:
     "queen seek orders --group billing --to 2026-01-02T03:04:05Z --partition customer-7 --yes",
 )
 @queue
-@click.option("-g", "--group", required=True, metavar="NAME", help="The consumer group.")
+@click.option("-g", "--group", required=True, metavar="NAME", help="Consumer group to move.")
 @click.option(
     "--to",
     required=True,
     type=Kind("TARGET", _target),
     metavar="beginning|end|TIME",
-    help="Where it goes; TIME is ISO-8601, UTC unless it says otherwise.",
+    help="New position of the group; TIME is ISO 8601, in UTC unless it has an offset.",
 )
-@click.option("-p", "--partition", metavar="NAME", help="Only in this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Move the group only in this partition.")
 @consent
 @as_json
 @server
 def command(queue: str, group: str, to: str, partition: str | None, yes: bool, as_json: bool, server: str) -> None:
-    """Move a group in QUEUE: what was pushed after the moment is delivered (again), what was pushed before is not.
+    """Move a group in QUEUE to a time: messages pushed later are delivered (again), earlier ones are not.
 
-    Leases that the group holds end.
+    The leases of the group end.
     """
     with connected(server) as queen:
         require_queue(queen, queue)
-        confirm(f"Move group {group} in {partition or queue} to {'the ' if to in _WORDS else ''}{to}?", yes)
         timestamp = None if to == "end" else BEGINNING if to == "beginning" else to
+        target = f"{'the ' if to in _WORDS else ''}{to}"
+        if not yes:
+            effect = queen.admin.seek_effect(group, queue, timestamp=timestamp, to_end=to == "end", partition=partition)
+            target += f", which {_effect(effect)}"
+        confirm(f"Move group {group} in {partition or queue} to {target}?", yes)
         if partition is None:
             answer = followed(
                 queen, queen.admin.seek_consumer_group(group, queue, timestamp=timestamp, to_end=to == "end")
@@ -69,5 +73,11 @@ def command(queue: str, group: str, to: str, partition: str | None, yes: bool, a
         if not moved:
             # Only now: a group that reads a partition by its name is not listed before the statistics know it.
             require_group(queen, group)
-            raise exits.Failed(f"group {group} has no place in {partition or queue} yet", exits.NOT_FOUND)
+            raise exits.Failed(f"group {group} has no position in {partition or queue} yet", exits.NOT_FOUND)
     print_json(answer) if as_json else print(f"{group} is moved in {plural(moved, 'partition')} of {queue}")
+
+
+def _effect(effect: dict[str, Any]) -> str:
+    least = "at least " if effect["more"] else ""
+    again, skipped = (plural(effect[name], "message") for name in ("deliveredAgain", "skipped"))
+    return f"delivers {least}{again} again and skips {least}{skipped} unread"

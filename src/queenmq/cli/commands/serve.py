@@ -1,4 +1,4 @@
-"""`queen serve`: its flags. What it does is in `queenmq.cli.serve`."""
+"""`queen serve`: its options. `queenmq.cli.serve` runs the server."""
 
 from __future__ import annotations
 
@@ -29,16 +29,28 @@ def _workers(raw: str) -> int:
 
 @command_of("serve", "queen serve", "DATABASE_URL=postgresql://queen@db/queen queen serve --workers 4")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (HOST, default 127.0.0.1).")
-@click.option("--port", type=Kind("PORT", _port), metavar="PORT", help="HTTP port (PORT, default 6632).")
+@click.option("--port", type=Kind("PORT", _port), metavar="PORT", help="HTTP port to listen on (PORT, default 6632).")
 @data_dir
-@click.option("--workers", type=Kind("N", _workers), metavar="N", help="Processes that serve (NUM_WORKERS, default 1).")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Least level to log (LOG_LEVEL, default info).")
+@click.option(
+    "--workers", type=Kind("N", _workers), metavar="N", help="Number of worker processes (NUM_WORKERS, default 1)."
+)
+@click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), help="Lowest level that is logged (LOG_LEVEL, default info)."
+)
 def command(
     host: str | None, port: int | None, data_dir: Path | None, workers: int | None, log_level: str | None
 ) -> int:
-    """Run the server; settings come from the environment too."""
+    """Run the server. Environment variables set everything else (docs/configuration.md)."""
     from queenmq import config
     from queenmq.cli import serve
 
-    settings = config.load(host=host, port=port, data_dir=data_dir, log_level=log_level, workers=workers)
+    settings = config.load(
+        flags={
+            "HOST": host,
+            "PORT": port,
+            "QUEEN_DATA_DIR": data_dir,
+            "LOG_LEVEL": log_level,
+            "NUM_WORKERS": workers,
+        }
+    )
     return serve.run(settings)

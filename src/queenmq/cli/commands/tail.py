@@ -1,7 +1,6 @@
 """`queen tail`: follow a queue live.
 
-It looks at the listing of messages and pops nothing, so no group is disturbed and nothing is left behind, even if it
-is killed.
+It polls the listing of messages and pops nothing, so consumer groups are not affected, even if it is killed.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime, timedelta
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import click
 import msgspec
@@ -38,13 +37,13 @@ def _last(raw: str) -> int:
 
 @command_of("tail", "queen tail orders", "queen tail orders --partition customer-7 --last 100 --json | jq .data")
 @queue
-@click.option("-p", "--partition", metavar="NAME", help="Only of this partition.")
+@click.option("-p", "--partition", metavar="NAME", help="Show only messages of this partition.")
 @click.option(
-    "--last", type=Kind("N", _last), default=10, show_default=True, metavar="N", help="Begin with the last N messages."
+    "--last", type=Kind("N", _last), default=10, show_default=True, metavar="N", help="Start with the last N messages."
 )
-@click.option("--limit", type=COUNT, metavar="N", help="End after N messages.")
-@click.option("--seconds", type=AMOUNT, metavar="S", help="End after so many seconds.")
-@click.option("--every", type=AMOUNT, default=0.5, show_default=True, metavar="S", help="Look so often.")
+@click.option("--limit", type=COUNT, metavar="N", help="Stop after N messages.")
+@click.option("--seconds", type=AMOUNT, metavar="S", help="Stop after this many seconds.")
+@click.option("--every", type=AMOUNT, default=0.5, show_default=True, metavar="S", help="Seconds between two polls.")
 @as_json
 @server
 def command(
@@ -57,9 +56,9 @@ def command(
     as_json: bool,
     server: str,
 ) -> int:
-    """Follow the messages of QUEUE as they are pushed; Ctrl-C ends it.
+    """Print the messages of QUEUE as they are pushed, until Ctrl-C.
 
-    Nothing is popped: consumer groups do not notice it. With --json each line is a message.
+    It pops nothing and does not affect consumer groups. With --json each line is one message.
     """
     from queenmq.clock import SystemClock
 
@@ -111,6 +110,7 @@ class _Listed(Struct, rename="camel"):
     transaction_id: str
     created_at: str
     payload: Raw = Raw(b"null")
+    omitted: bool = False
 
     @property
     def at(self) -> datetime:
@@ -121,8 +121,12 @@ class _Listing(Struct):
     messages: list[_Listed]
 
 
+class _Described(Struct):
+    payload: Raw = Raw(b"null")
+
+
 class _View:
-    """What was shown already, as far as it can come again."""
+    """Remembers the messages that were shown, as long as the listing can return them again."""
 
     def __init__(self, server: str, queue: str, partition: str | None) -> None:
         self._servers = servers(server)
@@ -132,7 +136,7 @@ class _View:
         self._begin: datetime | None = None
 
     def first(self, last: int) -> list[_Listed]:
-        """The last messages, oldest first. Whatever else is stored now counts as seen."""
+        """The last messages, oldest first. All others that are stored now count as seen."""
         found = self._new(self._list(max(last, 1), payload=True))
         self._begin = self._newest
         if self._newest is not None:
@@ -142,15 +146,17 @@ class _View:
         return found[-last:] if last else []
 
     def more(self) -> list[_Listed]:
-        """What has come since, oldest first."""
+        """Messages stored since the last call, oldest first."""
         fresh = self._new(self._list(_MOST, payload=True))
         if len(fresh) == _MOST:
-            note("queen: messages come faster than they can be shown; some are left out")
+            note("queen: messages arrive faster than they can be shown; some were left out")
         return fresh
 
     def _new(self, listed: list[_Listed]) -> list[_Listed]:
         fresh = [one for one in listed if one.id not in self._seen and (self._begin is None or one.at >= self._begin)]
         for one in fresh:
+            if one.omitted:
+                one.payload = self._payload(one)
             self._seen[one.id] = one.at
             self._newest = one.at if self._newest is None else max(one.at, self._newest)
         if self._newest is not None:
@@ -166,10 +172,22 @@ class _View:
         try:
             return msgspec.json.decode(body, type=_Listing).messages[::-1]
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise exits.Failed(f"what answers is not Queen: {error}", exits.UNAVAILABLE) from None
+            raise exits.Failed(f"the server is not a Queen server: {error}", exits.UNAVAILABLE) from None
+
+    def _payload(self, message: _Listed) -> Raw:
+        """The payload of a message for which the listing omitted it."""
+        path = f"/api/v1/messages/{message.partition_id}/{quote(message.transaction_id, safe='')}"
+        try:
+            return msgspec.json.decode(self._fetch(path), type=_Described).payload
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise exits.Failed(f"the server is not a Queen server: {error}", exits.UNAVAILABLE) from None
+        except exits.Failed as error:
+            if error.status == exits.UNAVAILABLE:
+                raise
+            return Raw(b"null")  # it is deleted meanwhile
 
     def _fetch(self, path: str) -> bytes:
-        """The answer of whichever server works. One that is away for a while does not end the view."""
+        """The answer of the first server that works, with retries for about 30 s."""
         for attempt in range(_ATTEMPTS):
             server = self._servers[attempt % len(self._servers)]
             try:

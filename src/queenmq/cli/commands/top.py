@@ -1,4 +1,4 @@
-"""`queen top`: rates, lag and waiters, drawn anew every moment."""
+"""`queen top`: rates, lag and waiting consumers, refreshed live."""
 
 from __future__ import annotations
 
@@ -41,16 +41,25 @@ _END: Final = (b"q", b"Q", b"\x1b", b"\x03")
 
 
 @command_of("top", "queen top", "queen top --every 5", "queen top --once --json | jq .groups")
-@click.option("--every", type=AMOUNT, default=1.0, show_default=True, metavar="S", help="Draw anew so often.")
-@click.option("--rows", type=COUNT, default=15, show_default=True, metavar="N", help="Queues and groups to show.")
-@click.option("--once", is_flag=True, help="Print one picture and end, as into a pipe.")
+@click.option(
+    "--every", type=AMOUNT, default=1.0, show_default=True, metavar="S", help="Seconds between two refreshes."
+)
+@click.option(
+    "--rows",
+    type=COUNT,
+    default=15,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of queues and of groups to show.",
+)
+@click.option("--once", is_flag=True, help="Print once and exit; this is the default in a pipe.")
 @as_json
 @server
 def command(every: float, rows: int, once: bool, as_json: bool, server: str) -> int:
-    """Watch rates, lag and waiters live; q or Ctrl-C ends it.
+    """Show rates, lag and waiting consumers live, until q or Ctrl-C.
 
-    The first lines are of the server that answers, now. The tables are of all servers: rates over the last minute, and
-    groups by how far they are behind.
+    The first lines describe the server that answers. The tables describe all servers: queues with their rates over the
+    last minute, and groups sorted by lag.
     """
     try:
         with connected(server) as queen:
@@ -87,7 +96,7 @@ def _live(watch: _Watch, rows: int, every: float) -> int:
 
     from queenmq.client import QueenError, RequestError
 
-    # The terminal must be left as it was, also when somebody ends us.
+    # Restore the terminal also when the process is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.TERMINATED))
     screen = Console(highlight=False)
 
@@ -110,7 +119,7 @@ def _live(watch: _Watch, rows: int, every: float) -> int:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits for a key, at most so long. Keys are read as they are pressed."""
+    """A function that waits for a key, up to a timeout. Keys are read without Enter."""
     import termios
     import tty
 
@@ -133,9 +142,9 @@ def _keys() -> Iterator[Any]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Found:
-    """What one look has found."""
+    """The state of the server at one moment."""
 
     at: datetime
     version: str
@@ -162,7 +171,7 @@ class _Found:
 
 
 class _Watch:
-    """Looks at the server, and makes rates of what its counters say from look to look."""
+    """Polls the server, and computes rates from the difference of its counters."""
 
     def __init__(self, queen: BlockingQueen, server: str) -> None:
         self._queen = queen
@@ -295,8 +304,8 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
         found.groups[:rows],
         Column("name", "group"),
         Column("queueName", "queue"),
-        Column("state"),
-        Column("totalLag", "unread", number=True),
+        Column("standing", "state"),
+        Column("unread", number=True),
         Column("maxTimeLag", "lag", number=True, written=seconds),
         Column("members", "leases", number=True),
     )

@@ -1,4 +1,4 @@
-"""`queen traces`: what consumers left at messages."""
+"""`queen traces`: the traces that consumers recorded for messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _ABOUT = (
     "traces", "queen traces", "queen traces show order-17", "queen traces of orders/customer-7 order-17", default="list"
 )
 def command() -> None:
-    """Show what consumers left at messages. Without a further word the names are listed."""
+    """Show the traces that consumers recorded for messages. Without a subcommand, list the trace names."""
 
 
 @under(command, "list", "queen traces")
-@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="At most so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="Maximum number of names.")
 @as_json
 @server
 def list_(limit: int, as_json: bool, server: str) -> None:
-    """List the names that traces go by, and how much goes by each."""
+    """List the trace names, with the number of traces and messages of each."""
     with connected(server) as queen:
         rows = queen.admin.get_trace_names(limit=limit)["trace_names"]
     listing(
@@ -46,16 +46,16 @@ def list_(limit: int, as_json: bool, server: str) -> None:
 
 @under(command, "show", "queen traces show order-17")
 @click.argument("name")
-@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="At most so many.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of traces.")
 @as_json
 @server
 def show(name: str, limit: int, as_json: bool, server: str) -> None:
-    """Show the traces of a name, newest first, with the messages that they are about."""
+    """Show the traces with a name, newest first, and the message of each."""
     with connected(server) as queen:
         rows = queen.admin.get_traces_by_name(name, limit=limit)["traces"]
     where = (Column("queue_name", "queue"), Column("partition_name", "partition"))
     columns = (*where, Column("transaction_id", "transaction id"))
-    listing(rows, f"no traces go by the name {name!r}", *_ABOUT, *columns, as_json=as_json)
+    listing(rows, f"there are no traces with the name {name!r}", *_ABOUT, *columns, as_json=as_json)
 
 
 @under(command, "of", "queen traces of orders/customer-7 order-17")
@@ -64,9 +64,9 @@ def show(name: str, limit: int, as_json: bool, server: str) -> None:
 @as_json
 @server
 def of(partition: str, transaction_id: str, as_json: bool, server: str) -> None:
-    """Show the traces of one message, oldest first. PARTITION is queue/partition, or the id of the partition."""
+    """Show the traces of one message, oldest first. PARTITION is queue/partition, or the id of a partition."""
     with connected(server) as queen:
         rows = queen.admin.get_traces_for_message(partition_id(queen, partition), transaction_id)["traces"]
     listing(
-        rows, "no traces at this message", *_ABOUT, Column("trace_names", "names", written=", ".join), as_json=as_json
+        rows, "this message has no traces", *_ABOUT, Column("trace_names", "names", written=", ".join), as_json=as_json
     )

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from queenmq.core.acknowledgement import STATUSES, Acknowledgement
+from queenmq.broker.ack import Acked
+from queenmq.broker.broker import Broker
+from queenmq.core.acknowledgement import COMPLETED, STATUSES, Acknowledgement
 from queenmq.core.names import QUEUE_MODE, check_name, check_text
-from queenmq.engine.ack import Acked
-from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
-from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.plans import Plan, producer_plan
+from queenmq.http.requests import AckBatchBody, AckBatchItem, AckBody, Operation
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
+from queenmq.http.route import Context, Route
 from queenmq.http.routes.push import check_count
-from queenmq.http.schemas import AckBatchBody, AckBatchItem, AckBody, AckResult, Operation
+from queenmq.http.schemas import AckResult
+from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
 # Lease ids are opaque to callers: one that Queen never gave out is answered like one that has expired.
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
+
+_QUEUE = b'"queue"'
 
 _ACK_TEXTS = {
     "transactionId": "transactionId is required",
@@ -36,24 +40,68 @@ _ack_decoder = msgspec.json.Decoder(AckBody)
 _batch_decoder = msgspec.json.Decoder(AckBatchBody)
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    @documented({200: list[AckResult]}, body=AckBody)
-    async def ack(request: Request) -> Response:
-        """Acknowledge one message."""
-        body = decode(request.body, _ack_decoder, _ACK_TEXTS)
-        return await _apply(engine, [read_ack(body, group_name(body.consumer_group) or QUEUE_MODE, "")])
+@documented({200: list[AckResult]}, body=AckBody)
+async def ack(request: Request, context: Context) -> Response:
+    """Acknowledge one message."""
+    body = decode(request.body, _ack_decoder, _ACK_TEXTS)
+    return await _apply(context.broker, [read_ack(body, group_name(body.consumer_group) or QUEUE_MODE, "")])
 
-    @documented({200: list[AckResult]}, body=AckBatchBody)
-    async def ack_batch(request: Request) -> Response:
-        """Acknowledge many messages of one group; each is answered for, in order."""
-        body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
-        check_count(len(body.acknowledgments), engine.settings, "acknowledgments")
-        group = group_name(body.consumer_group) or QUEUE_MODE
-        items = [read_ack(a, group, f"acknowledgments[{i}].") for i, a in enumerate(body.acknowledgments)]
-        return await _apply(engine, items)
 
-    router.add("POST", "/api/v1/ack", ack, Role.READ_WRITE)
-    router.add("POST", "/api/v1/ack/batch", ack_batch, Role.READ_WRITE)
+@documented({200: list[AckResult]}, body=AckBatchBody)
+async def ack_batch(request: Request, context: Context) -> Response:
+    """Acknowledge many messages of one group; the answer has one result for each, in order."""
+    body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
+    check_count(len(body.acknowledgments), context.settings, "acknowledgments")
+    group = group_name(body.consumer_group) or QUEUE_MODE
+    items = [read_ack(a, group, f"acknowledgments[{i}].") for i, a in enumerate(body.acknowledgments)]
+    return await _apply(context.broker, items)
+
+
+# An acknowledgement is forwarded only if it has no lease and only completes: of any other a repetition would be
+# answered with "expired lease" although the first attempt had done it.
+
+
+class _NamedAck(msgspec.Struct, rename="camel"):
+    """What of an acknowledgement says whether it may be forwarded."""
+
+    queue: str | None = None
+    lease_id: str | None = None
+    status: str | None = None
+
+    @property
+    def is_repeatable(self) -> bool:
+        return not self.lease_id and (not self.status or self.status in COMPLETED)
+
+
+class _NamedBatch(msgspec.Struct):
+    acknowledgments: list[_NamedAck]
+    queue: str | None = None
+
+
+_decode_named = msgspec.json.Decoder(_NamedAck).decode
+_decode_named_batch = msgspec.json.Decoder(_NamedBatch).decode
+
+
+def _plan(request: Request, context: Context) -> Plan | None:
+    if _QUEUE not in request.body:
+        return None
+    try:
+        ack = _decode_named(request.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return producer_plan(context.broker, [ack.queue]) if ack.is_repeatable else None
+
+
+def _batch_plan(request: Request, context: Context) -> Plan | None:
+    if _QUEUE not in request.body:
+        return None
+    try:
+        batch = _decode_named_batch(request.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not all(ack.is_repeatable for ack in batch.acknowledgments):
+        return None
+    return producer_plan(context.broker, [ack.queue or batch.queue for ack in batch.acknowledgments])
 
 
 def group_name(given: str | None, prefix: str = "") -> str | None:
@@ -100,14 +148,14 @@ def opaque_lease(lease_id: str | None) -> str | None:
     return lease_id if is_uuid(lease_id) else _NO_LEASE
 
 
-async def _apply(engine: Engine, items: list[Acknowledgement]) -> Response:
+async def _apply(broker: Broker, items: list[Acknowledgement]) -> Response:
     known = [item for item in items if item.status in STATUSES]
-    acked = iter(await engine.acker.ack(known))
+    acked = iter(await broker.ack(known))
     results = [
         _result(index, item, next(acked) if item.status in STATUSES else _unknown_status(item.status))
         for index, item in enumerate(items)
     ]
-    return json_response(200, results)
+    return Response(200, results)
 
 
 def _unknown_status(status: str) -> Acked:
@@ -126,3 +174,9 @@ def _result(index: int, item: Acknowledgement, acked: Acked) -> AckResult:
         lease_released=acked.lease_released,
         dlq=acked.dead_lettered,
     )
+
+
+ROUTES = (
+    Route("POST", "/api/v1/ack", ack, Role.READ_WRITE, _plan),
+    Route("POST", "/api/v1/ack/batch", ack_batch, Role.READ_WRITE, _batch_plan),
+)

@@ -6,13 +6,12 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-from queenmq.engine.engine import Engine
 from queenmq.errors import NotFound
-from queenmq.http.messages import Request, Response
 from queenmq.http.openapi import ANY_STRING, documented
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
+from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error
+from queenmq.httpserver.messages import Request, Response
 
 _TYPES = {
     ".html": b"text/html; charset=utf-8",
@@ -35,19 +34,16 @@ _SECURITY = (
 _PAGE = "index.html"
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    @documented({200: "text/html"})
-    async def dashboard(request: Request) -> Response:
-        """The dashboard, a page for people."""
-        return _answer(request, _PAGE)
+@documented({200: "text/html"})
+async def dashboard(request: Request, context: Context) -> Response:
+    """The dashboard."""
+    return _answer(request, _PAGE)
 
-    @documented({200: "text/javascript", 404: Error}, path={"file": ANY_STRING})
-    async def asset(request: Request) -> Response:
-        """A file of the dashboard."""
-        return _answer(request, request.params[0])
 
-    router.add("GET", "/", dashboard, Role.PUBLIC)
-    router.add("GET", "/assets/{file}", asset, Role.PUBLIC)
+@documented({200: "text/javascript", 404: Error}, path={"file": ANY_STRING})
+async def asset(request: Request, context: Context) -> Response:
+    """A file of the dashboard."""
+    return _answer(request, request.params[0])
 
 
 def _answer(request: Request, name: str) -> Response:
@@ -58,12 +54,12 @@ def _answer(request: Request, name: str) -> Response:
     headers = (*_SECURITY, (b"ETag", tag))
     if request.headers.get(b"if-none-match") == tag:
         return Response(304, headers=headers)
-    return Response(200, body, content_type, headers)
+    return Response(200, body=body, content_type=content_type, headers=headers)
 
 
 @cache
 def _files() -> dict[str, tuple[bytes, bytes, bytes]]:
-    """Every file by name, with its content type and tag. Not before somebody asks: most servers are never looked at."""
+    """Every file by name, with its content type and tag; read at the first request, which most servers never get."""
     found = {}
     for file in files("queenmq.dashboard").iterdir():
         content_type = _TYPES.get("." + file.name.rpartition(".")[2])
@@ -71,3 +67,9 @@ def _files() -> dict[str, tuple[bytes, bytes, bytes]]:
             body = file.read_bytes()
             found[file.name] = body, content_type, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
     return found
+
+
+ROUTES = (
+    Route("GET", "/", dashboard, Role.PUBLIC),
+    Route("GET", "/assets/{file}", asset, Role.PUBLIC),
+)

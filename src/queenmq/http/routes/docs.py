@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import msgspec
-
-from queenmq.engine.engine import Engine
-from queenmq.http.messages import Request, Response
-from queenmq.http.openapi import document, documented
+from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
+from queenmq.http.route import Context, Route
+from queenmq.httpserver.messages import Request, Response
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    @cache
-    def body() -> bytes:
-        # Not before it is asked for: topics may still add their routes.
-        return msgspec.json.encode(document(router.routes(), engine.settings))
+@documented({200: dict[str, Any]})
+async def openapi(_: Request, context: Context) -> Response:
+    """The OpenAPI document of this server."""
+    return Response(200, body=context.openapi())
 
-    @documented({200: dict[str, Any]})
-    async def openapi(_: Request) -> Response:
-        """The OpenAPI document of this server."""
-        return Response(200, body())
 
-    router.add("GET", "/openapi.json", openapi, Role.PUBLIC)
+ROUTES = (Route("GET", "/openapi.json", openapi, Role.PUBLIC),)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import heapq
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
 import queenmq
+from queenmq.broker.broker import Broker
 from queenmq.clock import SystemClock
-from queenmq.cluster.maintenance import Switch
+from queenmq.core.maintenance import Switch
 from queenmq.core.names import iso_millis
-from queenmq.engine.engine import Engine
 from queenmq.errors import UnavailableError
-from queenmq.http.figures import LiveBacklog, LiveCounts, LiveQueue, LiveServer, Snapshot
-from queenmq.http.messages import Request, Response, StreamedResponse
+from queenmq.http.answers.server import LiveBacklog, LiveCounts, LiveQueue, LiveServer, Snapshot
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
+from queenmq.http.route import Context, Route
+from queenmq.httpserver.messages import Request, Response, StreamedResponse
+from queenmq.reports.overview import overview_and_rates
 
 EVENTS = b"text/event-stream"
 _MOST_QUEUES = 10
@@ -25,73 +27,73 @@ _NO_STORE = (b"Cache-Control", b"no-store")
 _encode = msgspec.json.Encoder().encode
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    async def beat() -> bytes:
-        return _encode(await _snapshot(engine))
-
-    @documented({200: Snapshot})
-    async def live(request: Request) -> Response:
-        """How it is now; with `Accept: text/event-stream` once a second, until the client goes away."""
-        if EVENTS not in request.headers.get(b"accept", b""):
-            return Response(200, await beat(), headers=(_NO_STORE,))
-        return StreamedResponse(200, content_type=EVENTS, headers=(_NO_STORE,), source=engine.live.watch(beat))
-
-    router.add("GET", "/api/v1/live", live, Role.READ_ONLY)
+@documented({200: Snapshot})
+async def live(request: Request, context: Context) -> Response:
+    """Live state of this server and the backlog; with `Accept: text/event-stream` a snapshot every second."""
+    broker = context.broker
+    if EVENTS not in request.headers.get(b"accept", b""):
+        return Response(200, await _snapshot(context), headers=(_NO_STORE,))
+    source = broker.live.watch(partial(_beat, context))
+    return StreamedResponse(200, content_type=EVENTS, headers=(_NO_STORE,), source=source)
 
 
-async def _snapshot(engine: Engine) -> Snapshot:
+async def _beat(context: Context) -> bytes:
+    return _encode(await _snapshot(context))
+
+
+async def _snapshot(context: Context) -> Snapshot:
+    broker = context.broker
     backlog, problem = None, None
     try:
-        backlog = await _backlog(engine)
+        backlog = await _backlog(context)
     except UnavailableError as error:
         problem = str(error)
-    known = engine.maintenance.is_known
-    members = engine.node.state.members.members() if known else []
+    known = broker.caches.switches.were_read
+    members = broker.node.state.members.members() if known else []
     alive = sum(member.alive for member in members)
-    parked = engine.popper.waiting.registry.parked()
+    parked = broker.long_polls.registry.parked()
     return Snapshot(
         at=iso_millis(datetime.fromtimestamp(SystemClock().wall(), UTC)),
-        server=_server(engine),
-        counts=_counts(engine),
-        waiters=engine.popper.waiting.registry.total,
+        server=_server(broker),
+        counts=_counts(broker),
+        waiters=broker.long_polls.registry.total,
         waited_for=[
             LiveQueue(queue=queue, waiters=parked[queue])
             for queue in heapq.nlargest(_MOST_QUEUES, parked, parked.__getitem__)
         ],
-        operations_waiting=engine.load.load.queue_depth,
-        journal=0 if engine.buffer is None else engine.buffer.messages,
+        operations_waiting=broker.load.load.queue_depth,
+        journal=0 if broker.journal is None else broker.journal.figures().messages,
         servers_alive=alive + 1,
         servers_dead=len(members) - alive,
-        push_maintenance=known and engine.maintenance.is_on(Switch.PUSH),
-        pop_maintenance=known and engine.maintenance.is_on(Switch.POP),
+        push_maintenance=known and broker.maintenance.is_on(Switch.PUSH),
+        pop_maintenance=known and broker.maintenance.is_on(Switch.POP),
         problem=problem,
         backlog=backlog,
     )
 
 
-async def _backlog(engine: Engine) -> LiveBacklog:
-    await engine.statistics.freshen()
-    sums = await engine.reports.one("overview", None, None, None)
-    rates = await engine.reports.one("recent_rates")
+async def _backlog(context: Context) -> LiveBacklog:
+    await context.broker.statistics.freshen()
+    sums, rates = await overview_and_rates(context.reports)
     return LiveBacklog(
-        queues=sums["queues"],
-        partitions=sums["partitions"],
-        total=sums["total"],
-        pending=sums["pending"],
-        processing=sums["processing"],
-        dead_letters=sums["dead_letters"],
-        leases=sums["leases"],
-        lag_seconds=sums["lag_max_s"] or 0.0,
-        lag_messages=sums["lag_max"] or 0,
-        pushed_per_second=rates["pushed"],
-        popped_per_second=rates["popped"],
-        acked_per_second=rates["acked"],
-        age_seconds=sums["age_s"],
+        queues=sums.queues,
+        partitions=sums.partitions,
+        total=sums.total,
+        pending=sums.pending,
+        processing=sums.processing,
+        dead_letters=sums.dead_letters,
+        leases=sums.leases,
+        lag_seconds=sums.lag_max_s or 0.0,
+        lag_messages=sums.lag_max or 0,
+        pushed_per_second=rates.pushed,
+        popped_per_second=rates.popped,
+        acked_per_second=rates.acked,
+        age_seconds=sums.age_s,
     )
 
 
-def _counts(engine: Engine) -> LiveCounts:
-    counts = engine.activity.now()
+def _counts(broker: Broker) -> LiveCounts:
+    counts = broker.activity.now()
     return LiveCounts(
         pushed=counts.push_messages,
         popped=counts.pop_messages,
@@ -100,14 +102,14 @@ def _counts(engine: Engine) -> LiveCounts:
         dead_lettered=counts.dead_lettered,
         pop_requests=counts.pop_requests,
         pop_empty=counts.pop_empty,
-        database_errors=engine.database.errors,
+        database_errors=broker.database.errors,
     )
 
 
-def _server(engine: Engine) -> LiveServer:
-    vitals, load = engine.vitals, engine.load.measured()
+def _server(broker: Broker) -> LiveServer:
+    vitals, load = broker.vitals, broker.load.measured()
     return LiveServer(
-        id=engine.node.server_id,
+        id=broker.node.server_id,
         version=queenmq.__version__,
         uptime_seconds=vitals.uptime_s,
         processor_microseconds=sum(vitals.processor_us()),
@@ -115,5 +117,8 @@ def _server(engine: Engine) -> LiveServer:
         event_loop_lag_ms=vitals.loop_lag_ms,
         pool_used=load.pool_used,
         pool_waiting=load.pool_waiting,
-        requests_waiting=sum(lane.outstanding for lane in engine.sidecar.lanes),
+        requests_waiting=sum(lane.outstanding for lane in broker.lanes.values()),
     )
+
+
+ROUTES = (Route("GET", "/api/v1/live", live, Role.READ_ONLY),)

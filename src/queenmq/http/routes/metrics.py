@@ -4,65 +4,67 @@ from __future__ import annotations
 
 from typing import Any
 
-from queenmq.engine.engine import Engine
+from queenmq.broker.load_manager import Choice
 from queenmq.http.exposition import CONTENT_TYPE
-from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.metrics import collect
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
-from queenmq.overload.load_manager import Choice
+from queenmq.http.route import Context, Route
+from queenmq.httpserver.messages import Request, Response
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    @documented({200: dict[str, Any]})
-    async def metrics(_: Request) -> Response:
-        """What this server did since it started, and how it is."""
-        counts, vitals = engine.activity.now(), engine.vitals
-        user, system = vitals.processor_us()
-        memory = vitals.memory()
-        requests = counts.push_requests + counts.pop_requests + counts.ack_requests + counts.transactions
-        messages = counts.push_messages + counts.pop_messages
-        uptime = max(vitals.uptime_s, 0.001)
-        body = {
-            "uptime": vitals.uptime_s,
-            "requests": {"total": requests, "rate": requests / uptime},
-            "messages": {"total": messages, "rate": messages / uptime},
-            "database": {
-                "poolSize": engine.database.pool_size,
-                "idleConnections": engine.database.pool_idle,
-                "waitingRequests": sum(lane.pending for lane in engine.sidecar.lanes),
-            },
-            "memory": {
-                "rss": memory.resident,
-                "heapTotal": memory.virtual,
-                "heapUsed": memory.resident,
-                "external": 0,
-                "arrayBuffers": 0,
-            },
-            "cpu": {"user": user, "system": system},
-            "buffer": {
-                "pending": 0 if engine.buffer is None else engine.buffer.messages,
-                "failed": 0 if engine.buffer is None else len(engine.buffer.journal.set_aside_sizes()),
-                "dbHealthy": engine.database.is_open,
-            },
-            "operations": {
-                "depth": engine.load.load.queue_depth,
-                "drainRate": engine.load.load.drain_rate,
-                "executed": engine.load.decisions[Choice.EXECUTE],
-                "queued": engine.load.decisions[Choice.QUEUE],
-                "rejected": engine.load.decisions[Choice.REJECT],
-            },
-        }
-        return json_response(200, body)
+@documented({200: dict[str, Any]})
+async def metrics(_: Request, context: Context) -> Response:
+    """Counters of this server since its start, and its state, as JSON."""
+    broker = context.broker
+    counts, vitals = broker.activity.now(), broker.vitals
+    user, system = vitals.processor_us()
+    memory = vitals.memory()
+    requests = counts.push_requests + counts.pop_requests + counts.ack_requests + counts.transactions
+    messages = counts.push_messages + counts.pop_messages
+    uptime = max(vitals.uptime_s, 0.001)
+    body = {
+        "uptime": vitals.uptime_s,
+        "requests": {"total": requests, "rate": requests / uptime},
+        "messages": {"total": messages, "rate": messages / uptime},
+        "database": {
+            "poolSize": broker.database.pool_size,
+            "idleConnections": broker.database.pool_idle,
+            "waitingRequests": sum(lane.pending for lane in broker.lanes.values()),
+        },
+        "memory": {
+            "rss": memory.resident,
+            "heapTotal": memory.virtual,
+            "heapUsed": memory.resident,
+            "external": 0,
+            "arrayBuffers": 0,
+        },
+        "cpu": {"user": user, "system": system},
+        "buffer": {
+            "pending": 0 if broker.journal is None else broker.journal.figures().messages,
+            "failed": 0 if broker.journal is None else broker.journal.figures().quarantined,
+            "dbHealthy": broker.database.is_open,
+        },
+        "operations": {
+            "depth": broker.load.load.queue_depth,
+            "drainRate": broker.load.load.drain_rate,
+            "executed": broker.load.decisions[Choice.EXECUTE],
+            "queued": broker.load.decisions[Choice.QUEUE],
+            "rejected": broker.load.decisions[Choice.REJECT],
+        },
+    }
+    return Response(200, body)
 
-    @documented({200: str})
-    async def prometheus(_: Request) -> Response:
-        """The same and more in the text format of Prometheus; docs/metrics.md lists the families."""
-        told = await collect(engine)
-        return Response(200, told.text(), CONTENT_TYPE, ((b"Cache-Control", b"no-cache"),))
 
-    for path, handler in (("/metrics", metrics), ("/metrics/prometheus", prometheus)):
-        # They name queues, so whoever takes them off the list closes them.
-        role = Role.PUBLIC if path in engine.settings.jwt_skip_paths else Role.READ_ONLY
-        router.add("GET", path, handler, role)
+@documented({200: str})
+async def prometheus(_: Request, context: Context) -> Response:
+    """All metrics in the text format of Prometheus; docs/metrics.md lists them."""
+    told = await collect(context)
+    return Response(200, body=told.text(), content_type=CONTENT_TYPE, headers=((b"Cache-Control", b"no-cache"),))
+
+
+# They name queues, so they need a token as soon as somebody takes them out of JWT_SKIP_PATHS.
+ROUTES = (
+    Route("GET", "/metrics", metrics, Role.READ_ONLY),
+    Route("GET", "/metrics/prometheus", prometheus, Role.READ_ONLY),
+)

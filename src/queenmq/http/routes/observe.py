@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import asyncpg
 import msgspec
 
+from queenmq.broker.administration import Purge, Trace
+from queenmq.broker.broker import Broker
 from queenmq.core.names import check_name, iso_micros, iso_millis
-from queenmq.engine.administration import DeadLetterFilter, Trace
-from queenmq.engine.engine import Engine
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered
-from queenmq.http.decoding import decode, query_count, query_name, query_time
-from queenmq.http.figures import (
+from queenmq.http.answers.messages import (
     NamedTrace,
     NamedTraces,
     Purged,
@@ -22,19 +20,23 @@ from queenmq.http.figures import (
     TraceShown,
     TracesShown,
 )
-from queenmq.http.messages import Request, Response, json_response
+from queenmq.http.decoding import decode, message_key, query_count, query_name, query_time
 from queenmq.http.openapi import COUNT, LABEL, MOMENT, NAME, UUID, Parameter, documented
+from queenmq.http.paging import page, page_parameters
+from queenmq.http.requests import RedriveBody, TraceBody
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
-from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, RedriveBody, Redriven, TraceAdded, TraceBody
+from queenmq.http.route import Context, Route
+from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, Redriven, TraceAdded
+from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
+from queenmq.reports import dead_letters as letters
+from queenmq.reports import queues, traces
 
 _TRACE_TEXTS = {
     "transactionId": "transactionId and partitionId are required",
     "partitionId": "transactionId and partitionId are required",
     "data": "data is required",
 }
-_MOST_OFFSET = 2**62
 _DEFAULT_LIMIT = 100
 _FILTERS = (
     Parameter("queue", LABEL, "Only of this queue."),
@@ -42,8 +44,7 @@ _FILTERS = (
     Parameter("partition", LABEL, "Only of partitions with this name."),
     Parameter("from", MOMENT, "Only what failed at or after this moment."),
     Parameter("to", MOMENT, "Only what failed at or before this moment."),
-    Parameter("limit", COUNT, "Most dead letters in the answer; cut to the server's limit.", _DEFAULT_LIMIT),
-    Parameter("offset", COUNT, "How many to leave out.", 0),
+    *page_parameters(_DEFAULT_LIMIT, "dead letters in the answer"),
 )
 _STEP = 500
 _MOST_A_STEP = 1000
@@ -54,178 +55,169 @@ _CHOSEN = (
     Parameter("to", MOMENT, "Only what failed at or before this moment; now by default."),
     Parameter("limit", COUNT, f"Most dead letters in this step, up to {_MOST_A_STEP}.", _STEP),
 )
-_MOST_COUNTED = 1000
-_COUNTED_A_NAME = 100
 _NAMES = 50
-_OFFSET = Parameter("offset", COUNT, "How many to leave out.", 0)
-_LIMIT = "Most entries; cut to the server's limit."
 _REDRIVE_TEXTS = {"queue": "queue is required"}
 _redrive_decoder = msgspec.json.Decoder(RedriveBody)
 _trace_decoder = msgspec.json.Decoder(TraceBody)
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    administration = engine.administration
+@documented({200: DeadLetters}, query=_FILTERS)
+async def dead_letters(request: Request, context: Context) -> Response:
+    """Dead letters, the newest failure first, and the total number that match."""
+    which = letters.DeadLetterFilter(
+        queue=query_name(request, "queue"),
+        group=query_name(request, "consumerGroup"),
+        partition=query_name(request, "partition"),
+        since=query_time(request, "from"),
+        until=query_time(request, "to"),
+    )
+    limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
+    found = await letters.page(
+        context.reports, which, limit, offset, max_bytes=context.settings.limits.max_answer_bytes
+    )
+    messages = [_dead_letter(row, context.broker) for row in found.letters]
+    return Response(200, DeadLetters(messages, Page(limit, offset), found.total))
 
-    @documented({200: DeadLetters}, query=_FILTERS)
-    async def dead_letters(request: Request) -> Response:
-        """Dead letters, newest failure first, with the number of all that match."""
-        which = DeadLetterFilter(
-            queue=query_name(request, "queue"),
-            group=query_name(request, "consumerGroup"),
-            partition=query_name(request, "partition"),
-            since=query_time(request, "from"),
-            until=query_time(request, "to"),
-            limit=query_count(request, "limit", _DEFAULT_LIMIT, engine.settings.max_items),
-            offset=query_count(request, "offset", 0, _MOST_OFFSET),
+
+@documented({200: Redriven, 202: Redriven, 404: Error}, body=RedriveBody)
+async def redrive(request: Request, context: Context) -> Response:
+    """Deliver dead letters again, in each partition in the order of the messages."""
+    body = decode(request.body, _redrive_decoder, _REDRIVE_TEXTS)
+    check_name(body.queue, "queue")
+    for name, field in ((body.partition, "partition"), (body.consumer_group, "consumerGroup")):
+        if name is not None:
+            check_name(name, field)
+    progress = await context.broker.administration.redrive(body.queue, body.partition, body.consumer_group)
+    if progress is None:
+        raise NotFound("Queue not found")
+    redriven = Redriven(
+        success=True,
+        queue=body.queue,
+        partition=body.partition,
+        consumer_group=body.consumer_group,
+        redriven=progress.done,
+    )
+    return administered(progress, redriven)
+
+
+@documented({200: Purged, 404: Error}, query=_CHOSEN)
+async def purge(request: Request, context: Context) -> Response:
+    """Delete one batch of dead letters of a queue, or of a group in it."""
+    broker = context.broker
+    queue = query_name(request, "queue")
+    if queue is None:
+        raise InvalidRequest("queue is required", "queue")
+    known = await queues.find(context.reports, queue)
+    if known is None:
+        raise NotFound("Queue not found")
+    until = query_time(request, "to") or known.now
+    which = Purge(
+        queue=queue,
+        group=query_name(request, "consumerGroup"),
+        partition=query_name(request, "partition"),
+        until=until,
+        limit=query_count(request, "limit", _STEP, _MOST_A_STEP),
+    )
+    purged, more = await broker.administration.purge(which)
+    return Response(200, Purged(purged=purged, to=iso_micros(until), more=more))
+
+
+@documented({201: TraceAdded, 404: Error}, body=TraceBody)
+async def add_trace(request: Request, context: Context) -> Response:
+    """Record a trace for a message; 404 if the message is not stored."""
+    trace = _read_trace(decode(request.body, _trace_decoder, _TRACE_TEXTS))
+    trace_id = await context.broker.administration.add_trace(trace)
+    if trace_id is None:
+        raise NotFound("Message not found")
+    return Response(201, TraceAdded(success=True, trace_id=trace_id))
+
+
+@documented({200: TracesShown}, path={"partitionId": UUID})
+async def traces_of_message(request: Request, context: Context) -> Response:
+    """The traces of a message, oldest first."""
+    partition_id, transaction_id = message_key(request)
+    rows = await traces.of_message(
+        context.reports,
+        partition_id,
+        transaction_id,
+        context.settings.limits.max_items,
+        max_bytes=context.settings.limits.max_answer_bytes,
+    )
+    return Response(200, TracesShown(traces=[TraceShown(**_trace(row)) for row in rows]))
+
+
+@documented({200: NamedTraces}, query=page_parameters(_DEFAULT_LIMIT))
+async def traces_by_name(request: Request, context: Context) -> Response:
+    """The traces with a name, newest first, and the message of each."""
+    encryption = context.broker.encryption
+    name = request.params[0]
+    check_name(name, "name")
+    limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
+    found = await traces.by_name(
+        context.reports, name, limit, offset, max_bytes=context.settings.limits.max_answer_bytes
+    )
+    shown = [
+        NamedTrace(
+            **_trace(row),
+            transaction_id=row.transaction_id,
+            partition_id=str(row.partition_id),
+            queue_name=row.queue,
+            partition_name=row.partition,
+            message_payload=msgspec.Raw(encryption.open_or_none(row.payload, bool(row.is_encrypted)) or b"null"),
         )
-        rows, total = await administration.dead_letters(which)
-        messages = [_dead_letter(row, administration.payload_of(row)) for row in rows]
-        return json_response(200, DeadLetters(messages, Page(which.limit, which.offset), total))
+        for row in found.traces
+    ]
+    return Response(200, NamedTraces(traces=shown, total=found.total, pagination=Page(limit, offset)))
 
-    @documented({200: Redriven, 202: Redriven, 404: Error}, body=RedriveBody)
-    async def redrive(request: Request) -> Response:
-        """Have dead letters delivered again, those of a partition in the order of its messages."""
-        body = decode(request.body, _redrive_decoder, _REDRIVE_TEXTS)
-        check_name(body.queue, "queue")
-        for name, field in ((body.partition, "partition"), (body.consumer_group, "consumerGroup")):
-            if name is not None:
-                check_name(name, field)
-        standing = await administration.redrive(body.queue, body.partition, body.consumer_group)
-        if standing is None:
-            raise NotFound("Queue not found")
-        redriven = Redriven(
-            success=True,
-            queue=body.queue,
-            partition=body.partition,
-            consumer_group=body.consumer_group,
-            redriven=standing.done,
+
+@documented({200: TraceNames}, query=page_parameters(_NAMES))
+async def trace_names(request: Request, context: Context) -> Response:
+    """The trace names, with the number of traces and messages of each."""
+    limit, offset = page(request, context.settings, _NAMES)
+    rows = await traces.names(context.reports, limit, offset)
+    names = [
+        TraceName(
+            trace_name=row.name,
+            trace_count=row.traces,
+            message_count=row.messages,
+            last_seen=iso_millis(row.last_seen),
         )
-        return administered(standing, redriven)
-
-    @documented({200: Purged, 404: Error}, query=_CHOSEN)
-    async def purge(request: Request) -> Response:
-        """Forget dead letters of a queue, or of a group in it; one step of it."""
-        queue = query_name(request, "queue")
-        if queue is None:
-            raise InvalidRequest("queue is required", "queue")
-        if await engine.reports.row("queue_described", queue) is None:
-            raise NotFound("Queue not found")
-        until = query_time(request, "to") or (await engine.reports.one("now"))[0]
-        which = DeadLetterFilter(
-            queue=queue,
-            group=query_name(request, "consumerGroup"),
-            partition=query_name(request, "partition"),
-            since=None,
-            until=until,
-            limit=query_count(request, "limit", _STEP, _MOST_A_STEP),
-            offset=0,
-        )
-        purged, more = await administration.purge(which)
-        return json_response(200, Purged(purged=purged, to=iso_micros(until), more=more))
-
-    @documented({201: TraceAdded, 404: Error}, body=TraceBody)
-    async def add_trace(request: Request) -> Response:
-        """Record what happened to a message; 404 if it is not stored."""
-        trace = _read_trace(decode(request.body, _trace_decoder, _TRACE_TEXTS))
-        trace_id = await administration.add_trace(trace)
-        if trace_id is None:
-            raise NotFound("Message not found")
-        return json_response(201, TraceAdded(success=True, trace_id=trace_id))
-
-    @documented({200: TracesShown}, path={"partitionId": UUID})
-    async def traces_of_message(request: Request) -> Response:
-        """The traces of a message, oldest first."""
-        partition_id, transaction_id = message_key(request)
-        limit = engine.settings.max_items
-        rows = await engine.reports.rows("traces_of_message", partition_id, transaction_id, limit)
-        return json_response(200, TracesShown(traces=[TraceShown(**_trace(row)) for row in rows]))
-
-    @documented({200: NamedTraces}, query=[Parameter("limit", COUNT, _LIMIT, _DEFAULT_LIMIT), _OFFSET])
-    async def traces_by_name(request: Request) -> Response:
-        """The traces of a name, newest first, with the messages that they are about."""
-        name = request.params[0]
-        check_name(name, "name")
-        limit = query_count(request, "limit", _DEFAULT_LIMIT, engine.settings.max_items)
-        offset = query_count(request, "offset", 0, _MOST_OFFSET)
-        rows = await engine.reports.rows("traces_by_name", name, limit, offset)
-        total = await engine.reports.one("traces_by_name_count", name, max(_MOST_COUNTED, offset + limit))
-        traces = [
-            NamedTrace(
-                **_trace(row),
-                transaction_id=row["transaction_id"],
-                partition_id=str(row["partition_id"]),
-                queue_name=row["queue"],
-                partition_name=row["partition"],
-                message_payload=msgspec.Raw((row["payload"] and administration.payload_of(row)) or b"null"),
-            )
-            for row in rows
-        ]
-        return json_response(200, NamedTraces(traces=traces, total=total[0], pagination=Page(limit, offset)))
-
-    @documented({200: TraceNames}, query=[Parameter("limit", COUNT, _LIMIT, _NAMES), _OFFSET])
-    async def trace_names(request: Request) -> Response:
-        """The names of traces, by name, with how much goes by them."""
-        limit = query_count(request, "limit", _NAMES, engine.settings.max_items)
-        offset = query_count(request, "offset", 0, _MOST_OFFSET)
-        rows = await engine.reports.rows("trace_names", limit, offset, _MOST_COUNTED, _COUNTED_A_NAME)
-        names = [
-            TraceName(
-                trace_name=row["name"],
-                trace_count=row["traces"],
-                message_count=row["messages"],
-                last_seen=iso_millis(row["last_seen"]),
-            )
-            for row in rows
-        ]
-        total = rows[0]["total"] if rows else 0
-        return json_response(200, TraceNames(trace_names=names, total=total, pagination=Page(limit, offset)))
-
-    router.add("GET", "/api/v1/traces/names", trace_names, Role.READ_ONLY)
-    router.add("GET", "/api/v1/traces/by-name/{name}", traces_by_name, Role.READ_ONLY)
-    router.add("GET", "/api/v1/traces/{partitionId}/{transactionId}", traces_of_message, Role.READ_ONLY)
-    router.add("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY)
-    router.add("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE)
-    router.add("DELETE", "/api/v1/dlq", purge, Role.ADMIN)
-    router.add("POST", "/api/v1/traces", add_trace, Role.READ_WRITE)
+        for row in rows
+    ]
+    total = rows[0].total if rows else 0
+    return Response(200, TraceNames(trace_names=names, total=total, pagination=Page(limit, offset)))
 
 
-def message_key(request: Request) -> tuple[str, str]:
-    """The partition id and transaction id of a path. Raises InvalidRequest if they cannot be ones."""
-    partition_id, transaction_id = request.params
-    if not is_uuid(partition_id):
-        raise InvalidRequest("partitionId must be a UUID", "partitionId")
-    check_name(transaction_id, "transactionId")
-    return partition_id, transaction_id
-
-
-def _trace(row: asyncpg.Record) -> dict[str, Any]:
+def _trace(row: traces.Trace) -> dict[str, Any]:
     return {
-        "id": str(row["id"]),
-        "event_type": row["event_type"],
-        "data": msgspec.Raw(row["data"]),
-        "consumer_group": row["consumer_group"],
-        "worker_id": row["worker_id"],
-        "created_at": iso_millis(row["created_at"]),
-        "trace_names": row["names"],
+        "id": str(row.id),
+        "event_type": row.event_type,
+        "data": msgspec.Raw(b"null" if row.data is None else row.data),
+        "omitted": row.omitted or msgspec.UNSET,
+        "consumer_group": row.consumer_group,
+        "worker_id": row.worker_id,
+        "created_at": iso_millis(row.created_at),
+        "trace_names": row.names,
     }
 
 
-def _dead_letter(row: asyncpg.Record, payload: bytes | None) -> DeadLetter:
+def _dead_letter(row: letters.DeadLetter, broker: Broker) -> DeadLetter:
+    payload = broker.encryption.open_or_none(row.payload, row.is_encrypted)
     return DeadLetter(
-        id=str(row["message_id"]),
-        transaction_id=row["transaction_id"],
-        partition_id=str(row["partition_id"]),
-        queue=row["queue"],
-        partition=row["partition_name"],
-        consumer_group=row["consumer_group"],
-        error_message=row["error_message"],
-        retry_count=row["retry_count"],
+        id=str(row.message_id),
+        transaction_id=row.transaction_id,
+        partition_id=str(row.partition_id),
+        queue=row.queue,
+        partition=row.partition_name,
+        consumer_group=row.consumer_group,
+        error_message=row.error_message,
+        retry_count=row.retry_count,
         data=msgspec.Raw(b"null" if payload is None else payload),
-        undecryptable=payload is None,
-        producer_sub=row["producer_sub"],
-        created_at=iso_millis(row["created_at"]),
-        failed_at=iso_millis(row["failed_at"]),
+        undecryptable=payload is None and not row.omitted,
+        omitted=row.omitted or msgspec.UNSET,
+        producer_sub=row.producer_sub,
+        created_at=iso_millis(row.created_at),
+        failed_at=iso_millis(row.failed_at),
     )
 
 
@@ -252,3 +244,14 @@ def _trace_names(given: str | list[str] | None) -> list[str]:
     for index, name in enumerate(names):
         check_name(name, f"traceNames[{index}]")
     return names
+
+
+ROUTES = (
+    Route("GET", "/api/v1/traces/names", trace_names, Role.READ_ONLY),
+    Route("GET", "/api/v1/traces/by-name/{name}", traces_by_name, Role.READ_ONLY),
+    Route("GET", "/api/v1/traces/{partitionId}/{transactionId}", traces_of_message, Role.READ_ONLY),
+    Route("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY),
+    Route("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE),
+    Route("DELETE", "/api/v1/dlq", purge, Role.ADMIN),
+    Route("POST", "/api/v1/traces", add_trace, Role.READ_WRITE),
+)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from msgspec import UNSET, Raw
 
-import asyncpg
-from msgspec import Raw
-
-from queenmq.core.names import iso_millis
-from queenmq.engine.engine import Engine
-from queenmq.engine.operations import OperationFilter
-from queenmq.errors import Conflict, InvalidRequest, NotFound
-from queenmq.http.decoding import query_count, query_name
-from queenmq.http.messages import Request, Response, json_response
-from queenmq.http.openapi import COUNT, NAME, Parameter, documented
-from queenmq.http.roles import Role
-from queenmq.http.router import Router
-from queenmq.http.schemas import (
-    Error,
+from queenmq.broker.broker import Broker
+from queenmq.broker.load_manager import Choice
+from queenmq.core.names import iso_millis, optional_iso_millis
+from queenmq.errors import Conflict, HttpError, InvalidRequest, NotFound
+from queenmq.http.answers.server import (
     JournalState,
     LoadState,
     OperationMoved,
@@ -25,16 +16,20 @@ from queenmq.http.schemas import (
     OperationState,
     OperationStats,
     OperationTotals,
-    Page,
-    Progress,
 )
+from queenmq.http.decoding import query_count, query_name
+from queenmq.http.openapi import COUNT, NAME, Parameter, documented
+from queenmq.http.roles import Role
+from queenmq.http.route import Context, Route
+from queenmq.http.schemas import Error, Page, Progress
+from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
-from queenmq.overload.load_manager import Choice
-from queenmq.overload.push_buffer import Held
+from queenmq.journal.interface import JournalledOperation
+from queenmq.reports import operations
 
 _ONE = "/api/v1/operations/{operationId}"
 _PATH = {"operationId": {"type": "string", "format": "uuid"}}
-_STATES = ("pending", "processing", "completed", "failed", "cancelled")
+_STATES = ("pending", "processing", "blocked", "completed", "failed", "cancelled")
 _KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
 _MOST = 1000
 _QUERY = (
@@ -45,74 +40,90 @@ _QUERY = (
     Parameter("offset", COUNT, "Operations to skip.", 0),
 )
 _IN_JOURNAL = "it is in the journal of this server, from where it can only go into the database"
+_IN_QUARANTINE = "it is in the quarantine of the journal of this server: use `queen journal retry`, or delete the file"
+_BEHIND = "it was set aside, so its messages are stored behind what has come after them in their partition"
 _MISSING = "there is no such operation; completed ones are forgotten after a while"
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    operations = engine.operations
+@documented({200: OperationStats})
+async def operation_stats(_: Request, context: Context) -> Response:
+    """Numbers of operations by status, the load of this server and its journal."""
+    broker = context.broker
+    rows = await operations.totals(context.reports)
+    return Response(
+        200,
+        OperationStats(stats=[_totals(row) for row in rows], system_health=_health(broker), journal=_journal(broker)),
+    )
 
-    @documented({200: OperationStats})
-    async def operation_stats(_: Request) -> Response:
-        """What is in the operation queue, in the journal of this server, and how loaded this server is."""
-        rows = await operations.statistics()
-        return json_response(
-            200,
-            OperationStats(
-                stats=[_totals(row) for row in rows], system_health=_health(engine), journal=_journal(engine)
-            ),
+
+@documented({200: OperationPage}, query=_QUERY)
+async def list_operations(request: Request, context: Context) -> Response:
+    """Operations, newest first."""
+    status, kind = _chosen(request, "status", _STATES), _chosen(request, "type", _KINDS)
+    limit = query_count(request, "limit", 100, _MOST)
+    offset = query_count(request, "offset", 0, 2**31 - 1)
+    which = operations.OperationFilter(status, query_name(request, "queue"), kind)
+    rows = await operations.page(
+        context.reports, which, limit, offset, max_bytes=context.settings.limits.max_answer_bytes
+    )
+    page = OperationPage(operations=[_shown(row, context.broker) for row in rows], pagination=Page(limit, offset))
+    return Response(200, page)
+
+
+@documented({200: OperationState, 404: Error}, path=_PATH)
+async def get_operation(request: Request, context: Context) -> Response:
+    """One operation, with its result once it has ended."""
+    broker = context.broker
+    operation_id = _id(request)
+    held = None if broker.journal is None else await broker.journal.find(operation_id)
+    if held is not None:
+        return Response(200, _journalled(held))
+    row = await operations.find(context.reports, operation_id)
+    if row is not None:
+        return Response(200, _shown(row, broker))
+    quarantined = None if broker.journal is None else await broker.journal.find_quarantined(operation_id)
+    if quarantined is None:
+        raise NotFound(_MISSING)
+    return Response(200, _journalled(quarantined))
+
+
+@documented({200: OperationMoved, 404: Error, 409: Error}, path=_PATH)
+async def retry_operation(request: Request, context: Context) -> Response:
+    """Retry an operation that is blocked, or waits for its next attempt, at once. A failed push is done again
+    after the later ones of its partition; a stepped operation continues where it stopped."""
+    broker = context.broker
+    retried = await broker.operations.retry(_id(request))
+    if retried is None:
+        raise await _refusal(
+            request,
+            context,
+            "only an operation that is blocked, has failed or waits for its next attempt can be retried, "
+            "or a cancelled stepped operation",
         )
+    broker.load.tell_queued(1)
+    message = None if retried.in_place else _BEHIND
+    return Response(200, OperationMoved(operation_id=_id(request), status="pending", message=message))
 
-    @documented({200: OperationPage}, query=_QUERY)
-    async def list_operations(request: Request) -> Response:
-        """Operations, newest first."""
-        status, kind = _chosen(request, "status", _STATES), _chosen(request, "type", _KINDS)
-        limit = query_count(request, "limit", 100, _MOST)
-        offset = query_count(request, "offset", 0, 2**31 - 1)
-        rows = await operations.page(OperationFilter(status, query_name(request, "queue"), kind, limit, offset))
-        page = OperationPage(operations=[_shown(row, engine) for row in rows], pagination=Page(limit, offset))
-        return json_response(200, page)
 
-    @documented({200: OperationState, 404: Error}, path=_PATH)
-    async def get_operation(request: Request) -> Response:
-        """One operation, with its result once there is one."""
-        operation_id = _id(request)
-        held = None if engine.buffer is None else engine.buffer.find(operation_id)
-        if held is not None:
-            return json_response(200, _journalled(held, engine))
-        row = await operations.find(operation_id)
-        if row is None:
-            raise NotFound(_MISSING)
-        return json_response(200, _shown(row, engine))
+@documented({200: OperationMoved, 404: Error, 409: Error}, path=_PATH)
+async def cancel_operation(request: Request, context: Context) -> Response:
+    """Cancel an operation that is pending, blocked or failed, or stop a stepped operation after its current step."""
+    cancelled = await context.broker.operations.cancel(_id(request))
+    if cancelled is None:
+        raise await _refusal(request, context, "only an operation that waits or has failed can be cancelled")
+    return Response(200, OperationMoved(operation_id=_id(request), status="cancelled", message=cancelled.done))
 
-    async def refused(request: Request, refusal: str) -> Response:
-        if engine.buffer is not None and engine.buffer.find(_id(request)) is not None:
-            raise Conflict(_IN_JOURNAL)
-        if await operations.find(_id(request)) is None:
-            raise NotFound(_MISSING)
-        raise Conflict(refusal)
 
-    @documented({200: OperationMoved, 404: Error, 409: Error}, path=_PATH)
-    async def retry_operation(request: Request) -> Response:
-        """Do a failed operation again, behind what came after it; administration goes on where it was stopped."""
-        if not await operations.retry(_id(request)):
-            return await refused(request, "only a failed operation can be retried, or cancelled administration")
-        engine.load.tell_queued(1)
-        return json_response(200, OperationMoved(operation_id=_id(request), status="pending"))
-
-    @documented({200: OperationMoved, 404: Error, 409: Error}, path=_PATH)
-    async def cancel_operation(request: Request) -> Response:
-        """Never do an operation that waits or has failed, and stop administration where it is."""
-        cancelled = await operations.cancel(_id(request))
-        if cancelled is None:
-            return await refused(request, "only an operation that waits or has failed can be cancelled")
-        message = None if cancelled["kind"] == "push" else cancelled["error"]
-        return json_response(200, OperationMoved(operation_id=_id(request), status="cancelled", message=message))
-
-    router.add("GET", "/api/v1/operations/stats", operation_stats, Role.READ_ONLY)
-    router.add("GET", "/api/v1/operations", list_operations, Role.READ_ONLY)
-    router.add("GET", _ONE, get_operation, Role.READ_ONLY)
-    router.add("POST", _ONE + "/retry", retry_operation, Role.ADMIN)
-    router.add("POST", _ONE + "/cancel", cancel_operation, Role.ADMIN)
+async def _refusal(request: Request, context: Context, reason: str) -> HttpError:
+    """Why an operation cannot be changed."""
+    broker = context.broker
+    if broker.journal is not None and await broker.journal.find(_id(request)) is not None:
+        return Conflict(_IN_JOURNAL)
+    if await operations.find(context.reports, _id(request)) is not None:
+        return Conflict(reason)
+    if broker.journal is not None and await broker.journal.find_quarantined(_id(request)) is not None:
+        return Conflict(_IN_QUARANTINE)
+    return NotFound(_MISSING)
 
 
 def _id(request: Request) -> str:
@@ -128,45 +139,48 @@ def _chosen(request: Request, name: str, allowed: tuple[str, ...]) -> str | None
     return value
 
 
-def _shown(row: asyncpg.Record, engine: Engine) -> OperationState:
-    before = row["before"] if row["status"] in ("pending", "processing") else None
-    is_push = row["kind"] == "push"
+def _shown(row: operations.Operation, broker: Broker) -> OperationState:
+    before = row.before if row.status in ("pending", "processing", "blocked") else None
+    is_push = row.kind == "push"
+    is_estimable = is_push and row.error is None
     return OperationState(
-        id=str(row["id"]),
-        operation_type=row["kind"],
-        status=row["status"],
-        queue=row["queue_name"],
-        partition=row["partition_name"],
-        priority=row["priority"],
-        items=row["items"] or 0,
-        created_at=iso_millis(row["created_at"]),
-        processing_started_at=_moment(row["claimed_at"]),
-        processed_at=_moment(row["finished_at"]),
-        retry_count=max(0, row["attempts"] - 1),
-        error_message=row["error"],
+        id=str(row.id),
+        operation_type=row.kind,
+        status=row.status,
+        queue=row.queue_name,
+        partition=row.partition_name,
+        priority=row.priority,
+        items=row.items or 0,
+        created_at=iso_millis(row.created_at),
+        processing_started_at=optional_iso_millis(row.claimed_at),
+        processed_at=optional_iso_millis(row.finished_at),
+        retry_count=max(0, row.attempts - 1),
+        error_message=row.error,
+        next_attempt_at=optional_iso_millis(row.next_attempt_at),
         queue_position=before,
-        estimated_wait=None if before is None or not is_push else engine.load.estimated_wait_s(before + 1),
-        progress=None if is_push else Progress(done=row["done"], total=row["total"], unit=row["unit"]),
-        result=None if row["result"] is None else Raw(row["result"].encode()),
+        estimated_wait=broker.load.estimated_wait_s(before + 1) if before is not None and is_estimable else None,
+        progress=None if is_push else Progress(done=row.done, total=row.total, unit=row.unit),
+        result=None if row.result is None else Raw(row.result.encode()),
+        omitted=row.omitted or UNSET,
     )
 
 
-def _journalled(held: Held, engine: Engine) -> OperationState:
-    """An operation that is still in the journal."""
-    queue, partition = held.partitions[0]
+def _journalled(held: JournalledOperation) -> OperationState:
+    """A push that is in the journal, or was set aside there."""
     return OperationState(
         id=held.operation_id,
         operation_type="push",
-        status="pending",
-        queue=queue,
-        partition=partition,
+        status="pending" if held.error is None else "failed",
+        queue=held.queue or None,
+        partition=held.partition or None,
         priority=5,
-        items=held.count,
+        items=held.messages,
         created_at=None,
         processing_started_at=None,
-        processed_at=None,
+        processed_at=None if held.quarantined_at is None else iso_millis(held.quarantined_at),
         retry_count=0,
-        error_message=None,
+        error_message=held.error,
+        next_attempt_at=None,
         queue_position=None,
         estimated_wait=None,
         progress=None,
@@ -174,24 +188,20 @@ def _journalled(held: Held, engine: Engine) -> OperationState:
     )
 
 
-def _moment(moment: datetime | None) -> str | None:
-    return None if moment is None else iso_millis(moment)
-
-
-def _totals(row: asyncpg.Record) -> OperationTotals:
+def _totals(row: operations.OperationTotals) -> OperationTotals:
     return OperationTotals(
-        operation_type=row["kind"],
-        priority=row["priority"],
-        status=row["status"],
-        count=row["count"],
-        oldest=iso_millis(row["oldest"]),
-        newest=iso_millis(row["newest"]),
-        avg_latency_seconds=row["latency_s"],
+        operation_type=row.kind,
+        priority=row.priority,
+        status=row.status,
+        count=row.count,
+        oldest=iso_millis(row.oldest),
+        newest=iso_millis(row.newest),
+        avg_latency_seconds=row.latency_s,
     )
 
 
-def _health(engine: Engine) -> LoadState:
-    load = engine.load.measured()
+def _health(broker: Broker) -> LoadState:
+    load = broker.load.measured()
     return LoadState(
         pool_utilization=load.pool_used,
         pool_waiting=load.pool_waiting,
@@ -199,24 +209,36 @@ def _health(engine: Engine) -> LoadState:
         event_loop_delay_seconds=load.loop_delay_s,
         queue_depth=load.queue_depth,
         drain_rate=load.drain_rate,
-        executed=engine.load.decisions[Choice.EXECUTE],
-        queued=engine.load.decisions[Choice.QUEUE],
-        rejected=engine.load.decisions[Choice.REJECT],
+        executed=broker.load.decisions[Choice.EXECUTE],
+        queued=broker.load.decisions[Choice.QUEUE],
+        rejected=broker.load.decisions[Choice.REJECT],
     )
 
 
-def _journal(engine: Engine) -> JournalState | None:
-    buffer = engine.buffer
-    if buffer is None:
+def _journal(broker: Broker) -> JournalState | None:
+    if broker.journal is None:
         return None
-    journal = buffer.journal
+    figures = broker.journal.figures()
     return JournalState(
-        operations=buffer.pending,
-        messages=buffer.messages,
-        bytes=journal.size,
-        replayed_messages=buffer.replayed,
-        syncs=journal.syncs,
-        damaged=journal.damaged,
-        torn_bytes=journal.torn_bytes,
-        healthy=journal.healthy,
+        operations=figures.operations,
+        messages=figures.messages,
+        bytes=figures.bytes,
+        replayed_messages=figures.replayed_messages,
+        syncs=figures.syncs,
+        damaged=figures.damaged,
+        torn_bytes=figures.torn_bytes,
+        healthy=bool(figures.healthy),
+        quarantined=figures.quarantined,
+        stuck=figures.stuck,
+        waiting_for_key=figures.waiting_for_key,
+        replay_failing=bool(figures.failing),
     )
+
+
+ROUTES = (
+    Route("GET", "/api/v1/operations/stats", operation_stats, Role.READ_ONLY),
+    Route("GET", "/api/v1/operations", list_operations, Role.READ_ONLY),
+    Route("GET", _ONE, get_operation, Role.READ_ONLY),
+    Route("POST", _ONE + "/retry", retry_operation, Role.ADMIN),
+    Route("POST", _ONE + "/cancel", cancel_operation, Role.ADMIN),
+)

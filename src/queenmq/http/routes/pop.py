@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw
 
+from queenmq.broker.pop import Claim, Delivered, Delivery, Filter
 from queenmq.config import Settings
 from queenmq.core.names import QUEUE_MODE, START_MODES, check_name, iso_micros, parse_start
 from queenmq.core.trace_context import traceparent_of
-from queenmq.engine.engine import Engine
-from queenmq.engine.pop import Claim, Delivered, Delivery, Filter
-from queenmq.errors import InvalidRequest
+from queenmq.errors import HttpError, InvalidRequest, MethodNotAllowed
 from queenmq.http.decoding import query_count, query_flag, query_integer, query_name
-from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import COUNT, FLAG, INTEGER, LABEL, MOMENT, Parameter, documented
-from queenmq.http.refusals import WrongMethod
+from queenmq.http.plans import Plan, consumer_plan
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
+from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Popped, PoppedMessage
+from queenmq.httpserver.messages import Request, Response
 
 _AUTOPILOT_BATCH = 200
 _POP = (
@@ -60,37 +59,76 @@ _LINKS: dict[str, dict[str, object]] = {
 }
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    settings = engine.settings
+@documented(_ANSWERS, query=_POP_MANY, links=_LINKS)
+async def pop_queue(request: Request, context: Context) -> Response:
+    """Pop messages from any partition of a queue; 204 if there are none."""
+    claim = read_claim(request, context.settings, request.params[0], None)
+    return _answer(await context.broker.pop(claim, _wait_ms(request, context.settings)))
 
-    @documented(_ANSWERS, query=_POP_MANY, links=_LINKS)
-    async def pop_queue(request: Request) -> Response:
-        """Messages of any partition of a queue; 204 if there are none."""
-        claim = read_claim(request, settings, request.params[0], None)
-        return _answer(await engine.popper.pop(claim, _wait_ms(request, settings)))
 
-    @documented(_ANSWERS, query=_POP, links=_LINKS)
-    async def pop_partition(request: Request) -> Response:
-        """Messages of one partition; 204 if there are none."""
-        claim = read_claim(request, settings, request.params[0], request.params[1])
-        return _answer(await engine.popper.pop(claim, _wait_ms(request, settings)))
+@documented(_ANSWERS, query=_POP, links=_LINKS)
+async def pop_partition(request: Request, context: Context) -> Response:
+    """Pop messages from one partition; 204 if there are none."""
+    claim = read_claim(request, context.settings, request.params[0], request.params[1])
+    return _answer(await context.broker.pop(claim, _wait_ms(request, context.settings)))
 
-    @documented(_ANSWERS, query=_MATCHING, links=_LINKS)
-    async def pop_matching(request: Request) -> Response:
-        """Messages of a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
-        which = _read_filter(request)
-        claim = read_claim(request, settings, "", None)
-        return _answer(await engine.popper.pop_matching(which, claim, _wait_ms(request, settings)))
 
-    router.add("GET", "/api/v1/pop/queue/{queue}", pop_queue, Role.READ_WRITE)
-    router.add("GET", "/api/v1/pop/queue/{queue}/partition/{partition}", pop_partition, Role.READ_WRITE)
-    router.add("GET", "/api/v1/pop", pop_matching, Role.READ_WRITE)
+@documented(_ANSWERS, query=_MATCHING, links=_LINKS)
+async def pop_matching(request: Request, context: Context) -> Response:
+    """Pop messages from a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
+    which = _read_filter(request)
+    claim = read_claim(request, context.settings, "", None)
+    return _answer(await context.broker.pop_matching(which, claim, _wait_ms(request, context.settings)))
+
+
+# A pop with autoAck is never forwarded: what it takes would be lost with its answer.
+
+
+def _queue_plan(request: Request, context: Context) -> Plan | None:
+    asked = _forwardable(request, context.settings)
+    if asked is None:
+        return None
+    group, wait_s = asked
+    node = context.broker.node
+    key = node.coordinator.consumers.queue_key(request.params[0], group, node.now)
+    return consumer_plan(context.broker, key, wait_s)
+
+
+def _partition_plan(request: Request, context: Context) -> Plan | None:
+    asked = _forwardable(request, context.settings)
+    if asked is None:
+        return None
+    group, wait_s = asked
+    return consumer_plan(context.broker, (*request.params, group), wait_s)
+
+
+def _matching_plan(request: Request, context: Context) -> Plan | None:
+    asked = _forwardable(request, context.settings)
+    if asked is None:
+        return None
+    group, wait_s = asked
+    query = request.query
+    return consumer_plan(context.broker, (None, query.get("namespace"), query.get("task"), group), wait_s)
+
+
+def _forwardable(request: Request, settings: Settings) -> tuple[str, float] | None:
+    """The group of a pop and how long it waits; None if it must be served here."""
+    try:
+        query = request.query
+        if request.method == "HEAD" or query_flag(request, "autoAck"):
+            return None
+        group = query.get("consumerGroup") or QUEUE_MODE
+        if not query_flag(request, "wait"):
+            return group, 0.0
+        return group, query_count(request, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms) / 1000
+    except HttpError:
+        return None  # the handler says what is wrong with it
 
 
 def read_claim(request: Request, settings: Settings, queue: str, partition: str | None) -> Claim:
     if request.method == "HEAD":
         # It would take messages and throw them away.
-        raise WrongMethod("HEAD", "GET, OPTIONS")
+        raise MethodNotAllowed("HEAD", "GET, OPTIONS")
     if queue:
         check_name(queue, "queue")
     if partition is not None:
@@ -99,23 +137,23 @@ def read_claim(request: Request, settings: Settings, queue: str, partition: str 
     if query_flag(request, "conflation"):
         raise InvalidRequest("conflation is not supported", "conflation")
     autopilot = query_flag(request, "autopilot")
-    default_batch = _AUTOPILOT_BATCH if autopilot else settings.default_batch_size
+    default_batch = _AUTOPILOT_BATCH if autopilot else settings.pop.default_batch_size
     query = request.query
     return Claim(
         queue=queue,
         partition=partition,
         group=group,
-        batch=min(max(query_integer(request, "batch", default_batch), 1), settings.max_items),
-        partitions=1 if partition else min(max(query_integer(request, "partitions", 1), 1), settings.max_items),
+        batch=min(max(query_integer(request, "batch", default_batch), 1), settings.limits.max_items),
+        partitions=1 if partition else min(max(query_integer(request, "partitions", 1), 1), settings.limits.max_items),
         auto_ack=query_flag(request, "autoAck"),
         start=parse_start(
-            group, query.get("subscriptionMode"), query.get("subscriptionFrom"), settings.default_subscription_mode
+            group, query.get("subscriptionMode"), query.get("subscriptionFrom"), settings.pop.default_subscription_mode
         ),
     )
 
 
 def _wait_ms(request: Request, settings: Settings) -> int:
-    timeout = query_count(request, "timeout", settings.default_timeout_ms, settings.max_wait_ms)
+    timeout = query_count(request, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms)
     # From here on a client that closes its side counts as gone, so that no lease is taken for it.
     request.hold()
     return timeout if query_flag(request, "wait") else 0
@@ -142,7 +180,7 @@ def _answer(delivered: Delivered) -> Response:
         partitions_claimed=len({message.partition_id for message in messages}),
         messages=[_shown(message, delivered) for message in messages],
     )
-    return json_response(200, popped)
+    return Response(200, popped)
 
 
 def _shown(message: Delivery, delivered: Delivered) -> PoppedMessage:
@@ -161,3 +199,10 @@ def _shown(message: Delivery, delivered: Delivered) -> PoppedMessage:
         retry_count=message.retry_count,
         traceparent=UNSET if message.trace_id is None else traceparent_of(message.trace_id, message.id) or UNSET,
     )
+
+
+ROUTES = (
+    Route("GET", "/api/v1/pop/queue/{queue}", pop_queue, Role.READ_WRITE, _queue_plan),
+    Route("GET", "/api/v1/pop/queue/{queue}/partition/{partition}", pop_partition, Role.READ_WRITE, _partition_plan),
+    Route("GET", "/api/v1/pop", pop_matching, Role.READ_WRITE, _matching_plan),
+)

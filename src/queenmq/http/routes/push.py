@@ -7,16 +7,18 @@ import msgspec
 from queenmq.config import Settings
 from queenmq.core.message import Message
 from queenmq.core.names import check_name
+from queenmq.core.push_call import Outcome
 from queenmq.core.trace_context import trace_id_of
-from queenmq.engine.engine import Engine
-from queenmq.engine.push import Outcome
+from queenmq.errors import HttpError
 from queenmq.http.decoding import decode
-from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
-from queenmq.http.refusals import TooManyItems
+from queenmq.http.plans import Plan, push_plan
+from queenmq.http.requests import PushBody, PushItem
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
-from queenmq.http.schemas import PushBody, PushItem, PushResult
+from queenmq.http.route import Context, Route
+from queenmq.http.schemas import PushResult
+from queenmq.httpserver.messages import Request, Response
+from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import is_uuid, uuid7_for, uuid7_text
 
 ITEM_TEXTS = {
@@ -29,22 +31,20 @@ _TEXTS = {"items": "items array is required"} | {f"items[].{name}": text for nam
 _decoder = msgspec.json.Decoder(PushBody)
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    @documented(
-        {201: list[PushResult], 202: list[PushResult]},
-        body=PushBody,
-        links={"pop_queue": {"parameters": {"queue": "$response.body#/0/queueName"}}},
-    )
-    async def push(request: Request) -> Response:
-        """Store messages; one result per item, in order. 202 if some are kept durably, but stored only later."""
-        body = read_push(request)
-        check_count(len(body.items), engine.settings, "items")
-        messages = [to_message(item, f"items[{index}]", request) for index, item in enumerate(body.items)]
-        outcomes = await engine.pusher.push(messages)
-        results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
-        return json_response(201 if all(outcome.deferral is None for outcome in outcomes) else 202, results)
-
-    router.add("POST", "/api/v1/push", push, Role.READ_WRITE)
+@documented(
+    {201: list[PushResult], 202: list[PushResult]},
+    body=PushBody,
+    links={"pop_queue": {"parameters": {"queue": "$response.body#/0/queueName"}}},
+)
+async def push(request: Request, context: Context) -> Response:
+    """Store messages; one result for each item, in order. 202 if some are on disk but stored later."""
+    body = read_push(request)
+    check_count(len(body.items), context.settings, "items")
+    messages = [to_message(item, f"items[{index}]", request) for index, item in enumerate(body.items)]
+    broker = context.broker
+    outcomes = await (broker.push_unless_journalled if request.passed_on else broker.push)(messages)
+    results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
+    return Response(201 if all(outcome.deferral is None for outcome in outcomes) else 202, results)
 
 
 def read_push(request: Request) -> PushBody:
@@ -54,9 +54,17 @@ def read_push(request: Request) -> PushBody:
     return body
 
 
+def _plan(request: Request, context: Context) -> Plan | None:
+    try:
+        items = read_push(request).items
+    except HttpError:
+        return None  # the handler says what is wrong with it
+    return push_plan(context.broker, items)
+
+
 def check_count(count: int, settings: Settings, field: str) -> None:
-    if count > settings.max_items:
-        raise TooManyItems(f"{field} has {count} elements, at most {settings.max_items} are allowed", field)
+    if count > settings.limits.max_items:
+        raise TooManyItems(f"{field} has {count} elements, at most {settings.limits.max_items} are allowed", field)
 
 
 def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"null") -> Message:
@@ -76,7 +84,15 @@ def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"n
     else:
         trace_id = item.trace_id if is_uuid(item.trace_id) else None
     payload = absent if item.payload is msgspec.UNSET else bytes(item.payload)
-    return Message(item.queue, item.partition, payload, message_id, transaction_id, trace_id, request.subject)
+    return Message(
+        item.queue,
+        item.partition,
+        payload,
+        message_id,
+        transaction_id,
+        trace_id=trace_id,
+        producer=request.subject,
+    )
 
 
 def result(index: int, message: Message, outcome: Outcome) -> PushResult:
@@ -105,3 +121,6 @@ def result(index: int, message: Message, outcome: Outcome) -> PushResult:
         shown.partition_id = shown.partition_id_camel = outcome.partition_id
         shown.trace_id = message.trace_id
     return shown
+
+
+ROUTES = (Route("POST", "/api/v1/push", push, Role.READ_WRITE, _plan),)

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import msgspec
 
+from queenmq.broker.streams import Cycle, StateChange, StreamAck
+from queenmq.core.acknowledgement import COMPLETED, TRANSACTION_STATUSES
 from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
-from queenmq.engine.engine import Engine
-from queenmq.engine.streams import Cycle, StateChange, StreamAck
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
-from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.requests import CycleAckBody, CycleBody, QueryBody, StateGetBody, StateOp
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
+from queenmq.http.route import Context, Route
 from queenmq.http.routes.ack import opaque_lease
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, result, to_message
-from queenmq.http.schemas import (
-    CycleAck,
-    CycleAckBody,
-    CycleBody,
-    Cycled,
-    QueryBody,
-    QueryRefused,
-    QueryRegistered,
-    StateFound,
-    StateGetBody,
-    StateOp,
-    StateRow,
-)
+from queenmq.http.schemas import CycleAck, Cycled, QueryRefused, QueryRegistered, StateFound, StateRow
+from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
-from queenmq.storage.database import TransactionRefused
+from queenmq.storage.failures import TransactionRefused
 
 _MOST_KEY = 500
 _KINDS = ("upsert", "delete")
-_ACK_STATUSES = ("completed", "failed", "dlq")
 _OBJECT = {"": "request body must be a JSON object"}
 _QUERY_TEXTS = _OBJECT | {name: f"{name} is required" for name in ("name", "source_queue", "config_hash")}
 _STATE_TEXTS = _OBJECT | {name: f"{name} is required" for name in ("query_id", "partition_id")}
@@ -50,101 +38,105 @@ class _Windowed(msgspec.Struct):
 _windowed_decoder = msgspec.json.Decoder(_Windowed)
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    streams = engine.streams
-
-    @documented({200: QueryRegistered, 409: QueryRefused}, body=QueryBody)
-    async def register_query(request: Request) -> Response:
-        """Make a query of a stream engine, or find it again; 409 if its configuration is another, without a reset."""
-        body = decode(request.body, _query_decoder, _QUERY_TEXTS)
-        check_name(body.name, "name")
-        check_name(body.source_queue, "source_queue")
-        check_name(body.config_hash, "config_hash")
-        if body.sink_queue:
-            check_name(body.sink_queue, "sink_queue")
-        query = await streams.register(
-            body.name, body.source_queue, body.sink_queue or None, body.config_hash, bool(body.reset)
-        )
-        if query.mismatch:
-            refused = QueryRefused(
-                success=False,
-                query_id=query.id,
-                name=body.name,
-                error=f"config_hash mismatch: query {body.name!r} has {query.config_hash}, not {body.config_hash}",
-                code="config_hash_mismatch",
-            )
-            return json_response(409, refused)
-        registered = QueryRegistered(
-            success=True,
+@documented({200: QueryRegistered, 409: QueryRefused}, body=QueryBody)
+async def register_query(request: Request, context: Context) -> Response:
+    """Register a query of a stream engine; 409 if it exists with another configuration, unless `reset` is set."""
+    body = decode(request.body, _query_decoder, _QUERY_TEXTS)
+    check_name(body.name, "name")
+    check_name(body.source_queue, "source_queue")
+    check_name(body.config_hash, "config_hash")
+    if body.sink_queue:
+        check_name(body.sink_queue, "sink_queue")
+    query = await context.broker.register_query(
+        body.name, body.source_queue, body.sink_queue or None, body.config_hash, bool(body.reset)
+    )
+    if query.mismatch:
+        refused = QueryRefused(
+            success=False,
             query_id=query.id,
             name=body.name,
-            config_hash=query.config_hash,
-            fresh=query.fresh,
-            reset=query.was_reset,
+            error=f"config_hash mismatch: query {body.name!r} has {query.config_hash}, not {body.config_hash}",
+            code="config_hash_mismatch",
         )
-        return json_response(200, registered)
+        return Response(409, refused)
+    registered = QueryRegistered(
+        success=True,
+        query_id=query.id,
+        name=body.name,
+        config_hash=query.config_hash,
+        fresh=query.fresh,
+        reset=query.was_reset,
+    )
+    return Response(200, registered)
 
-    @documented({200: StateFound}, body=StateGetBody)
-    async def get_state(request: Request) -> Response:
-        """The state of a query in a partition: of some keys, of a prefix, of windows that have ended; or all of it."""
-        body = decode(request.body, _state_decoder, _STATE_TEXTS)
-        _check_ids(body.query_id, body.partition_id)
-        keys = body.keys or []
-        check_count(len(keys), engine.settings, "keys")
-        for index, key in enumerate(keys):
-            _check_key(key, f"keys[{index}]")
-        if body.key_prefix is not None:
-            check_text(body.key_prefix, "key_prefix")
-        rows = await streams.state(
-            body.query_id, body.partition_id, keys, body.key_prefix, body.ripe_at_or_before, engine.settings.max_items
+
+@documented({200: StateFound}, body=StateGetBody)
+async def get_state(request: Request, context: Context) -> Response:
+    """The state of a query in a partition: of some keys, of a prefix, of ended windows, or all of it."""
+    body = decode(request.body, _state_decoder, _STATE_TEXTS)
+    _check_ids(body.query_id, body.partition_id)
+    keys = body.keys or []
+    check_count(len(keys), context.settings, "keys")
+    for index, key in enumerate(keys):
+        _check_key(key, f"keys[{index}]")
+    if body.key_prefix is not None:
+        check_text(body.key_prefix, "key_prefix")
+    entries = await context.broker.stream_state(
+        body.query_id,
+        body.partition_id,
+        keys,
+        body.key_prefix,
+        body.ripe_at_or_before,
+        limit=context.settings.limits.max_items,
+        max_bytes=context.settings.limits.max_answer_bytes,
+    )
+    found = [
+        StateRow(key=entry.key, value=msgspec.Raw(entry.value), updated_at=iso_millis(entry.updated_at))
+        for entry in entries
+    ]
+    return Response(200, StateFound(success=True, rows=found))
+
+
+@documented({200: Cycled}, body=CycleBody)
+async def stream_cycle(request: Request, context: Context) -> Response:
+    """Push, change state and acknowledge together or not at all; always 200, `success` says which."""
+    body = decode(request.body, _cycle_decoder, _CYCLE_TEXTS)
+    _check_ids(body.query_id, body.partition_id)
+    group = body.consumer_group or QUEUE_MODE
+    check_name(group, "consumer_group")
+    operations, items = body.state_ops or [], body.push_items or []
+    check_count(len(operations), context.settings, "state_ops")
+    check_count(len(items), context.settings, "push_items")
+    messages = [to_message(item, f"push_items[{i}]", request) for i, item in enumerate(items)]
+    answer = Cycled(success=True, query_id=body.query_id, partition_id=body.partition_id)
+    try:
+        changes = [_change(operation, f"state_ops[{i}]") for i, operation in enumerate(operations)]
+        cycle = Cycle(
+            query_id=body.query_id,
+            partition_id=body.partition_id,
+            group=group,
+            changes=changes,
+            messages=messages,
+            ack=None if body.ack is None else _read_ack(body.ack),
+            release_lease=body.release_lease is not False,
         )
-        found = [
-            StateRow(key=row["key"], value=msgspec.Raw(row["value"]), updated_at=iso_millis(row["updated_at"]))
-            for row in rows
-        ]
-        return json_response(200, StateFound(success=True, rows=found))
-
-    @documented({200: Cycled}, body=CycleBody)
-    async def stream_cycle(request: Request) -> Response:
-        """Push, change state and acknowledge together, or do nothing; 200 either way, `success` tells."""
-        body = decode(request.body, _cycle_decoder, _CYCLE_TEXTS)
-        _check_ids(body.query_id, body.partition_id)
-        group = body.consumer_group or QUEUE_MODE
-        check_name(group, "consumer_group")
-        operations, items = body.state_ops or [], body.push_items or []
-        check_count(len(operations), engine.settings, "state_ops")
-        check_count(len(items), engine.settings, "push_items")
-        messages = [to_message(item, f"push_items[{i}]", request) for i, item in enumerate(items)]
-        answer = Cycled(success=True, query_id=body.query_id, partition_id=body.partition_id)
-        try:
-            changes = [_change(operation, f"state_ops[{i}]") for i, operation in enumerate(operations)]
-            cycle = Cycle(
-                query_id=body.query_id,
-                partition_id=body.partition_id,
-                group=group,
-                changes=changes,
-                messages=messages,
-                ack=None if body.ack is None else _read_ack(body.ack),
-                release_lease=body.release_lease is not False,
-            )
-            done = await streams.cycle(cycle)
-        except TransactionRefused as refusal:
-            answer.success = False
-            answer.error = refusal.message
-            return json_response(200, answer)
-        answer.queue_name = done.queue
-        answer.state_ops_applied = len(changes)
-        pairs = zip(messages, done.outcomes, strict=True)
-        answer.push_results = [result(index, *pair) for index, pair in enumerate(pairs)]
-        if body.ack is not None:
-            answer.ack_result = CycleAck(
-                success=True, count=done.acked, lease_released=done.released, dlq=done.dead_lettered
-            )
-        return json_response(200, answer)
-
-    router.add("POST", "/streams/v1/queries", register_query, Role.READ_WRITE)
-    router.add("POST", "/streams/v1/state/get", get_state, Role.READ_ONLY)
-    router.add("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE)
+        done = await context.broker.stream_cycle(cycle)
+    except TransactionRefused as refusal:
+        answer.success = False
+        answer.error = refusal.message
+        return Response(200, answer)
+    answer.queue_name = done.queue
+    if done.stale:
+        answer.stale = True
+        return Response(200, answer)
+    answer.state_ops_applied = len(changes)
+    pairs = zip(messages, done.outcomes, strict=True)
+    answer.push_results = [result(index, *pair) for index, pair in enumerate(pairs)]
+    if body.ack is not None:
+        answer.ack_result = CycleAck(
+            success=True, count=done.acked, lease_released=done.released, dlq=done.dead_lettered
+        )
+    return Response(200, answer)
 
 
 def _check_ids(query_id: str, partition_id: str) -> None:
@@ -181,6 +173,14 @@ def _read_ack(ack: CycleAckBody) -> StreamAck:
         raise TransactionRefused("ack.transactionId is required")
     check_name(ack.transaction_id, "ack.transactionId")
     status = ack.status or "completed"
-    if status not in _ACK_STATUSES:
+    if status not in TRANSACTION_STATUSES:
         raise TransactionRefused(f"Unknown ack.status {status}")
-    return StreamAck(ack.transaction_id, opaque_lease(ack.lease_id), status, ack.error)
+    word = "completed" if status in COMPLETED else status
+    return StreamAck(ack.transaction_id, opaque_lease(ack.lease_id), word, ack.error)
+
+
+ROUTES = (
+    Route("POST", "/streams/v1/queries", register_query, Role.READ_WRITE),
+    Route("POST", "/streams/v1/state/get", get_state, Role.READ_ONLY),
+    Route("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE),
+)

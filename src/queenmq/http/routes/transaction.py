@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
+from queenmq.broker.broker import Broker
+from queenmq.broker.transaction import Committed, Transaction
 from queenmq.core.acknowledgement import TRANSACTION_STATUSES, Acknowledgement
 from queenmq.core.message import Message
-from queenmq.engine.engine import Engine
-from queenmq.engine.transaction import Committed, Transaction
-from queenmq.errors import InvalidRequest
+from queenmq.errors import HttpError, InvalidRequest
 from queenmq.http.decoding import decode
-from queenmq.http.messages import Request, Response, json_response
 from queenmq.http.openapi import documented
+from queenmq.http.plans import Plan, push_plan
+from queenmq.http.requests import Operation, TransactionBody
 from queenmq.http.roles import Role
-from queenmq.http.router import Router
+from queenmq.http.route import Context, Route
 from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, to_message
-from queenmq.http.schemas import Operation, TransactionAck, TransactionBody, TransactionPush, TransactionResult
+from queenmq.http.schemas import TransactionAck, TransactionPush, TransactionResult
+from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import uuid7_text
-from queenmq.storage.database import TransactionRefused
+from queenmq.storage.failures import TransactionRefused
 
 _TEXTS = {
     "operations": "operations array required",
@@ -28,33 +30,30 @@ _TEXTS = {
 _decoder = msgspec.json.Decoder(TransactionBody)
 
 
-def add_routes(router: Router, engine: Engine) -> None:
-    @documented({200: TransactionResult}, body=TransactionBody)
-    async def transaction(request: Request) -> Response:
-        """Apply pushes and acknowledgements together, or none of them; 200 either way, `success` tells."""
-        body = read_transaction(request)
-        if not body.operations:
-            raise InvalidRequest("operations array cannot be empty", "operations")
-        check_count(len(body.operations), engine.settings, "operations")
-        check_count(len(body.required_leases or ()), engine.settings, "requiredLeases")
-        outcome = TransactionResult(transaction_id=uuid7_text(), success=True, results=[])
-        try:
-            steps = _read_steps(body, request)
-            check_count(len(steps), engine.settings, "operations")
-            outcome.results = _results(steps, await _commit(engine, _transaction(steps, body), request.origin))
-        except TransactionRefused as refusal:
-            outcome.success = False
-            outcome.error = refusal.message
-        return json_response(200, outcome)
-
-    router.add("POST", "/api/v1/transaction", transaction, Role.READ_WRITE)
-
-
-async def _commit(engine: Engine, transaction: Transaction, origin: str | None) -> Committed:
+@documented({200: TransactionResult}, body=TransactionBody)
+async def transaction(request: Request, context: Context) -> Response:
+    """Apply pushes and acknowledgements together or not at all; always 200, `success` says which."""
+    body = read_transaction(request)
+    if not body.operations:
+        raise InvalidRequest("operations array cannot be empty", "operations")
+    check_count(len(body.operations), context.settings, "operations")
+    check_count(len(body.required_leases or ()), context.settings, "requiredLeases")
+    outcome = TransactionResult(transaction_id=uuid7_text(), success=True, results=[])
     try:
-        return await engine.transactor.commit(transaction)
+        steps = _read_steps(body, request)
+        check_count(len(steps), context.settings, "operations")
+        outcome.results = _results(steps, await _commit(context.broker, _transaction(steps, body), request.origin))
+    except TransactionRefused as refusal:
+        outcome.success = False
+        outcome.error = refusal.message
+    return Response(200, outcome)
+
+
+async def _commit(broker: Broker, transaction: Transaction, origin: str | None) -> Committed:
+    try:
+        return await broker.transact(transaction)
     except TransactionRefused:
-        earlier = None if origin is None else await engine.transactor.committed_before(transaction)
+        earlier = None if origin is None else await broker.committed_before(transaction)
         if earlier is None:
             raise
         return earlier
@@ -65,6 +64,14 @@ def read_transaction(request: Request) -> TransactionBody:
     if not isinstance(body, TransactionBody):
         body = request.parsed = decode(request.body, _decoder, _TEXTS)
     return body
+
+
+def _plan(request: Request, context: Context) -> Plan | None:
+    try:
+        operations = read_transaction(request).operations
+    except HttpError:
+        return None  # the handler says what is wrong with it
+    return push_plan(context.broker, [item for operation in operations for item in operation.items or ()])
 
 
 Step = Message | Acknowledgement
@@ -139,3 +146,6 @@ def _push_result(index: int, message: Message, partition_id: str) -> Transaction
 
 def _ack_result(index: int, ack: Acknowledgement, dead_lettered: bool) -> TransactionAck:
     return TransactionAck(index=index, success=True, transaction_id=ack.transaction_id, error=None, dlq=dead_lettered)
+
+
+ROUTES = (Route("POST", "/api/v1/transaction", transaction, Role.READ_WRITE, _plan),)

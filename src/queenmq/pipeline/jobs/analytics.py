@@ -86,8 +86,8 @@ def _arrivals(spark: Any, url: str, queue: str, since: datetime, until: datetime
         **bounds,
     )
     minute = f.date_trunc("minute", "timestamp").alias("minute")
-    lanes = keys.groupBy(minute, "partition").agg(f.count("*").alias("arrived"))
-    ranked = lanes.withColumn(
+    counted = keys.groupBy(minute, "partition").agg(f.count("*").alias("arrived"))
+    ranked = counted.withColumn(
         "rank", f.row_number().over(Window.partitionBy("minute").orderBy(f.desc("arrived"), "partition"))
     )
     hot = f.when(f.col("rank") <= HOTTEST, f.struct("rank", "partition", "arrived"))

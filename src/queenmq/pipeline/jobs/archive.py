@@ -26,15 +26,19 @@ from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range, Slice, slices
 from queenmq.pipeline.reading import read_slice
 from queenmq.pipeline.runs import Outcome, Run
+from queenmq.storage.sqlstates import MISSING_PARENT, sqlstate_of
 
 log = logging.getLogger(__name__)
 
 ROUND_OFFSETS: Final = 2_000_000
 FILE_BYTES: Final = 64 * 1024 * 1024
-WORK: Final = "path string, rows long, bytes long, digest string, first_at timestamp, last_at timestamp, covered string"
+WORK: Final = (
+    "path string, rows long, bytes long, digest string, first_at timestamp, last_at timestamp, "
+    "covered string, gaps string"
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     url: str
     queue: str
@@ -52,6 +56,7 @@ class Plan:
     queue_id: str
     ranges: list[Range]
     skipped: int
+    gaps: list[Range]  # before the ranges: deleted by hand
 
 
 def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
@@ -74,7 +79,7 @@ def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
             if not plan.ranges:
                 break
             written = run_round(spark, settings, run.id, rounds, plan)
-            publish(opened, lake, settings.queue, run.id, plan, written)
+            written = publish(opened, lake, settings.queue, run.id, plan, written)
             rounds += 1
             files += len(written)
             size += sum(row["bytes"] for row in written)
@@ -124,24 +129,30 @@ def plan_round(opened: Any, lake: Lake, queue_id: str, until: dict[int, int], mo
             end[number] = start[number] + count
             left -= count
     known = partitions(opened, queue_id, list(end))
-    return Plan(queue_id, ranges(known, start, end), skipped)
+    missed = ranges(known, done, {n: start[n] for n in end})
+    bounds = [part.first for part in missed], [part.last for part in missed]
+    gone = rows(opened, "pipeline_deleted", [part.partition_id for part in missed], *bounds) if missed else []
+    gaps = [Range(str(key), "", first, last) for key, first, last in gone]
+    return Plan(queue_id, ranges(known, start, end), skipped, gaps)
 
 
 def run_round(spark: Any, settings: Settings, run_id: str, number: int, plan: Plan) -> list[Any]:
-    """Write the files of a round. Returns a row for each."""
+    """Write the files of a round. Returns a row for each, and one without a path for gaps that a task found."""
     work = slices(plan.ranges, settings.tasks or spark.sparkContext.defaultParallelism)
     spark.dataSource.register(_work_source(settings, run_id, number, work))
     return list(spark.read.format("queen_archive").load().collect())
 
 
-def publish(opened: Any, lake: Lake, queue: str, run_id: str, plan: Plan, written: list[Any]) -> None:
-    """Make the files count and move the positions, in one transaction.
+def publish(opened: Any, lake: Lake, queue: str, run_id: str, plan: Plan, written: list[Any]) -> list[Any]:
+    """Make the files count and move the positions, in one transaction. Returns the rows of files.
 
     Raises PipelineError if another run was faster.
     """
     import psycopg
 
+    gaps = plan.gaps + [Range(key, "", a, b) for row in written for key, a, b in json.loads(row["gaps"])]
     _check_cover(plan, written)
+    files = [row for row in written if row["path"] is not None]
     before: dict[str, int] = {}
     upto: dict[str, int] = {}
     for part in plan.ranges:
@@ -155,19 +166,27 @@ def publish(opened: Any, lake: Lake, queue: str, run_id: str, plan: Plan, writte
             if len(moved) < len(ids):
                 raise PipelineError("another archive run of this queue was faster: nothing of this round was published")
             columns = ("path", "rows", "bytes", "digest", "first_at", "last_at")
-            rows(opened, "archive_publish", lake.name, queue, run_id, *([row[c] for row in written] for c in columns))
-    except psycopg.errors.ForeignKeyViolation as error:
-        raise PipelineError("a partition was deleted while it was archived: run it again") from error
+            rows(opened, "archive_publish", lake.name, queue, run_id, *([row[c] for row in files] for c in columns))
+            if gaps:
+                spans = [g.partition_id for g in gaps], [g.first for g in gaps], [g.last for g in gaps]
+                rows(opened, "archive_note_gaps", lake.name, queue, *spans)
     except psycopg.Error as error:
+        if sqlstate_of(error) == MISSING_PARENT:
+            raise PipelineError("a partition was deleted while it was archived: run it again") from error
         raise database_error(error) from error
+    return files
 
 
 def _check_cover(plan: Plan, written: list[Any]) -> None:
-    """Every planned offset is in a file, once. A file that came twice or not at all must not become a position."""
+    """Every planned offset is in a file, once, or was deleted by hand. A file that came twice or not at all must not
+    become a position.
+    """
     covered: dict[str, int] = {}
     for row in written:
         for partition_id, count in json.loads(row["covered"]).items():
             covered[partition_id] = covered.get(partition_id, 0) + count
+        for partition_id, first, last in json.loads(row["gaps"]):
+            covered[partition_id] = covered.get(partition_id, 0) + last - first + 1
     planned = {part.partition_id: part.offsets for part in plan.ranges}
     if covered != planned:
         raise PipelineError("the files of this round do not hold what was planned: nothing of it was published")
@@ -213,7 +232,11 @@ def write_slice(settings: Settings, run_id: str, number: int, task: Slice) -> It
     """In a task: read a slice and write its files."""
     names = [*BASE, *HEADERS, *([PARSED] if settings.schema else [])]
     writer = FileWriter(Lake(settings.lake), settings.queue, f"{run_id}-{number}", settings.file_bytes)
-    for batch in read_slice(read_options(settings), names, task):
+    gaps: list[Range] = []
+    for batch in read_slice(read_options(settings), names, task, gaps):
         writer.add(batch)
     for file, covered in writer.close():
-        yield (file.path, file.rows, file.bytes, file.digest, file.first_at, file.last_at, json.dumps(covered))
+        yield (file.path, file.rows, file.bytes, file.digest, file.first_at, file.last_at, json.dumps(covered), "[]")
+    if gaps:
+        found = json.dumps([(part.partition_id, part.first, part.last) for part in gaps])
+        yield (None, 0, 0, None, None, None, "{}", found)

@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass
 class Seen:
-    """What the audit has looked at, for the report and the picture."""
+    """What the audit has checked, for the report and the plot."""
 
     stored: dict[str, tuple[int, int]] = field(default_factory=dict)
     archived: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -118,7 +118,7 @@ def _stored(spark: Any, settings: Settings, opened: Any, before: Heads, seen: Se
     for number, partition in partitions(opened, before.queue_id).items():
         if number not in before.last or number not in after.last:
             continue
-        # What retention has deleted meanwhile is not missing; what was pushed meanwhile is not looked at.
+        # Messages that retention has deleted meanwhile are not missing; those pushed meanwhile are not checked.
         first, last = after.first[number], before.last[number]
         row = by_id.get(partition.id)
         seen.messages += row["rows"] if row else 0
@@ -172,7 +172,7 @@ def _archive(spark: Any, settings: Settings, opened: Any, queue_id: str, lake: L
     known = partitions(opened, queue_id)
     archived = frame(spark, lake, sound)
     try:
-        return found + _compare(spark, settings, opened, queue_id, known, done, archived, seen)
+        return found + _compare(spark, settings, opened, queue_id, lake, known, done, archived, seen)
     except PipelineError:
         raise
     except Exception as error:
@@ -195,6 +195,7 @@ def _compare(
     settings: Settings,
     opened: Any,
     queue_id: str,
+    lake: Lake,
     known: dict[int, Any],
     done: dict[int, int],
     archived: Any,
@@ -216,6 +217,9 @@ def _compare(
             f.count_distinct("offset").alias("distinct"),
         )
         by_id = {row["partitionId"]: row for row in shape.collect()}
+    spans = list(by_id), [row["first"] for row in by_id.values()], [row["last"] for row in by_id.values()]
+    by_hand = {str(key): count for key, count in rows(opened, "archive_gaps", lake.name, *spans)}
+    deleted = _deleted(spark, opened, queue_id)
     seen.archived_messages = sum(row["rows"] for row in by_id.values())
     for row in by_id.values():
         seen.archived[row["partition"]] = (row["first"], row["last"])
@@ -223,8 +227,8 @@ def _compare(
             found.append(
                 Finding("archive", row["partition"], f"{row['rows'] - row['distinct']} messages are there twice")
             )
-        if row["distinct"] < row["last"] - row["first"] + 1:
-            missing = row["last"] - row["first"] + 1 - row["distinct"]
+        missing = row["last"] - row["first"] + 1 - row["distinct"] - by_hand.get(row["partitionId"], 0)
+        if missing > 0:
             found.append(Finding("archive", row["partition"], f"{missing} messages are missing"))
     current = heads(opened, queue_id)
     bounds = []
@@ -233,8 +237,8 @@ def _compare(
             continue
         partition = known[number]
         row = by_id.get(partition.id)
-        if row is None or row["last"] < position:
-            upto = row["last"] if row else 0
+        upto = row["last"] if row else 0
+        if upto < position and _lacks(opened, lake, partition.id, upto + 1, position):
             found.append(Finding("archive", partition.name, f"it ends at {upto}, its position is {position}"))
         if row is not None and current.first[number] <= position:
             bounds.append((partition.id, current.first[number], position))
@@ -244,6 +248,9 @@ def _compare(
 
     def summed(side: Any) -> Any:
         part = side.join(window, "partitionId").where("offset between low and high")
+        if deleted is not None:  # of what was deleted by hand, the archive may have a copy and the source has none
+            within = (part["partitionId"] == deleted["id"]) & part["offset"].between(deleted["first"], deleted["last"])
+            part = part.join(deleted, within, "left_anti")
         return part.groupBy("partitionId", "partition").agg(f.count("*").alias("rows"), checksum.alias("checksum"))
 
     left, right = summed(source(spark, settings, ALL)), summed(archived)
@@ -264,6 +271,20 @@ def _compare(
             detail = "messages differ between source and archive"
         found.append(Finding("archive", row["partition"], detail))
     return found
+
+
+def _lacks(opened: Any, lake: Lake, partition_id: str, first: int, last: int) -> bool:
+    """Whether the archive lacks more of these offsets than were deleted by hand."""
+    known = dict(rows(opened, "archive_gaps", lake.name, [partition_id], [first], [last]))
+    return sum(known.values()) < last - first + 1
+
+
+def _deleted(spark: Any, opened: Any, queue_id: str) -> Any:
+    """Ranges of offsets that were deleted by hand, as a frame; None if there are none."""
+    from pyspark.sql import functions as f
+
+    found = rows(opened, "audit_deleted", queue_id)
+    return f.broadcast(spark.createDataFrame(found, "id string, first long, last long")) if found else None
 
 
 def _positions(opened: Any, queue_id: str, names: list[str]) -> dict[str, dict[str, int]]:

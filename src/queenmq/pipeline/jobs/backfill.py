@@ -15,7 +15,7 @@ from queenmq.pipeline.options import key_of_environment
 from queenmq.pipeline.runs import Outcome, Run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     url: str
     queue: str

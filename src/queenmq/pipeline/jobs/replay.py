@@ -27,7 +27,7 @@ MOST_MOMENTS: Final = 20_000
 COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     url: str
     queue: str

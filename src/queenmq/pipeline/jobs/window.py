@@ -2,28 +2,34 @@
 
 A message is late if it arrived more than `lateness` after its time; that is a property of the message alone, so it
 goes to the side queue or is dropped whenever it is read. All others are in their window. A time after the arrival (a
-clock that is ahead) counts as the arrival.
+clock that is ahead) counts as the arrival. A message without a time that can be read stops the job, unless the file
+says what becomes of it. What is left out of the windows is counted.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Final
 
 from queenmq.pipeline import register
+from queenmq.pipeline.checkpoint import made_of
+from queenmq.pipeline.columns import MISFIT
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.frames import activate, read_stream
 from queenmq.pipeline.options import key_of_environment
 from queenmq.pipeline.runs import Outcome, Run
-from queenmq.pipeline.window_spec import ARRIVAL, WindowSpec
+from queenmq.pipeline.window_spec import ARRIVAL, ERROR, QUEUE, WindowSpec
 
 LOOK_S: Final = 0.2
 TRIGGER: Final = "1 second"
+# The name of what is counted beside the results.
+LEFT_OUT: Final = "left out"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     url: str
     spec: WindowSpec
@@ -41,6 +47,8 @@ def window(spark: Any, settings: Settings, run: Run) -> Outcome:
     queries = [_start(results(messages, spec), settings, "results", spec.target, spec.updates)]
     if spec.late is not None:
         queries.append(_start(late(messages, spec), settings, "late", spec.late))
+    if spec.undated is not None:
+        queries.append(_start(undated(messages), settings, "undated", spec.undated))
     tally = Tally(queries[0])
     try:
         _follow(queries, settings.seconds, tally, run)
@@ -54,6 +62,7 @@ def window(spark: Any, settings: Settings, run: Run) -> Outcome:
     outcome.rows = tally.rows
     outcome.summary = {"messages read": tally.rows, "batches": tally.batches}
     outcome.summary["dropped by Spark's watermark"] = tally.dropped
+    outcome.summary |= tally.left_out
     outcome.offsets = {"messages": outcome.rows}
     return outcome
 
@@ -71,22 +80,66 @@ def run_until(spark: Any, settings: Settings, stop: threading.Event) -> None:
 
 def source(spark: Any, settings: Settings) -> Any:
     """The stream of messages with `at`, the time that windows go by, and `late`."""
-    from pyspark.sql import functions as f
-
     spec = settings.spec
     options = {"startingOffsets": settings.start}
     if spec.schema:
         options["valueSchema"] = spec.schema
+        if not spec.bad_values:
+            # What becomes of a bad time is said by badTime.
+            options |= {"badValues": "mark", "lenientFields": json.dumps([spec.time.removeprefix("data.")])}
     if key := key_of_environment():
         options["encryptionKey"] = key
     found = read_stream(spark, settings.url, spec.source, **options)
     if spec.where:
-        found = found.where(spec.where)
+        # What is not known to be wanted is not wanted, and must not be complained of.
+        found = found.where(f"coalesce({spec.where}, false)")
+    return timed(found, spec)
+
+
+def timed(messages: Any, spec: WindowSpec) -> Any:
+    """With the columns `at`, `late` and `undated`, all of them properties of the message alone."""
+    from pyspark.sql import functions as f
+
+    arrival = f.col("timestamp")
+    if MISFIT in messages.columns:
+        told = _complaint(messages, spec, f.col(MISFIT), "; badValue: null in the window file reads null instead")
+        arrival = f.when(f.col(MISFIT).isNotNull(), f.raise_error(told).cast("timestamp")).otherwise(arrival)
     if spec.time == ARRIVAL:
-        return found.withColumn("at", f.col("timestamp")).withColumn("late", f.lit(False))
-    told = f.coalesce(f.col(spec.time), f.col("timestamp"))
-    found = found.withColumn("at", f.least(told, f.col("timestamp")))
-    return found.withColumn("late", f.col("at") < f.col("timestamp") - f.expr(f"INTERVAL {spec.lateness}"))
+        return messages.withColumns({"at": arrival, "late": f.lit(False), "undated": f.lit(False)})
+    found = messages.withColumn("undated", f.col(spec.time).isNull())
+    found = found.withColumn("at", f.least(f.coalesce(event_time(messages, spec), arrival), arrival))
+    arrival = f.col("timestamp")
+    return found.withColumn("late", f.col("at") < arrival - f.expr(f"INTERVAL {spec.lateness}"))
+
+
+def event_time(messages: Any, spec: WindowSpec) -> Any:
+    """The event time of a message; a message without one raises, unless the file says otherwise."""
+    from pyspark.sql import functions as f
+
+    told = f.col(spec.time)
+    if spec.bad_time != ERROR:
+        return told
+    problem = f.lit(f"{spec.time} has no time that can be read (an ISO-8601 text)")
+    remedy = "; badTime in the window file says what becomes of such messages: arrival, or {queue: NAME}"
+    return f.coalesce(told, f.raise_error(_complaint(messages, spec, problem, remedy)).cast("timestamp"))
+
+
+def _complaint(messages: Any, spec: WindowSpec, problem: Any, remedy: str) -> Any:
+    """In the words of our errors, so that it is found in what Spark makes of it, but not in its plan, which it prints,
+    too.
+    """
+    from pyspark.sql import functions as f
+
+    there = {"partition", "offset"} <= set(messages.columns)
+    place = [f.lit(", partition '"), f.col("partition"), f.lit("', offset "), f.col("offset").cast("string")]
+    return f.concat(
+        f.lit("Pipeline"),
+        f.lit(f"Error: queue '{spec.source}'"),
+        *(place if there else ()),
+        f.lit(": "),
+        problem,
+        f.lit(remedy),
+    )
 
 
 def results(messages: Any, spec: WindowSpec) -> Any:
@@ -100,7 +153,13 @@ def results(messages: Any, spec: WindowSpec) -> Any:
     }[spec.shape]()
     keys = [f.col(column).alias(name) for name, column in spec.by.items()]
     named = [f.expr(expression).alias(name) for name, expression in spec.aggregates.items()]
-    in_time = messages.where("NOT late").withWatermark("at", spec.delay)
+    left_out = [
+        f.count_if(f.col("undated")).alias("without a time"),
+        f.count_if(f.col("late") & ~f.col("undated")).alias("late"),
+    ]
+    messages = messages.observe(LEFT_OUT, *left_out)
+    in_windows = "NOT late AND NOT undated" if spec.bad_time == QUEUE else "NOT late"
+    in_time = messages.where(in_windows).withWatermark("at", spec.delay)
     summed = in_time.groupBy(span.alias("span"), *keys).agg(*named)
     start, end = f.col("span.start"), f.col("span.end")
     bounds = f.struct(start.alias("start"), end.alias("end")).alias("window")
@@ -116,25 +175,32 @@ def results(messages: Any, spec: WindowSpec) -> Any:
 
 def late(messages: Any, spec: WindowSpec) -> Any:
     """Late messages as they were, in the partition they had."""
-    return messages.where("late").select("value", "partition", "transactionId", "traceId")
+    which = "late AND NOT undated" if spec.bad_time == QUEUE else "late"
+    return messages.where(which).select("value", "partition", "transactionId", "traceId")
+
+
+def undated(messages: Any) -> Any:
+    """Messages without a time that can be read, as they were, in the partition they had."""
+    return messages.where("undated").select("value", "partition", "transactionId", "traceId")
 
 
 def _start(frame: Any, settings: Settings, name: str, queue: str, updates: bool = False) -> Any:
     activate(frame.sparkSession)
     options = {"url": settings.url, "queue": queue}
+    place = f"{settings.checkpoint.rstrip('/')}/{name}"
     if key := key_of_environment():
         options["encryptionKey"] = key
     writer = frame.writeStream.queryName(f"{settings.spec.source} {name}")
     if updates:
-        writer = writer.outputMode("update").foreachBatch(_write_updates(options))
+        writer = writer.outputMode("update").foreachBatch(_write_updates(options, place))
     else:
         writer = writer.outputMode("append").format("queen").options(**options)
-    writer = writer.option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{name}")
+    writer = writer.option("checkpointLocation", place)
     trigger = {"availableNow": True} if settings.available_now else {"processingTime": settings.trigger}
     return writer.trigger(**trigger).start()
 
 
-def _write_updates(options: dict[str, str]) -> Any:
+def _write_updates(options: dict[str, str], checkpoint: str) -> Any:
     """Spark has no update mode for Python sinks, so every micro-batch is a write with the name of query and batch:
     done once.
     """
@@ -142,10 +208,13 @@ def _write_updates(options: dict[str, str]) -> Any:
     def write(batch: Any, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query is None:
-            raise PipelineError("Spark does not tell which query a batch belongs to")
+            raise PipelineError("Spark does not report the query of a batch")
         register(batch.sparkSession)
         name = f"updates {query} {number}"
-        batch.write.format("queen").mode("append").options(**options).option("writeId", name).save()
+        writer = batch.write.format("queen").mode("append").options(**options).option("writeId", name)
+        if (digest := made_of(checkpoint, number)) is not None:
+            writer = writer.option("madeOf", digest)
+        writer.save()
 
     return write
 
@@ -160,6 +229,7 @@ class Tally:
         self._query = query
         self._seen = -1
         self.rows = self.dropped = self.batches = 0
+        self.left_out = {"without a time": 0, "late": 0}
 
     def look(self) -> None:
         for one in self._query.recentProgress:
@@ -167,6 +237,9 @@ class Tally:
                 self._seen = one["batchId"]
                 self.batches += 1
                 self.rows += int(one["numInputRows"])
+                if (counted := (one["observedMetrics"] or {}).get(LEFT_OUT)) is not None:
+                    for name in self.left_out:
+                        self.left_out[name] += int(counted[name] or 0)
                 self.dropped += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in one["stateOperators"])
 
 

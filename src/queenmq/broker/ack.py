@@ -1,0 +1,141 @@
+"""Ack: acknowledgements of many requests become one call of `queen.ack`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from queenmq.broker.locked_rows import Row, lease, position
+from queenmq.broker.parts import Parts
+from queenmq.broker.sidecar import Lane, Policy
+from queenmq.core.acknowledgement import COMPLETED, AckAdmission, Acknowledgement
+from queenmq.core.vegas import Vegas
+from queenmq.storage.database import LOST_ANSWERS
+from queenmq.storage.failures import AnswerLost
+from queenmq.storage.statements import statement
+
+
+@dataclass(slots=True)
+class Acked:
+    """What became of one acknowledgement; `problem` is None if it was applied."""
+
+    problem: str | None
+    queue: str | None
+    partition: str | None
+    lease_released: bool
+    dead_lettered: bool
+
+
+@dataclass(slots=True)
+class AckRequest:
+    items: list[Acknowledgement]
+    lost: bool = False  # the answer of a try got lost, which may have been applied; later tries are judged by that
+
+
+def columns(items: list[Acknowledgement]) -> tuple[list[object], ...]:
+    """The parallel arrays that `queen.ack` wants."""
+    return (
+        [i.partition_id for i in items],
+        [i.transaction_id for i in items],
+        [i.group for i in items],
+        [i.lease_id for i in items],
+        [i.status for i in items],
+        [i.error for i in items],
+    )
+
+
+def positions(items: Iterable[Acknowledgement], leases: Iterable[str] = ()) -> frozenset[Row]:
+    """The rows that these acknowledgements lock. `leases` are those of their transaction."""
+    rows = {position(item.partition_id, item.group) for item in items if item.group is not None}
+    rows.update(lease(item.lease_id) for item in items if item.group is None and item.lease_id is not None)
+    return frozenset(rows | {lease(lease_id) for lease_id in leases})
+
+
+def _admission() -> Callable[[AckRequest], bool]:
+    merged = AckAdmission()
+    return lambda request: merged.admit(request.items)
+
+
+class Acker:
+    def __init__(self, parts: Parts, policy: Policy, concurrency: Vegas | None) -> None:
+        self._database = parts.database
+        self._locks = parts.locks
+        self._activity = parts.activity
+        self._long_polls = parts.long_polls
+        self.lane: Lane[AckRequest, list[Acked]] = Lane(
+            "ack",
+            self._run,
+            policy,
+            concurrency=concurrency,
+            admission=_admission,
+            locks=parts.locks,
+            rows=lambda request: positions(request.items),
+        )
+
+    async def ack(self, items: list[Acknowledgement]) -> list[Acked]:
+        """Apply the acknowledgements of one request; results in their order."""
+        if not items:
+            return []
+        return await self.lane.submit(AckRequest(items), items[0].position, len(items))
+
+    async def _run(self, requests: list[AckRequest]) -> list[list[Acked]]:
+        items = [item for request in requests for item in request.items]
+        acked = iter(await self._apply_until_answered(requests, items))
+        self._activity.acked_requests(len(requests))
+        return [list(islice(acked, len(request.items))) for request in requests]
+
+    async def _apply_until_answered(self, requests: list[AckRequest], items: list[Acknowledgement]) -> list[Acked]:
+        lost = 0
+        while True:
+            try:
+                acked = await self._apply(items)
+            except AnswerLost:
+                lost += 1
+                # In the request, because the next try may be a call of others: if this one finds a row locked now.
+                for request in requests:
+                    request.lost = True
+                if lost > LOST_ANSWERS:
+                    raise
+            else:
+                if any(request.lost for request in requests):
+                    return await self._with_the_finished(requests, items, acked)
+                return acked
+
+    async def _with_the_finished(
+        self, requests: list[AckRequest], items: list[Acknowledgement], acked: list[Acked]
+    ) -> list[Acked]:
+        """After a lost answer, what is finished as the ack wanted it is done, although its lease has ended with that.
+
+        What was handed back (`failed`, `retry`) leaves no such trace: its lease is not valid any more, and the message
+        comes again, as it was wanted.
+        """
+        if all(one.problem is None for one in acked):
+            return acked
+        found = await self._database.fetch(statement("acks_finished"), *columns(items)[:3], repeatable=True)
+        lost = [request.lost for request in requests for _ in request.items]
+        for item, one, row, is_lost in zip(items, acked, found, lost, strict=True):
+            is_done = row["finished"] and row["dead"] is (item.status not in COMPLETED)
+            if is_lost and one.problem is not None and is_done:
+                one.problem, one.dead_lettered = None, row["dead"]
+                one.queue, one.partition = row["queue_name"], row["partition_name"]
+        return acked
+
+    async def _apply(self, items: list[Acknowledgement]) -> list[Acked]:
+        rows = await self._database.fetch(statement("ack"), *columns(items), self._locks.timeout)
+        freed = {
+            (row["queue_name"], row["partition_name"], row["consumer_group"]) for row in rows if row["lease_released"]
+        }
+        if freed and (self._long_polls.registry.total or self._long_polls.linked):
+            self._long_polls.wake_freed(freed)
+        self._activity.acked((row["queue_name"], row["problem"], row["dead_lettered"]) for row in rows)
+        return [
+            Acked(
+                problem=row["problem"],
+                queue=row["queue_name"],
+                partition=row["partition_name"],
+                lease_released=row["lease_released"],
+                dead_lettered=row["dead_lettered"],
+            )
+            for row in rows
+        ]

@@ -1,0 +1,352 @@
+"""The broker of one server: the verbs of the product, on one database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection
+from datetime import datetime
+from typing import Any
+
+from queenmq.broker.ack import Acked, Acker
+from queenmq.broker.activity import Activity
+from queenmq.broker.administration import Administration
+from queenmq.broker.caches import CacheBounds, Caches
+from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.lease import Leases
+from queenmq.broker.live import Live
+from queenmq.broker.load import LoadWatch
+from queenmq.broker.lock_wait import LockWait
+from queenmq.broker.long_polls import LongPolls
+from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.operation_runner import OperationRunner
+from queenmq.broker.parts import Parts
+from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
+from queenmq.broker.push import Pusher
+from queenmq.broker.queue_options import QueueOptions
+from queenmq.broker.sidecar import Lane, Policy
+from queenmq.broker.statistics import Statistics
+from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
+from queenmq.broker.targets import Targets
+from queenmq.broker.transaction import Committed, Transaction, Transactor
+from queenmq.broker.unmerged import Unmerged
+from queenmq.broker.vitals import Vitals
+from queenmq.clock import Clock, SystemClock
+from queenmq.cluster.node import Node
+from queenmq.cluster.port import Alone, Cluster
+from queenmq.config import ConcurrencySettings, LaneSettings, Settings
+from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.group_backoff import BackoffSettings
+from queenmq.core.maintenance import Switch
+from queenmq.core.message import Message
+from queenmq.core.options import OptionValues
+from queenmq.core.push_call import Outcome
+from queenmq.core.vegas import Vegas, VegasSettings
+from queenmq.journal.files import JournalBounds
+from queenmq.journal.interface import Journal
+from queenmq.journal.push_journal import PushJournal
+from queenmq.journal.shared import JournalSharing, RemoteJournal, SharedJournal
+from queenmq.operations.queue import OperationQueue
+from queenmq.storage.database import Database
+
+_PROBE_GRACE_S = 5.0
+
+
+class Broker:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        node: Node,
+        clock: Clock | None = None,
+        journal: JournalSharing | None = None,
+    ) -> None:
+        self.settings = settings
+        self.node = node
+        self.database = database
+        clock = clock or SystemClock()
+        cluster: Cluster = node if node.linked else Alone()
+        cached = settings.cache.enabled
+        self.vitals = Vitals(clock)
+        self.activity = Activity(clock)
+        self.statistics = Statistics(database, self.activity, settings, node.server_id)
+        self.caches = Caches(_cache_bounds(settings), clock, cluster)
+        self._options = QueueOptions(database, self.caches, clock, cached=cached)
+        self.encryption = PayloadEncryption(settings.server.encryption_key, self._options)
+        self.maintenance = Maintenance(database, self.caches, clock)
+        self.load = LoadWatch(database, settings)
+        self.locks = LockWait(database, settings.database.lock_timeout_ms / 1000, settings.limits.max_lock_waiters)
+        self.journal = _journal(settings, journal)
+        self.long_polls: LongPolls[Delivered] = LongPolls(
+            _backoff(settings),
+            cluster,
+            clock,
+            max_waiters=settings.limits.max_waiters,
+            check_limit_s=settings.database.statement_timeout_ms / 1000 + _PROBE_GRACE_S,
+            ready=partitions_ready(database, cluster),
+        )
+        targets = Targets(database, self.caches, self._options, clock, cached=cached)
+        self._leases = Leases(
+            database, _policy(settings, settings.lanes.renew_lease), self.long_polls, locks=self.locks
+        )
+        parts = Parts(database, self.activity, self.long_polls, self.locks)
+        self._pusher = Pusher(
+            parts,
+            encryption=self.encryption,
+            targets=targets,
+            maintenance=self.maintenance,
+            policy=_policy(settings, settings.lanes.push),
+            concurrency=_concurrency(settings.concurrency),
+            load=self.load,
+            journal=self.journal,
+            wait_behind_s=settings.journal.wait_ms / 1000,
+        )
+        self._popper = Popper(
+            parts,
+            settings,
+            encryption=self.encryption,
+            leases=self._leases,
+            queues=self._options,
+            maintenance=self.maintenance,
+            cluster=cluster,
+            clock=clock,
+            policy=_policy(settings, settings.lanes.pop),
+            concurrency=_concurrency(settings.concurrency),
+        )
+        self._acker = Acker(parts, _policy(settings, settings.lanes.ack), _concurrency(settings.concurrency))
+        self._transactor = Transactor(parts, self.encryption, targets, self._unmerged("transactions", targets))
+        self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))
+        self.operations = OperationQueue(database)
+        self.operation_runner = OperationRunner(
+            database,
+            self.caches,
+            settings.operations,
+            clock,
+            load=self.load,
+            activity=self.activity,
+            readable=self.long_polls.wake,
+            server_id=node.server_id,
+        )
+        self.administration = Administration(
+            database,
+            self._options,
+            self.operation_runner,
+            settings.server.worker_id,
+            self.activity,
+            changed=self.long_polls.wake,
+        )
+        lanes: tuple[Lane[Any, Any], ...] = (
+            self._pusher.lane,
+            self._pusher.queue_lane,
+            self._popper.lane,
+            self._acker.lane,
+            self._leases.lane,
+        )
+        self.lanes = {lane.name: lane for lane in lanes}
+        self.live = Live()
+
+    def _unmerged(self, name: str, targets: Targets) -> Unmerged:
+        return Unmerged(
+            name,
+            _policy(self.settings, self.settings.lanes.transaction),
+            encryption=self.encryption,
+            targets=targets,
+            maintenance=self.maintenance,
+            locks=self.locks,
+            journal=self.journal,
+            wait_behind_s=self.settings.journal.wait_ms / 1000,
+        )
+
+    # The verbs
+
+    def push(self, messages: list[Message]) -> Awaitable[list[Outcome]]:
+        """Store `messages`; the outcomes are in their order. When this returns, they are committed or journalled."""
+        return self._pusher.push(messages)
+
+    def push_unless_journalled(self, messages: list[Message]) -> Awaitable[list[Outcome]]:
+        """The same for a push that another server has forwarded. Raises WouldJournal instead of journalling it."""
+        return self._pusher.push_unless_journalled(messages)
+
+    def store_accepted(self, requests: list[list[Message]]) -> Awaitable[list[list[Outcome]]]:
+        """Store pushes that were accepted and journalled before, also if their queues are full."""
+        return self._pusher.store_accepted(requests)
+
+    def pop(self, claim: Claim, wait_ms: int = 0) -> Awaitable[Delivered]:
+        """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
+        return self._popper.pop(claim, wait_ms)
+
+    def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Awaitable[Delivered]:
+        """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
+        return self._popper.pop_matching(which, claim, wait_ms)
+
+    def ack(self, items: list[Acknowledgement]) -> Awaitable[list[Acked]]:
+        """Apply the acknowledgements of one request; results in their order."""
+        return self._acker.ack(items)
+
+    def renew(self, lease_id: str, seconds: int) -> Awaitable[datetime | None]:
+        """The new expiry, or None if the lease is not live. Never shortens it."""
+        return self._leases.renew(lease_id, seconds)
+
+    def give_back(self, lease_id: str, queue: str) -> None:
+        """Free a lease in the background, because its client has gone; if that fails, its expiry does it."""
+        self._leases.release_soon((lease_id, queue))
+
+    def transact(self, transaction: Transaction) -> Awaitable[Committed]:
+        """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
+        return self._transactor.commit(transaction)
+
+    def committed_before(self, transaction: Transaction) -> Awaitable[Committed | None]:
+        """What an earlier try of the same transaction, with the same ids, has done; None if there is no trace of it."""
+        return self._transactor.committed_before(transaction)
+
+    def register_query(
+        self, name: str, source: str, sink: str | None, config_hash: str, reset: bool
+    ) -> Awaitable[Query]:
+        """Make a stream query or find it again; with `mismatch`, it has another configuration and was left alone."""
+        return self._streams.register(name, source, sink, config_hash, reset)
+
+    def stream_state(
+        self,
+        query_id: str,
+        partition_id: str,
+        keys: list[str],
+        prefix: str | None,
+        ripe_at: float | None,
+        *,
+        limit: int,
+        max_bytes: int,
+    ) -> Awaitable[list[StateEntry]]:
+        """The state of a stream query in a partition. Raises TooLarge for more than `max_bytes`."""
+        return self._streams.state(query_id, partition_id, keys, prefix, ripe_at, limit=limit, max_bytes=max_bytes)
+
+    def stream_cycle(self, cycle: Cycle) -> Awaitable[Cycled]:
+        """Push, change state and acknowledge as one. Raises TransactionRefused if nothing was applied."""
+        return self._streams.cycle(cycle)
+
+    async def set_maintenance(self, switch: Switch, on: bool) -> None:
+        """When this returns, the switch is stored, this server follows it, and the others have been told."""
+        await self.maintenance.set(switch, on)
+        self._popper.pause_changed()
+
+    async def refresh(self) -> None:
+        """Read what other servers tell from the database, too: what was lost or wrong does no harm for long."""
+        if await self.maintenance.refresh():
+            self._popper.pause_changed()
+        await self._options.refresh()
+        self.caches.expire()
+
+    def written_elsewhere(self, queue: str) -> None:
+        """Messages were written by no server. Every server is notified of them by the database."""
+        self.locks.nudge(queue)
+        self.long_polls.wake_here(queue)
+
+    # What other servers say (queenmq.cluster.port.Receiver)
+
+    def heard_readable(self, queue: str, partitions: Collection[str] | None) -> None:
+        self.long_polls.wake_here(queue, partitions)
+
+    def heard_config(self, queue: str, options: OptionValues, version: int) -> None:
+        self.caches.heard_config(queue, options, version)
+
+    def heard_deletion(self, queue: str, version: int) -> None:
+        self.caches.heard_deletion(queue, version)
+
+    def heard_partition_deletion(self, queue: str, partition: str) -> None:
+        self.caches.heard_partition_deletion(queue, partition)
+
+    def heard_maintenance(self, switch: Switch, on: bool, version: int) -> None:
+        if self.caches.heard_maintenance(switch, on, version):
+            self._popper.pause_changed()
+
+    def requests(self) -> tuple[int, int]:
+        """How many long polls are parked, and how many requests wait for the database."""
+        return self.long_polls.registry.total, sum(lane.outstanding for lane in self.lanes.values())
+
+    @property
+    def pops_are_paused(self) -> bool:
+        """Whether the maintenance switch for pops is on."""
+        return self.maintenance.is_on(Switch.POP)
+
+    def shared_state(self) -> dict[str, object]:
+        """What this server knows of the others, its caches, and how busy it is; every counter."""
+        return {
+            **self.node.statistics(),
+            **self.caches.statistics(),
+            "sidecar": {"registered": 1, "operations": {name: lane.statistics() for name, lane in self.lanes.items()}},
+            "pop_wait": {**self.long_polls.registry.statistics(), "parked": self.long_polls.registry.parked()},
+            "database_calls": self.database.calls,
+        }
+
+    def end_long_polls(self) -> None:
+        """Answer every waiting long poll now, refuse who waits for a locked row, and end every live stream."""
+        self._popper.close()
+        self.locks.end()
+        self.live.close()
+
+    async def close(self) -> None:
+        """Finish what was submitted. The HTTP front has stopped before."""
+        self.end_long_polls()
+        await self.operation_runner.close()
+        await self.statistics.close()
+        for lane in self.lanes.values():
+            await lane.close()
+        await self._leases.close()
+        await self.locks.close()
+        if self.journal is not None:
+            await self.journal.close()
+
+
+def _journal(settings: Settings, shared: JournalSharing | None) -> Journal | None:
+    """The journal; with `shared`, that of all workers, which the one with the listener keeps."""
+    if settings.journal.folder is None:
+        return None
+    bounds = JournalBounds(
+        max_bytes=settings.journal.max_bytes,
+        max_records=settings.journal.max_records,
+        records_per_file=settings.journal.records_per_file,
+    )
+    if shared is None:
+        return PushJournal(settings.journal.folder, bounds, settings.server.encryption_key)
+    if shared.listener is None:
+        return RemoteJournal(shared, bounds)
+    return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_key)
+
+
+def _cache_bounds(settings: Settings) -> CacheBounds:
+    return CacheBounds(
+        partition_ids=settings.cache.partition_max, partition_id_ttl_s=settings.cache.partition_ttl_ms / 1000
+    )
+
+
+def _backoff(settings: Settings) -> BackoffSettings:
+    return BackoffSettings(
+        base_s=settings.pop.wait_initial_interval_ms / 1000,
+        threshold=settings.pop.wait_backoff_threshold,
+        multiplier=settings.pop.wait_backoff_multiplier,
+        longest_s=settings.pop.wait_max_interval_ms / 1000,
+    )
+
+
+def _policy(settings: Settings, lane: LaneSettings) -> Policy:
+    return Policy(
+        preferred=lane.preferred_batch_size,
+        max_hold_s=lane.max_hold_ms / 1000,
+        max_requests=lane.max_batch_size,
+        max_weight=settings.lanes.max_items_per_call,
+        max_concurrent=lane.max_concurrent,
+        max_pending=settings.limits.max_pending,
+    )
+
+
+def _concurrency(concurrency: ConcurrencySettings) -> Vegas | None:
+    if concurrency.mode != "vegas":
+        return None
+    return Vegas(
+        VegasSettings(
+            min_limit=concurrency.min_limit,
+            max_limit=concurrency.max_limit,
+            alpha=concurrency.alpha,
+            beta=concurrency.beta,
+            window_samples=concurrency.rtt_window_samples,
+            min_window_s=concurrency.rtt_min_window_s,
+            update_interval_s=concurrency.update_interval_ms / 1000,
+        )
+    )

@@ -1,0 +1,358 @@
+"""Pop: claims of many requests become one call of `queen.pop`; long polls are parked in `long_polls`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import asyncpg
+
+from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.lease import Leases
+from queenmq.broker.lock_patience import FIRST_TIMEOUT_MS
+from queenmq.broker.locked_rows import queue_itself
+from queenmq.broker.long_polls import LongPolls
+from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.parts import Parts
+from queenmq.broker.queue_options import QueueOptions
+from queenmq.broker.sidecar import Lane, Policy
+from queenmq.broker.waiters import ANY_QUEUE, WaitKey
+from queenmq.clock import Clock
+from queenmq.cluster.port import Advice, Cluster
+from queenmq.config import Settings
+from queenmq.core.names import Start
+from queenmq.core.vegas import Vegas
+from queenmq.errors import DatabaseUnavailable, QueenError
+from queenmq.ids import uuid7_text
+from queenmq.storage.database import LOST_ANSWERS, Database
+from queenmq.storage.failures import AnswerLost, TryAgain
+from queenmq.storage.statements import statement
+
+# A pop never waits for a row. If it has to write a dead letter that somebody else holds, nothing is there for now.
+_LOCKED_S = 0.5
+_ANSWERS_A_CALL = 2  # largest answers that one merged call may bring, because it is in memory as a whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one pop asks of one queue."""
+
+    queue: str
+    partition: str | None
+    group: str
+    batch: int
+    partitions: int
+    auto_ack: bool
+    start: Start
+    lease_id: str = ""  # given to it whenever it is tried
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery:
+    id: str
+    transaction_id: str
+    trace_id: str | None
+    payload: bytes
+    is_encrypted: bool
+    producer: str | None
+    created_at: datetime
+    partition_id: str
+    partition: str
+    retry_count: int
+
+
+@dataclass(slots=True)
+class Delivered:
+    """The messages that one claim got; `subscribed` is False if the group was not known to the queue."""
+
+    claim: Claim
+    messages: list[Delivery] = field(default_factory=list)
+    subscribed: bool = True
+    ready_in_s: float | None = None  # when nothing was there: how soon something may be
+    crowded_out: bool = False  # something may be there, but the merged call brought enough for others
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+    @property
+    def lease_id(self) -> str:
+        return "" if self.claim.auto_ack else self.claim.lease_id
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which queues a pop without a queue name looks at."""
+
+    namespace: str | None
+    task: str | None
+
+
+def partitions_ready(
+    database: Database, cluster: Cluster
+) -> Callable[[str, Hashable, list[str]], Awaitable[list[str]]]:
+    """For the safety net of long polls: asks the database which partitions of a queue a group could read now."""
+
+    async def ready(queue: str, group: Hashable, partitions: list[str]) -> list[str]:
+        rows = await database.fetch(statement("partitions_ready"), queue, group, partitions, repeatable=True)
+        found: list[str] = [row["name"] for row in rows]
+        if cluster.linked:
+            for partition in found:
+                cluster.found_free(queue, partition, str(group))
+        return found
+
+    return ready
+
+
+class Popper:
+    def __init__(
+        self,
+        parts: Parts,
+        settings: Settings,
+        *,
+        encryption: PayloadEncryption,
+        leases: Leases,
+        queues: QueueOptions,
+        maintenance: Maintenance,
+        cluster: Cluster,
+        clock: Clock,
+        policy: Policy,
+        concurrency: Vegas | None,
+    ) -> None:
+        self._activity = parts.activity
+        self._locks = parts.locks
+        self._settings = settings
+        self._queues = queues
+        self._switches = maintenance.switches
+        self._long_polls: LongPolls[Delivered] = parts.long_polls
+        self._cluster = cluster
+        self._clock = clock
+        self._moved = asyncio.Event()  # set when the maintenance switch is moved
+        self._database = parts.database
+        self._encryption = encryption
+        self._leases = leases
+        self._subscribing: dict[tuple[str, str | None, str], asyncio.Task[None]] = {}
+        self._max_weight = policy.max_weight
+        self.lane: Lane[Claim, Delivered] = Lane(
+            "pop",
+            self._run,
+            policy,
+            concurrency=concurrency,
+            orphaned=self._give_back,
+            when_locked=lambda claim: Delivered(claim, ready_in_s=_LOCKED_S),
+        )
+
+    async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
+        """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
+        if wait_ms <= 0:
+            return await self._claim(claim) if self._may_pop() else Delivered(claim)
+        key = WaitKey(claim.queue, claim.partition, claim.group)
+        return await self._poll(key, lambda: self._claim(claim), wait_ms) or Delivered(claim)
+
+    async def pop_matching(self, which: Filter, claim: Claim, wait_ms: int = 0) -> Delivered:
+        """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
+        if claim.start.mode == "new":
+            # A queue that appears while this pop waits is new from its first message on.
+            claim = replace(claim, start=Start("new", await self._database.fetchval(statement("now"))))
+        if wait_ms <= 0:
+            return await self._claim_matching(which, claim) if self._may_pop() else Delivered(claim)
+        key = WaitKey(ANY_QUEUE, None, (which, claim.group))
+        return await self._poll(key, lambda: self._claim_matching(which, claim), wait_ms) or Delivered(claim)
+
+    async def _poll(self, key: WaitKey, probe: Callable[[], Awaitable[Delivered]], wait_ms: int) -> Delivered | None:
+        """Probe until there is something or the time is over; not while pops are paused."""
+        now = self._clock.monotonic
+        end = now() + wait_ms / 1000
+        while True:
+            await self._resumed(end)
+            if not self._may_pop():
+                return None
+            found = await self._long_polls.wait(key, probe, max(end - now(), 0.0), self._give_back)
+            # A long poll that was sent away because pops were paused goes on when they are not.
+            if found or now() >= end or self._long_polls.closed or self._may_pop():
+                return found
+
+    def _may_pop(self) -> bool:
+        """False while pops are switched off. Raises DatabaseUnavailable until that is known."""
+        switches = self._switches
+        if not switches.were_read:
+            raise DatabaseUnavailable
+        return switches.pops_allowed
+
+    def pause_changed(self) -> None:
+        """The switch was moved: the long polls that it held go on, or are held from now on."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+        if not self._switches.pops_allowed:
+            self._long_polls.interrupt()
+
+    def close(self) -> None:
+        """Answer every long poll now."""
+        self._long_polls.close()
+        self._moved.set()
+
+    async def _resumed(self, end: float) -> None:
+        """Hold a long poll while pops are paused."""
+        while not self._may_pop() and not self._long_polls.closed:
+            left_s = end - self._clock.monotonic()
+            if left_s <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._moved.wait()
+
+    async def _claim(self, claim: Claim) -> Delivered:
+        if claim.partition is None or not (self._cluster.linked and self._settings.cache.enabled):
+            return await self._take(claim)
+        lease = (claim.queue, claim.partition, claim.group)
+        advice = self._cluster.lease_advice(*lease)
+        if advice is Advice.SKIP:
+            return Delivered(claim)
+        found = await self._take(claim)
+        if advice is Advice.VERIFY:
+            self._cluster.lease_verified(*lease, was_wrong=bool(found))
+        return found
+
+    async def _take(self, claim: Claim) -> Delivered:
+        claim = replace(claim, lease_id=uuid7_text())
+        found = await self._submit(claim)
+        if not found.subscribed:
+            await self._subscribe(claim)
+            found = await self._submit(claim)
+        while found.crowded_out:
+            # Each call serves at least one request, so this ends.
+            found = await self._submit(claim)
+        try:
+            for message in found.messages:
+                if message.is_encrypted:
+                    message.payload = self._encryption.open(message.payload)
+        except QueenError:
+            self._give_back(found)
+            raise
+        return found
+
+    async def _submit(self, claim: Claim) -> Delivered:
+        return await self.lane.submit(claim, claim.queue, min(claim.batch, self._max_weight))
+
+    async def _claim_matching(self, which: Filter, claim: Claim) -> Delivered:
+        for row in await self._matching(which, claim):
+            found = await self._claim(replace(claim, queue=row["name"]))
+            if found.messages:
+                return found
+        return Delivered(claim)
+
+    async def _matching(self, which: Filter, claim: Claim) -> list[asyncpg.Record]:
+        """The queues to try, in order. The group is subscribed to all of them first: `new` is new from this pop on."""
+        arguments = (statement("queues_matching"), which.namespace, which.task, claim.group)
+        rows = await self._database.fetch(*arguments, repeatable=True)
+        strangers = [row["name"] for row in rows if not row["subscribed"]]
+        for name in strangers:
+            await self._subscribe(replace(claim, queue=name))
+        return await self._database.fetch(*arguments) if strangers else rows
+
+    async def _subscribe(self, claim: Claim) -> None:
+        """Subscribe the group; callers who want the same at the same time share one statement."""
+        key = (claim.queue, claim.partition, claim.group)
+        task = self._subscribing.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._subscribe_once(claim))
+            self._subscribing[key] = task
+            task.add_done_callback(lambda _: self._subscribing.pop(key, None))
+        await asyncio.shield(task)
+
+    async def _subscribe_once(self, claim: Claim) -> None:
+        what = (claim.queue, claim.partition, claim.group, claim.start.mode, claim.start.since)
+        await self._locks.through(
+            frozenset((queue_itself(claim.queue),)),
+            lambda: self._database.fetchval(statement("subscribe"), *what, self._locks.timeout, repeatable=True),
+        )
+
+    async def _run(self, claims: list[Claim]) -> list[Delivered]:
+        claims, rows = await self._call_until_answered(claims)
+        results = [Delivered(claim) for claim in claims]
+        for row in rows:
+            result = results[row["request"] - 1]
+            if row["message_id"] is not None:
+                result.messages.append(self._delivery(row))
+            elif row["ready_in_ms"] is None:
+                result.subscribed = False
+            elif row["ready_in_ms"] < 0:
+                result.crowded_out = not result.messages
+            else:
+                result.ready_in_s = row["ready_in_ms"] / 1000
+        for result in results:
+            if not result.subscribed:
+                continue  # it is asked again
+            first = result.messages[0].created_at if result.messages else None
+            self._activity.popped(result.claim.queue, len(result.messages), first)
+        self._tell(results)
+        return results
+
+    async def _call_until_answered(self, claims: list[Claim]) -> tuple[list[Claim], list[asyncpg.Record]]:
+        """The rows, and the claims that got them.
+
+        A claim whose answer got lost may hold partitions. They are given back, and it is made again under another
+        lease; or somebody else gets them, when it is no use.
+        """
+        for left in reversed(range(LOST_ANSWERS + 1)):
+            leases = [(claim.lease_id, claim.queue) for claim in claims]
+            try:
+                return claims, await self._call(claims)
+            except TryAgain:
+                raise
+            except DatabaseUnavailable as error:
+                if not isinstance(error, AnswerLost) or left == 0:
+                    self._leases.release_soon(*leases)
+                    raise
+            await self._leases.release(leases)
+            claims = [replace(claim, lease_id=uuid7_text()) for claim in claims]
+        raise AssertionError("unreachable")
+
+    def _tell(self, results: list[Delivered]) -> None:
+        """Other servers need not ask for what was leased here."""
+        if not self._cluster.linked:
+            return
+        for result in results:
+            claim = result.claim
+            if result.messages and not claim.auto_ack:
+                for partition in {message.partition for message in result.messages}:
+                    self._cluster.acquired(claim.queue, partition, claim.group, self._queues.lease_s(claim.queue))
+
+    async def _call(self, claims: list[Claim]) -> list[asyncpg.Record]:
+        consumes = any(claim.auto_ack for claim in claims)
+        return await self._database.fetch(
+            statement("pop" if consumes else "pop_leased"),
+            [c.queue for c in claims],
+            [c.partition for c in claims],
+            [c.group for c in claims],
+            [c.batch for c in claims],
+            [c.partitions for c in claims],
+            [c.auto_ack for c in claims],
+            [c.lease_id for c in claims],
+            self._settings.limits.max_answer_bytes,
+            self._settings.limits.max_answer_bytes * _ANSWERS_A_CALL,
+            str(FIRST_TIMEOUT_MS),
+        )
+
+    @staticmethod
+    def _delivery(row: asyncpg.Record) -> Delivery:
+        trace_id = row["trace_id"]
+        return Delivery(
+            id=str(row["message_id"]),
+            transaction_id=row["transaction_id"],
+            trace_id=None if trace_id is None else str(trace_id),
+            payload=row["payload"],
+            is_encrypted=row["is_encrypted"],
+            producer=row["producer_sub"],
+            created_at=row["created_at"],
+            partition_id=str(row["partition_id"]),
+            partition=row["partition_name"],
+            retry_count=row["retry_count"],
+        )
+
+    def _give_back(self, delivered: Delivered) -> None:
+        """The client of this claim went away: free its lease so that the messages are not held up."""
+        if delivered.messages and not delivered.claim.auto_ack:
+            self._leases.release_soon((delivered.claim.lease_id, delivered.claim.queue))

@@ -1,0 +1,261 @@
+"""Push: messages of many requests become one call of `queen.push`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Literal
+
+import asyncpg
+
+from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.load import LoadWatch
+from queenmq.broker.load_manager import Choice
+from queenmq.broker.locked_rows import Row, head
+from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.parts import Parts
+from queenmq.broker.sidecar import Lane, Policy
+from queenmq.broker.targets import Targets
+from queenmq.broker.wake_ups import by_queue
+from queenmq.core.message import Message
+from queenmq.core.push_call import Deferral, Outcome, PushCall
+from queenmq.core.vegas import Vegas
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, WouldJournal
+from queenmq.journal.interface import Journal
+from queenmq.journal.push_records import partitions_of
+from queenmq.storage.failures import EncryptionRequired, TryAgain
+from queenmq.storage.statements import statement
+
+Mode = Literal["auto", "queue", "accepted"]
+# A push may be repeated safely (same ids), so a short outage is waited out; the longer, if there is no journal.
+_REPEAT_FOR_S = 10.0
+_REPEAT_BEFORE_JOURNAL_S = 1.0
+# Queueing pays only if it merges more than the lane that is too slow.
+_MOST_QUEUED_TOGETHER = 500
+_FULL = {
+    "operation_queue_full": "the operation queue is full",
+    "system_busy": "pushes wait too long for the database, also those that would go to the operation queue",
+}
+
+
+def heads(messages: Iterable[Message]) -> frozenset[Row]:
+    """The rows that a push of these messages locks."""
+    return frozenset(head(message.queue, message.partition) for message in messages)
+
+
+class Pusher:
+    """Without a journal, pushes are refused while the database is away or switched off for maintenance."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        encryption: PayloadEncryption,
+        targets: Targets,
+        maintenance: Maintenance,
+        policy: Policy,
+        concurrency: Vegas | None,
+        load: LoadWatch,
+        journal: Journal | None = None,
+        wait_behind_s: float = 0.0,
+    ) -> None:
+        self._database = parts.database
+        self._encryption = encryption
+        self._targets = targets
+        self._maintenance = maintenance
+        self._activity = parts.activity
+        self._long_polls = parts.long_polls
+        self._load = load
+        self._locks = parts.locks
+        self._journal = journal
+        self._wait_behind_s = wait_behind_s
+        self.lane: Lane[list[Message], list[Outcome]] = Lane(
+            "push",
+            self.store,
+            policy,
+            concurrency=concurrency,
+            repeat_for_s=_REPEAT_FOR_S if journal is None else _REPEAT_BEFORE_JOURNAL_S,
+            locks=parts.locks,
+            rows=heads,
+        )
+        self.queue_lane: Lane[list[Message], list[Outcome]] = Lane(
+            "queue",
+            self._queue,
+            replace(policy, max_concurrent=1, max_requests=max(policy.max_requests, _MOST_QUEUED_TOGETHER)),
+            repeat_for_s=_REPEAT_FOR_S if journal is None else _REPEAT_BEFORE_JOURNAL_S,
+            locks=parts.locks,
+            rows=heads,
+        )
+        load.watch(self.lane, self.queue_lane)
+
+    async def push(self, messages: list[Message]) -> list[Outcome]:
+        """Store `messages`; the outcomes are in their order. When this returns, they are committed or journalled."""
+        if not messages:
+            return []
+        journal = self._journal
+        if journal is None:
+            if not self._maintenance.switches.pushes_allowed:
+                self._maintenance.require_pushes()
+            return await self._submit(messages)
+        waits = True
+        while True:
+            if not (self._database.is_open and self._maintenance.switches.were_read):
+                return await self._put_into_journal(journal, messages, "database_unavailable")
+            if not self._maintenance.switches.pushes_allowed:
+                return await self._put_into_journal(journal, messages, "maintenance")
+            if not (waits and journal.holds(messages)):
+                break
+            if not await journal.turn(partitions_of(messages), self._wait_behind_s):
+                return await self._put_into_journal(journal, messages, "maintaining_order")
+            waits = False
+        try:
+            return await self._submit(messages)
+        except TryAgain:
+            raise
+        except DatabaseUnavailable:
+            return await self._put_into_journal(journal, messages, "database_unavailable")
+
+    async def push_unless_journalled(self, messages: list[Message]) -> list[Outcome]:
+        """The same for a push that another server has passed on, and that would be journalled there if not here.
+
+        Raises WouldJournal instead of journalling it, and instead of waiting behind journalled pushes. A journal keeps
+        the order of the server at which pushes arrive, so that is where they must be journalled.
+        """
+        if not messages:
+            return []
+        journal = self._journal
+        may_store = self._database.is_open and self._maintenance.switches.pushes_allowed
+        if not may_store or (journal is not None and journal.holds(messages)):
+            raise WouldJournal
+        try:
+            return await self._submit(messages)
+        except TryAgain:
+            raise
+        except DatabaseUnavailable as error:
+            raise WouldJournal from error
+
+    async def _submit(self, messages: list[Message]) -> list[Outcome]:
+        lane = self.lane
+        # Who needs a locked row takes its place behind the others who wait for it: the load has nothing to do with it.
+        if not (self._locks.known and self._locks.locked(heads(messages))):
+            decision = self._load.decide_push()
+            if decision.choice is Choice.REJECT:
+                self._load.refused += len(messages)
+                raise Overloaded(f"the server is overloaded and {_FULL[decision.reason]}", decision.retry_after_s)
+            if decision.choice is Choice.QUEUE:
+                lane = self.queue_lane
+        outcomes = await lane.submit(messages, messages[0].queue, len(messages))
+        if outcomes[0].status == "rejected" and all(outcome.status == "rejected" for outcome in outcomes):
+            self._load.refused += len(messages)
+            raise Overloaded("the operation queue is full", self._load.retry_after_s())
+        return outcomes
+
+    async def _put_into_journal(self, journal: Journal, messages: list[Message], reason: str) -> list[Outcome]:
+        self._encryption.require_key_for({message.queue for message in messages})
+        operation_id, ahead = await journal.put(messages)
+        self._load.deferred[reason] += len(messages)
+        deferral = Deferral(operation_id, ahead, None, reason)
+        return [Outcome("buffered", message.id, "", deferral) for message in messages]
+
+    async def store(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+        """Store the messages of several requests with one call, each partition's in their order.
+
+        What belongs to a partition with unfinished operations is queued behind them.
+        """
+        return await self._call(requests, "auto")
+
+    async def store_accepted(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+        """The same for pushes that were accepted already: they are stored also if their queues are full."""
+        return await self._call(requests, "accepted")
+
+    async def _queue(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+        return await self._call(requests, "queue")
+
+    async def _call(self, requests: list[list[Message]], mode: Mode) -> list[list[Outcome]]:
+        call = PushCall.merge([message for request in requests for message in request])
+        owners = [number for number, request in enumerate(requests) for _ in request]
+        try:
+            outcomes = await self._store(call, owners, mode)
+        except EncryptionRequired as refusal:
+            self._encryption.require_key()
+            await self._targets.demand_encryption(refusal.detail)
+            outcomes = await self._store(call, owners, mode)
+        if self._long_polls.registry.total or self._long_polls.linked:
+            for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
+                self._long_polls.wake(queue, partitions)
+        self._count(requests, call, outcomes)
+        dealt = iter(outcomes)
+        return [list(islice(dealt, len(request))) for request in requests]
+
+    def _count(self, requests: list[list[Message]], call: PushCall, outcomes: list[Outcome]) -> None:
+        asked = Counter(request[0].queue for request in requests)
+        stored: Counter[str] = Counter()
+        if call.was_new:
+            for target, messages in Counter(call.target).items():
+                stored[call.queues[target - 1]] += messages
+        else:
+            given = (message for request in requests for message in request)
+            stored.update(m.queue for m, outcome in zip(given, outcomes, strict=True) if outcome.status == "queued")
+        for queue in asked | stored:
+            self._activity.pushed(queue, asked[queue], stored[queue])
+
+    async def _store(self, call: PushCall, owners: list[int], mode: Mode) -> list[Outcome]:
+        known = await self._targets.resolve(call.queues, call.partitions)
+        requests = [owners[position] for position in call.order]
+        try:
+            row = await self._database.fetchrow(
+                statement("push_or_queue"),
+                *call.arguments(self._encryption, known),
+                mode,
+                requests,
+                # What was accepted before has to go somewhere, and whoever accepted it has bounded it.
+                None if mode == "accepted" else self._load.queue_limit,
+                self._held(call),
+                self._locks.timeout,
+                repeatable=True,
+            )
+        except (InternalError, EncryptionRequired):
+            self._targets.doubt(call.queues, call.partitions)
+            raise
+        if row is None:
+            raise AssertionError("queen.push returned no row")
+        self._targets.learn(call.queues, call.partitions, known, row["partition_ids"])
+        outcomes = call.outcomes_of(row)
+        call.was_new = all(row[name] is None for name in ("duplicate_index", "refused")) and not call.repeats
+        if row["queued_id"] is None and row["overflow"] is None:
+            return outcomes
+        call.was_new = False
+        return self._deferred(call, outcomes, requests, row, mode)
+
+    def _held(self, call: PushCall) -> list[int] | None:
+        """What the journal of this server holds for the queue of each target: it takes up room, too."""
+        if self._journal is None or not self._journal.messages:
+            return None
+        return [self._journal.messages_of(queue) for queue in call.queues]
+
+    def _deferred(
+        self, call: PushCall, outcomes: list[Outcome], requests: list[int], row: asyncpg.Record, mode: Mode
+    ) -> list[Outcome]:
+        """The outcomes with those that were queued, or found the operation queue full."""
+        reason = "system_busy" if mode == "queue" else "maintaining_order"
+        made: dict[tuple[int, int], Deferral] = {}
+        queued = zip(row["queued_target"] or (), row["queued_request"] or (), row["queued_id"] or (), strict=True)
+        for position, (target, request, operation_id) in enumerate(queued, start=row["queued_before"] or 0):
+            wait_s = self._load.estimated_wait_s(position + 1)
+            made[target, request] = Deferral(str(operation_id), position, wait_s, reason)
+        self._load.tell_queued((row["queued_before"] or 0) + len(made))
+        full = frozenset(row["overflow"] or ())
+        for position, outcome in enumerate(outcomes):
+            place = call.place[position] if call.place[position] >= 0 else call.repeats[position]
+            target = call.target[place]
+            deferral = made.get((target, requests[place]))
+            if outcome.status == "failed":
+                continue
+            if deferral is not None:
+                self._load.deferred[reason] += 1
+                outcomes[position] = Outcome("queued", outcome.message_id, outcome.partition_id, deferral)
+            elif target in full:
+                outcomes[position] = Outcome("rejected", outcome.message_id, outcome.partition_id)
+        return outcomes

@@ -1,0 +1,62 @@
+"""The sweeps of long polls that name a partition: what no wake-up told of is found by asking, at growing intervals.
+
+There may be thousands of them in a queue (one long poll a customer, chat or device), so one call asks for all that
+differ only in their partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic
+
+from queenmq.broker.waiters import KeyWaiters, PartitionWaiters, Result
+from queenmq.errors import QueenError
+
+log = logging.getLogger(__name__)
+
+
+class SafetyNet(Generic[Result]):
+    def __init__(
+        self,
+        ready: Callable[[str, Hashable, list[str]], Awaitable[list[str]]],
+        start_check: Callable[[KeyWaiters[Result]], None],
+        limit_s: float,
+    ) -> None:
+        """`ready` says which partitions of a queue are worth a probe by a group. A call that takes longer than
+        `limit_s` is given up."""
+        self._ready = ready
+        self._start_check = start_check
+        self._limit_s = limit_s
+
+    def sweep_later(self, siblings: PartitionWaiters[Result]) -> None:
+        loop = asyncio.get_running_loop()
+        siblings.timer = loop.call_later(siblings.backoff.interval_s, self.start_sweep, siblings)
+
+    def start_sweep(self, siblings: PartitionWaiters[Result]) -> None:
+        if siblings.sweep is not None:
+            siblings.again = True
+            return
+        if siblings.timer is not None:
+            siblings.timer.cancel()
+        siblings.again = False
+        siblings.sweep = asyncio.get_running_loop().create_task(self._sweep(siblings))
+
+    async def _sweep(self, siblings: PartitionWaiters[Result]) -> None:
+        """Ask once for all partitions, and probe where something is that no wake-up told of."""
+        idle = [partition for partition, group in siblings.partitions.items() if group.check is None and group.waiters]
+        try:
+            async with asyncio.timeout(self._limit_s):
+                ready = await self._ready(siblings.queue, siblings.group, idle) if idle else []
+            (siblings.backoff.reset if ready else siblings.backoff.found_nothing)()
+            for partition in ready:
+                if partition in siblings.partitions:
+                    self._start_check(siblings.partitions[partition])
+        except (QueenError, TimeoutError) as error:
+            log.debug("a sweep for long polls of %s failed: %s", siblings.queue, error)
+            siblings.backoff.found_nothing()
+        finally:
+            siblings.sweep = None
+            if siblings.partitions:
+                (self.start_sweep if siblings.again else self.sweep_later)(siblings)

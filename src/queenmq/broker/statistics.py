@@ -1,0 +1,241 @@
+"""The figures of queues and groups: reckoned queue by queue in bounded steps, so that no answer has to count.
+
+A queue is looked at again when something was done to it here, and in any case every now and then, because other servers
+and psql work on it too. One that is costly to walk is walked seldom enough that it takes a twentieth of the
+time at most, and all of them together take a tenth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from queenmq.broker.activity import ALL_QUEUES, COUNTED, Activity, Counts
+from queenmq.config import Settings
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
+
+log = logging.getLogger(__name__)
+
+_FIRST = UUID(int=0)
+_PAGE = 5000
+_KEPT = 100  # partitions that lag most, and that were written last, of each queue
+_LEAST_PAUSES = 20  # of a walk, in its own durations
+_MOST_OF_THE_TIME = 0.1  # that a turn may take; what is left over comes first in the next one
+_CHEAP_MS = 5.0
+_AT_ONCE = 20
+_FRESH_S = 0.25
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    partitions: int = 0
+    lagging: int = 0
+    lag: int = 0
+    unread: int = 0
+    leases: int = 0
+    leased: int = 0
+    consumed: int = 0
+    oldest: datetime | None = None
+    last_consumed: datetime | None = None
+    behind: list[tuple[datetime, UUID]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Figures:
+    """The sums of a walk over one queue."""
+
+    partitions: int = 0
+    total: int = 0
+    pending: int = 0
+    processing: int = 0
+    failed: int = 0
+    newest: datetime | None = None
+    recent: list[tuple[datetime, UUID]] = field(default_factory=list)
+    groups: dict[str, _Group] = field(default_factory=dict)
+
+    def add(self, row: asyncpg.Record) -> None:
+        chosen = list(zip(row["chosen_at"] or (), row["chosen"] or (), strict=True))
+        if row["consumer_group"] is None:
+            self.partitions += row["partitions"]
+            self.total += row["total"]
+            self.pending += row["pending"]
+            self.processing += row["processing"]
+            self.failed += row["failed"]
+            self.newest = max(filter(None, (self.newest, row["newest_at"])), default=None)
+            self.recent = sorted([*self.recent, *chosen], reverse=True)[:_KEPT]
+            return
+        group = self.groups.setdefault(row["consumer_group"], _Group())
+        group.partitions += row["partitions"]
+        group.lagging += row["lagging"]
+        group.lag += row["pending"]
+        group.unread += row["unread"]
+        group.leases += row["leases"]
+        group.leased += row["processing"]
+        group.consumed += row["consumed"]
+        group.oldest = min(filter(None, (group.oldest, row["newest_at"])), default=None)
+        group.last_consumed = max(filter(None, (group.last_consumed, row["last_consumed_at"])), default=None)
+        group.behind = sorted([*group.behind, *chosen])[:_KEPT]
+
+    def arguments(self, cost_ms: float) -> tuple[object, ...]:
+        groups = list(self.groups.values())
+        behind = [(name, at, part) for name, group in self.groups.items() for at, part in group.behind]
+        return (
+            self.partitions,
+            self.total,
+            self.pending,
+            self.processing,
+            self.failed,
+            self.newest,
+            cost_ms,
+            list(self.groups),
+            [g.partitions for g in groups],
+            [g.lagging for g in groups],
+            [g.lag for g in groups],
+            [g.leases for g in groups],
+            [g.leased for g in groups],
+            [g.consumed for g in groups],
+            [g.oldest for g in groups],
+            [g.last_consumed for g in groups],
+            [name for name, _, _ in behind],
+            [part for _, _, part in behind],
+            [at for _, at, _ in behind],
+            [part for _, part in self.recent],
+            [at for at, _ in self.recent],
+            [g.unread for g in groups],
+        )
+
+
+class Statistics:
+    def __init__(self, database: Database, activity: Activity, settings: Settings, server_id: str) -> None:
+        self._database = database
+        self._activity = activity
+        self._settings = settings
+        self._server_id = server_id
+        self._cost_ms: dict[str, float] = {}
+        self._fresh_at = float("-inf")
+        self._errors = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._one_walk_at_a_time = asyncio.Lock()
+        self._walks: set[asyncio.Task[int]] = set()
+        self._next_walk: asyncio.Task[int] | None = None  # not begun yet
+
+    async def refresh(self, *, everything: bool = False) -> int:
+        """Reckon what is due, as far as the time allows, or every queue. Returns how many were reckoned."""
+        async with self._one_at_a_time:
+            touched, self._activity.touched = self._activity.touched, set()
+            idle_s = 0.0 if everything else self._settings.statistics.reconcile_interval_ms / 1000
+            pauses = 0 if everything else _LEAST_PAUSES
+            due = await self._database.fetch(
+                statement("statistics_due"), list(touched), idle_s, pauses, repeatable=True
+            )
+            clock = asyncio.get_running_loop()
+            end = clock.time() + self._settings.statistics.interval_ms / 1000 * _MOST_OF_THE_TIME
+            done = 0
+            for row in due:
+                if not everything and clock.time() > end:
+                    break
+                touched.discard(row["name"])
+                await self._reckon(row["id"], row["name"])
+                done += 1
+            # What is too costly just now has its turn later. What does not exist any more is forgotten.
+            self._activity.touched |= {name for name in touched if name in self._cost_ms}
+            return done
+
+    async def refresh_within(self, seconds: float) -> int | None:
+        """Reckon every queue; None if that takes longer: then it goes on by itself.
+
+        Callers share the next walk, not the one under way: that may have passed what they have just changed.
+        """
+        if self._next_walk is None:
+            self._next_walk = asyncio.get_running_loop().create_task(self._walk())
+            self._walks.add(self._next_walk)
+            self._next_walk.add_done_callback(self._walked)
+        walk = self._next_walk
+        done, _ = await asyncio.wait((walk,), timeout=seconds)
+        return walk.result() if done else None
+
+    async def _walk(self) -> int:
+        async with self._one_walk_at_a_time:
+            self._next_walk = None
+            return await self.refresh(everything=True)
+
+    def _walked(self, walk: asyncio.Task[int]) -> None:
+        self._walks.discard(walk)
+        if self._next_walk is walk:
+            self._next_walk = None
+        if not walk.cancelled() and walk.exception() is not None:
+            log.warning("updating the statistics of every queue failed: %s", walk.exception())
+
+    async def close(self) -> None:
+        """Give up what goes on in the background."""
+        walks = tuple(self._walks)
+        for walk in walks:
+            walk.cancel()
+        if walks:
+            await asyncio.wait(walks)
+
+    async def freshen(self) -> None:
+        """Before an answer: look at the queues that were touched here and that take no time."""
+        now = asyncio.get_running_loop().time()
+        cheap = [name for name in self._activity.touched if self._cost_ms.get(name, 0.0) < _CHEAP_MS]
+        if not cheap or now - self._fresh_at < _FRESH_S or self._one_at_a_time.locked():
+            return
+        self._fresh_at = now
+        async with self._one_at_a_time:
+            for row in await self._database.fetch(statement("queue_ids"), cheap[:_AT_ONCE], repeatable=True):
+                self._activity.touched.discard(row["name"])
+                await self._reckon(row["id"], row["name"])
+
+    async def _reckon(self, queue: UUID, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        figures, after, started = _Figures(), _FIRST, loop.time()
+        while True:
+            rows = await self._database.fetch(statement("measure_queue"), queue, after, _PAGE, _KEPT, repeatable=True)
+            for row in rows:
+                figures.add(row)
+            if rows[0]["partitions"] < _PAGE:
+                break
+            after = rows[0]["last"]
+        cost_ms = (loop.time() - started) * 1000
+        await self._database.fetchval(
+            statement("store_statistics"), queue, *figures.arguments(cost_ms), repeatable=True
+        )
+        if len(self._cost_ms) > self._settings.limits.max_items:
+            self._cost_ms.clear()
+        self._cost_ms[name] = cost_ms
+
+    async def store_activity(self, parked: dict[str, int]) -> None:
+        """Add what was done here to the history."""
+        errors = self._database.errors
+        self._activity.of(ALL_QUEUES).db_errors += errors - self._errors
+        self._errors = errors
+        taken = self._activity.take()
+        for queue in parked:
+            taken.setdefault(queue, Counts())
+        parked = parked | {ALL_QUEUES: sum(parked.values())}
+        try:
+            await self._database.fetch(statement("add_activity"), self._server_id, *_columns(taken, parked))
+        except Exception:
+            self._activity.put_back(taken)
+            raise
+
+    async def forget_activity(self) -> int:
+        """Delete a bounded part of the history that is too old; how much."""
+        days, limit = self._settings.statistics.history_retention_days, self._settings.retention.batch_size
+        gone: int = await self._database.fetchval(statement("forget_activity"), days, limit)
+        await self._database.fetch(statement("forget_samples"), self._settings.statistics.sample_retention_days)
+        return gone
+
+
+def _columns(taken: dict[str, Counts], parked: dict[str, int]) -> Iterable[list[object]]:
+    yield list(taken)
+    for name in (*COUNTED, "lag_max_ms"):
+        yield [getattr(counts, name) for counts in taken.values()]
+    yield [parked.get(queue, 0) for queue in taken]

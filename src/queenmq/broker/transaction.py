@@ -1,0 +1,127 @@
+"""Transaction: pushes and acknowledgements that are applied together or not at all.
+
+Transactions are not merged: one that fails must not touch another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from queenmq.broker.ack import columns, positions
+from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.parts import Parts
+from queenmq.broker.push import heads
+from queenmq.broker.targets import Targets
+from queenmq.broker.unmerged import Unmerged
+from queenmq.broker.wake_ups import by_queue
+from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
+from queenmq.core.message import Message
+from queenmq.core.push_call import PushCall
+from queenmq.storage.failures import TransactionRefused
+from queenmq.storage.statements import statement
+
+
+@dataclass(slots=True)
+class Transaction:
+    messages: list[Message]
+    acknowledgements: list[Acknowledgement]
+    required_leases: list[str]
+
+
+@dataclass(slots=True)
+class Committed:
+    partition_ids: list[str]  # one per message
+    dead_lettered: list[bool]  # one per acknowledgement
+
+
+class Transactor:
+    def __init__(self, parts: Parts, encryption: PayloadEncryption, targets: Targets, unmerged: Unmerged) -> None:
+        self._database = parts.database
+        self._encryption = encryption
+        self._targets = targets
+        self._activity = parts.activity
+        self._long_polls = parts.long_polls
+        self._unmerged = unmerged
+
+    async def commit(self, transaction: Transaction) -> Committed:
+        """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
+        call = PushCall.merge(transaction.messages)
+        if call.repeats:
+            repeated = transaction.messages[min(call.repeats)].transaction_id
+            raise TransactionRefused(
+                "duplicate key value violates unique constraint: "
+                f"transactionId {repeated!r} is pushed twice to one partition"
+            )
+        rows = heads(transaction.messages) | positions(transaction.acknowledgements, transaction.required_leases)
+        return await self._unmerged.run(
+            transaction.messages, rows, lambda: self._run(call, transaction), lambda: self._done_before(transaction)
+        )
+
+    async def _done_before(self, transaction: Transaction) -> Committed | None:
+        return await self.committed_before(transaction) or await self._finished_before(transaction)
+
+    async def _finished_before(self, transaction: Transaction) -> Committed | None:
+        """For a transaction that only acknowledges: whether all of that is done."""
+        acks = transaction.acknowledgements
+        if transaction.messages or not acks:
+            return None
+        rows = await self._database.fetch(statement("acks_finished"), *columns(acks)[:3], repeatable=True)
+        if not all(row["finished"] for row in rows):
+            return None
+        return Committed(partition_ids=[], dead_lettered=[row["dead"] for row in rows])
+
+    async def committed_before(self, transaction: Transaction) -> Committed | None:
+        """What an earlier try of the same transaction, with the same ids, has done; None if there is no trace of one.
+
+        For a refusal that may only mean that another server has committed it, and its answer was lost.
+        """
+        messages = transaction.messages
+        if not messages:
+            return None
+        rows = await self._database.fetch(
+            statement("stored_messages"),
+            [message.queue for message in messages],
+            [message.partition for message in messages],
+            [message.transaction_id for message in messages],
+            repeatable=True,
+        )
+        if any(str(row["id"]) != message.id for row, message in zip(rows, messages, strict=True)):
+            return None
+        return Committed(
+            partition_ids=[str(row["partition_id"]) for row in rows],
+            dead_lettered=[ack.status not in COMPLETED for ack in transaction.acknowledgements],
+        )
+
+    async def _run(self, call: PushCall, transaction: Transaction) -> Committed:
+        known = await self._targets.resolve(call.queues, call.partitions) if call.queues else None
+        row = await self._database.fetchrow(
+            statement("transact"),
+            *call.arguments(self._encryption, known),
+            *columns(transaction.acknowledgements),
+            transaction.required_leases,
+            self._unmerged.lock_timeout,
+        )
+        if row is None:
+            raise AssertionError("queen.transact returned no row")
+        self._targets.learn(call.queues, call.partitions, known, row["partition_ids"] or ())
+        for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
+            self._long_polls.wake(queue, partitions)
+        if row["ack_queues"]:
+            self._long_polls.wake_freed(
+                set(zip(row["ack_queues"], row["ack_partitions"], row["ack_groups"], strict=True))
+            )
+        self._count(call, row["ack_queues"] or (), row["dead_lettered"] or ())
+        targets = [str(partition_id) for partition_id in row["partition_ids"] or ()]
+        return Committed(
+            partition_ids=[targets[call.target[place] - 1] for place in call.place],
+            dead_lettered=list(row["dead_lettered"] or ()),
+        )
+
+    def _count(self, call: PushCall, acked: Sequence[str], dead_lettered: Sequence[bool]) -> None:
+        for queue in {*call.queues, *acked}:
+            self._activity.of(queue).transactions += 1
+        for target, messages in Counter(call.target).items():
+            self._activity.pushed(call.queues[target - 1], 0, messages)
+        self._activity.acked((queue, None, dead) for queue, dead in zip(acked, dead_lettered, strict=True))

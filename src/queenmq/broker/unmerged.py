@@ -1,0 +1,126 @@
+"""Calls that share their fate with no other request: all of one or nothing of it, so they are not merged.
+
+They are bounded like the lanes of the sidecar, a few run at once, and each is repeated while others are in its way. Who
+needs a row that another transaction holds waits for it without keeping others from running (`lock_wait`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.lock_wait import LockWait
+from queenmq.broker.locked_rows import Row
+from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.sidecar import Policy
+from queenmq.broker.targets import Targets
+from queenmq.core.message import Message
+from queenmq.errors import Overloaded
+from queenmq.journal.interface import Journal
+from queenmq.storage.database import LOST_ANSWERS
+from queenmq.storage.failures import AnswerLost, EncryptionRequired, RowLocked, TransactionRefused, TryAgain
+
+Result = TypeVar("Result")
+
+_TRIES = 6
+_FIRST_PAUSE_S = 0.005
+
+
+class Unmerged:
+    def __init__(
+        self,
+        name: str,
+        policy: Policy,
+        *,
+        encryption: PayloadEncryption,
+        targets: Targets,
+        maintenance: Maintenance,
+        locks: LockWait,
+        journal: Journal | None,
+        wait_behind_s: float,
+    ) -> None:
+        """`name` is what is called, in the plural, for people."""
+        self._name = name
+        self._encryption = encryption
+        self._targets = targets
+        self._maintenance = maintenance
+        self._journal = journal
+        self._wait_behind_s = wait_behind_s
+        self._locks = locks
+        self._slots = asyncio.Semaphore(policy.max_concurrent)
+        self._max_pending = policy.max_pending
+        self._pending = 0
+
+    @property
+    def lock_timeout(self) -> str:
+        """For the call that is being made."""
+        return self._locks.timeout
+
+    async def run(
+        self,
+        messages: Sequence[Message],
+        rows: frozenset[Row],
+        call: Callable[[], Awaitable[Result]],
+        done_before: Callable[[], Awaitable[Result | None]],
+    ) -> Result:
+        """What `call` returns or raises; it is made again for every try. `messages` are those that it pushes, and
+        `rows` what it locks. After a lost answer, `done_before` tells what an earlier try has done, if it has."""
+        lost = False
+        for left in reversed(range(LOST_ANSWERS + 1)):
+            try:
+                return await self._once(messages, rows, call)
+            except AnswerLost:
+                if left == 0:
+                    raise
+                lost = True
+            except (TransactionRefused, RowLocked) as error:
+                # Perhaps only because a try whose answer got lost was committed.
+                earlier = await done_before() if lost else None
+                if earlier is not None:
+                    return earlier
+                if lost and isinstance(error, RowLocked):
+                    raise AnswerLost from error  # nobody may say that nothing was changed
+                raise
+        raise AssertionError("unreachable")
+
+    async def _once(
+        self, messages: Sequence[Message], rows: frozenset[Row], call: Callable[[], Awaitable[Result]]
+    ) -> Result:
+        if messages:
+            self._maintenance.require_pushes()
+        if self._pending >= self._max_pending:
+            raise Overloaded(f"too many {self._name} are waiting for the database")
+        self._pending += 1
+        try:
+            if self._journal is not None:
+                await self._journal.require_turn(messages, self._wait_behind_s)
+            return await self._locks.through(rows, lambda: self._in_slot(call))
+        finally:
+            self._pending -= 1
+
+    async def _in_slot(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        async with self._slots:
+            return await self._encrypted(call)
+
+    async def _encrypted(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        try:
+            return await self._try(call)
+        except EncryptionRequired as refusal:
+            self._encryption.require_key()
+            await self._targets.demand_encryption(refusal.detail)
+            return await self._try(call)
+
+    @staticmethod
+    async def _try(call: Callable[[], Awaitable[Result]]) -> Result:
+        pause = _FIRST_PAUSE_S
+        for _ in range(_TRIES - 1):
+            try:
+                return await call()
+            except RowLocked:
+                raise
+            except TryAgain:
+                await asyncio.sleep(pause)
+                pause *= 2
+        return await call()

@@ -1,0 +1,46 @@
+"""Describes the settings in effect: for the first lines of a server, and for `queen doctor`."""
+
+from __future__ import annotations
+
+from queenmq.config import Settings, unknown_variables
+
+
+def in_effect(settings: Settings) -> list[str]:
+    """Authentication, TLS to the database, encryption at rest and clustering, as they are in effect."""
+    return [
+        f"authentication on ({settings.auth.algorithm})" if settings.auth.enabled else "authentication off",
+        _database(settings),
+        "an encryption key" if settings.server.encryption_key is not None else "no encryption key",
+        _cluster(settings),
+    ]
+
+
+def doubts(settings: Settings) -> list[str]:
+    """Warnings about settings that probably do not do what was intended, one sentence each."""
+    found = []
+    for name, advice in unknown_variables().items():
+        found.append(f"{name} is not a variable of Queen and has no effect; {advice}")
+    keys = (settings.auth.secret, settings.auth.public_key, settings.auth.jwks_url)
+    if not settings.auth.enabled and any(keys):
+        found.append("a key for tokens is set (JWT_…), but JWT_ENABLED is not true: the server requires no token")
+    if settings.cluster.peers and not settings.cluster.enabled:
+        found.append("QUEEN_UDP_PEERS names other servers, but QUEEN_SYNC_ENABLED is false: nothing is sent to them")
+    return found
+
+
+def _database(settings: Settings) -> str:
+    if settings.database.is_bundled:
+        return "the bundled PostgreSQL"
+    if settings.database.use_ssl:
+        checked = "verified" if settings.database.ssl_reject_unauthorized else "that is not verified"
+        return f"TLS to the database with a certificate {checked}"
+    return "TLS to the database only if its URL or PostgreSQL requires it (PG_USE_SSL is false)"
+
+
+def _cluster(settings: Settings) -> str:
+    if not settings.cluster.peers:
+        return "no peers"
+    if not settings.cluster.enabled:
+        return "clustering off"
+    forwarding = ", and forwards requests to them" if settings.coordinator.enabled else ""
+    return f"{len(settings.cluster.peers)} peers{forwarding}"

@@ -1,0 +1,120 @@
+"""Settings of the HTTP front and of its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queenmq.config import parse
+from queenmq.config.setting import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpSettings:
+    """HTTP: where the server listens, how much it takes, and which web pages may use it."""
+
+    host: str = setting(
+        "HOST",
+        "127.0.0.1",
+        "Address to listen on. An address that other machines can reach needs `JWT_ENABLED` or `QUEEN_INSECURE`.",
+    )
+    port: int = setting("PORT", 6632, "HTTP port to listen on; 0 lets the system choose one.", parse.port_number)
+    max_body_bytes: int = setting(
+        "QUEEN_MAX_BODY_BYTES",
+        16 * 1024 * 1024,
+        "Largest request body, in bytes; a larger one is refused with 413.",
+        parse.byte_count,
+    )
+    body_budget_bytes: int = setting(
+        "QUEEN_BODY_BUDGET_BYTES",
+        128 * 1024 * 1024,
+        "Memory for all large request bodies together, in bytes, over all workers. When it is used up, further bodies "
+        "are not read until memory is free. On its way to the database a body takes about four times its size.",
+        parse.byte_count,
+    )
+    body_timeout_s: int = setting(
+        "QUEEN_BODY_TIMEOUT_S", 120, "Longest time in which a large request body must arrive, in s.", parse.positive
+    )
+    answer_budget_bytes: int = setting(
+        "QUEEN_ANSWER_BUDGET_BYTES",
+        256 * 1024 * 1024,
+        "Memory for answers that clients have not read yet, in bytes, over all workers. Beyond it further pops and "
+        "listings wait, and the clients that read slowest are disconnected.",
+        parse.byte_count,
+    )
+    max_connections: int = setting(
+        "QUEEN_MAX_CONNECTIONS",
+        20_000,
+        "Maximum number of open HTTP connections; further ones are closed.",
+        parse.positive,
+    )
+    keep_alive_s: int = setting(
+        "QUEEN_KEEP_ALIVE_S",
+        75,
+        "Time after which an idle HTTP connection is closed, in s. Make it longer than the idle timeout of a proxy in "
+        "front.",
+        parse.positive,
+    )
+    shutdown_grace_s: int = setting(
+        "QUEEN_SHUTDOWN_GRACE_S", 10, "Time that running requests have to finish at shutdown, in s.", parse.positive
+    )
+    cors_origins: tuple[str, ...] = setting(
+        "QUEEN_CORS_ORIGINS",
+        (),
+        "Origins of web pages that may use this server from a browser, such as `https://shop.example`, separated by "
+        "commas; `*` only with `JWT_ENABLED`. The dashboard needs no entry.",
+        parse.origins,
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        "QUEEN_ALLOWED_HOSTS",
+        (),
+        "Host names under which clients reach a server without tokens, such as the name of a proxy, separated by "
+        "commas. IP addresses, names without a dot and reserved names (`.localhost`, `.local`, `.internal`, …) need "
+        "no entry.",
+        parse.host_names,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthSettings:
+    """Tokens: whether they are required, how they are verified, and what their roles are called."""
+
+    enabled: bool = setting("JWT_ENABLED", False, "Require a token with every request.", parse.flag)
+    algorithm: str = setting(
+        "JWT_ALGORITHM",
+        "HS256",
+        "Algorithm of the tokens: `HS256`, `RS256`, `EdDSA`, or `auto` for any of them that has a key.",
+        parse.choice("HS256", "RS256", "EdDSA", "auto"),
+    )
+    secret: str | None = setting("JWT_SECRET", None, "Secret key for HS256.", secret=True)
+    public_key: str | None = setting("JWT_PUBLIC_KEY", None, "Public key for RS256 or EdDSA, in PEM.")
+    jwks_url: str | None = setting("JWT_JWKS_URL", None, "URL from which public keys are fetched (JWKS).")
+    jwks_refresh_interval_s: int = setting(
+        "JWT_JWKS_REFRESH_INTERVAL", 3600, "Age at which fetched keys are fetched again, in s.", parse.positive
+    )
+    jwks_timeout_ms: int = setting(
+        "JWT_JWKS_TIMEOUT_MS", 5000, "Longest time for fetching the keys, in ms.", parse.positive
+    )
+    issuer: str = setting("JWT_ISSUER", "", "Required `iss` claim. Not checked if it is empty.")
+    audience: str = setting("JWT_AUDIENCE", "", "Required `aud` claim. Not checked if it is empty.")
+    clock_skew_s: int = setting("JWT_CLOCK_SKEW", 30, "Tolerance for the claims `exp` and `nbf`, in s.", parse.count)
+    skip_paths: tuple[str, ...] = setting(
+        "JWT_SKIP_PATHS",
+        ("/health", "/metrics/prometheus", "/metrics", "/"),
+        "Paths that need no token, separated by commas; a path that ends with `/` stands for everything below it. "
+        "`/health`, `/`, `/assets/` and `/openapi.json` never need a token.",
+        parse.items,
+    )
+    roles_claim: str = setting("JWT_ROLES_CLAIM", "role", "Claim that holds one role.")
+    roles_array_claim: str = setting("JWT_ROLES_ARRAY_CLAIM", "roles", "Claim that holds a list of roles.")
+    role_admin: str = setting("JWT_ROLE_ADMIN", "admin", "Name of the role that may do everything.")
+    role_read_write: str = setting(
+        "JWT_ROLE_READ_WRITE", "read-write", "Name of the role that may push, pop and acknowledge."
+    )
+    role_read_only: str = setting("JWT_ROLE_READ_ONLY", "read-only", "Name of the role that may only read.")
+    insecure: bool = setting(
+        "QUEEN_INSECURE",
+        False,
+        "Allow `HOST` to be reachable from other machines without tokens. Set it only if something else protects the "
+        "server.",
+        parse.flag,
+    )

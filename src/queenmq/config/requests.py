@@ -1,0 +1,179 @@
+"""Settings of the verbs: bounds, long polls, overload and operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queenmq.config import parse
+from queenmq.config.setting import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitSettings:
+    """Limits: bounds of one request, and of all that wait."""
+
+    max_items: int = setting(
+        "QUEEN_MAX_ITEMS", 10_000, "Maximum number of items in one push, ack batch, pop or transaction.", parse.positive
+    )
+    max_answer_bytes: int = setting(
+        "QUEEN_MAX_ANSWER_BYTES",
+        16 * 1024 * 1024,
+        "Maximum payload in one answer, in bytes. A pop or a listing returns fewer messages to stay below it, but "
+        "always at least one.",
+        parse.byte_count,
+    )
+    max_waiters: int = setting(
+        "QUEEN_MAX_WAITERS", 20_000, "Maximum number of long polls that wait at a time.", parse.positive
+    )
+    max_pending: int = setting(
+        "QUEEN_MAX_PENDING",
+        50_000,
+        "Maximum number of requests that wait for the database; further ones get 429.",
+        parse.positive,
+    )
+    max_lock_waiters: int = setting(
+        "QUEEN_MAX_LOCK_WAITERS",
+        10_000,
+        "Maximum number of requests that wait for rows which other transactions hold; further ones get 429.",
+        parse.positive,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopSettings:
+    """Pops: defaults of a pop, and how often a long poll checks again."""
+
+    max_wait_ms: int = setting(
+        "QUEEN_MAX_WAIT_MS", 300_000, "Longest long poll, in ms; a longer `timeout` is cut to it.", parse.positive
+    )
+    default_timeout_ms: int = setting(
+        "DEFAULT_TIMEOUT", 30000, "`timeout` of a long poll that does not give one, in ms.", parse.positive
+    )
+    default_batch_size: int = setting(
+        "DEFAULT_BATCH_SIZE", 1, "`batch` of a pop that does not give one.", parse.positive
+    )
+    default_subscription_mode: str = setting(
+        "DEFAULT_SUBSCRIPTION_MODE",
+        "",
+        "Where a new group starts if its first pop does not say: `all` (the same as empty) at the oldest message, "
+        "`new` at new messages.",
+        parse.choice("", "all", "from_beginning", "new", "new-only"),
+    )
+    wait_initial_interval_ms: int = setting(
+        "POP_WAIT_INITIAL_INTERVAL_MS",
+        100,
+        "First interval between two probes of a long poll, in ms. Probes only find messages whose wake-up was lost.",
+        parse.positive,
+    )
+    wait_backoff_threshold: int = setting(
+        "POP_WAIT_BACKOFF_THRESHOLD", 3, "Number of empty probes after which the interval grows.", parse.positive
+    )
+    wait_backoff_multiplier: float = setting(
+        "POP_WAIT_BACKOFF_MULTIPLIER", 2.0, "Factor by which the interval between probes grows.", parse.factor
+    )
+    wait_max_interval_ms: int = setting(
+        "POP_WAIT_MAX_INTERVAL_MS", 1000, "Longest interval between two probes of a long poll, in ms.", parse.positive
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverloadSettings:
+    """Overload: when pushes are queued or refused because the server is busy."""
+
+    enabled: bool = setting(
+        "QUEEN_LOAD_CHECK",
+        True,
+        "Check the load before each push; `false` never defers or refuses a push for load, for measurements.",
+        parse.flag,
+    )
+    pool_threshold: float = setting(
+        "QUEEN_PUSH_POOL_THRESHOLD",
+        0.7,
+        "Share of the database connections in use above which pushes are deferred, if calls wait for a connection.",
+        parse.share,
+    )
+    wait_threshold_ms: int = setting(
+        "QUEEN_PUSH_WAIT_THRESHOLD_MS",
+        1000,
+        "Wait of pushes for their database call above which further pushes are deferred, in ms.",
+        parse.positive,
+    )
+    standing_wait_ms: int = setting(
+        "QUEEN_PUSH_STANDING_WAIT_MS",
+        250,
+        "Shorter wait above which pushes are deferred if it lasts for `QUEEN_PUSH_STANDING_AFTER_MS`, in ms.",
+        parse.positive,
+    )
+    standing_after_ms: int = setting(
+        "QUEEN_PUSH_STANDING_AFTER_MS", 1000, "How long that wait must last without a break, in ms.", parse.positive
+    )
+    loop_threshold_ms: int = setting(
+        "QUEEN_PUSH_LOOP_THRESHOLD_MS",
+        1000,
+        "Delay of the event loop above which pushes are deferred, in ms.",
+        parse.positive,
+    )
+    queue_depth: int = setting(
+        "QUEEN_PUSH_QUEUE_DEPTH",
+        10_000,
+        "Maximum number of operations in the operation queue; beyond it pushes get 429.",
+        parse.positive,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationSettings:
+    """Operations: deferred pushes, and what is done in steps (delete, clear, seek, redrive, retention)."""
+
+    interval_ms: int = setting(
+        "QUEEN_OPERATION_INTERVAL_MS",
+        100,
+        "Pause of the operation worker when the operation queue is empty, in ms.",
+        parse.positive,
+    )
+    partitions: int = setting(
+        "QUEEN_OPERATION_PARTITIONS",
+        50,
+        "Maximum number of partitions whose operations run in one call.",
+        parse.positive,
+    )
+    run: int = setting(
+        "QUEEN_OPERATION_RUN", 20, "Maximum number of operations of one partition that run in one call.", parse.positive
+    )
+    step: int = setting(
+        "QUEEN_OPERATION_STEP",
+        5000,
+        "Maximum number of messages, partitions or dead letters in one step of a stepped operation.",
+        parse.positive,
+    )
+    wait_ms: int = setting(
+        "QUEEN_OPERATION_WAIT_MS",
+        2000,
+        "How long a delete, clear, seek or redrive may take before it is answered with 202 and continues in the "
+        "background, in ms.",
+        parse.positive,
+    )
+    max_concurrent: int = setting(
+        "QUEEN_OPERATION_CONCURRENT",
+        2,
+        "Maximum number of stepped operations that a server runs at once.",
+        parse.positive,
+    )
+    max_unfinished: int = setting(
+        "QUEEN_OPERATION_MOST",
+        100,
+        "Maximum number of unfinished stepped operations of one queue; further ones get 429.",
+        parse.positive,
+    )
+    keep_s: int = setting(
+        "QUEEN_OPERATION_KEEP_S",
+        3600,
+        "How long completed operations and their results are kept, in s.",
+        parse.positive,
+    )
+    keep_failed_s: int = setting(
+        "QUEEN_OPERATION_KEEP_FAILED_S",
+        604_800,
+        "How long failed stepped operations are kept, in s. Failed pushes stay until they are retried or cancelled.",
+        parse.positive,
+    )

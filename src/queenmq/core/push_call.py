@@ -1,0 +1,143 @@
+"""A push as one call of the database: many messages as parallel arrays, and what became of each of them. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from queenmq.core.message import Message
+
+Status = Literal["queued", "duplicate", "failed", "buffered", "rejected"]
+
+
+class Row(Protocol):
+    """A row of the database."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+
+
+class Sealer(Protocol):
+    available: bool  # False: it has no key, and seals nothing
+
+    def seal(self, queue: str, payload: bytes) -> tuple[bytes, bool]:
+        """The payload as it is to be stored, and whether that is encrypted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """A push that is kept durably and stored later: ask for its operation."""
+
+    operation_id: str
+    position: int  # operations before it
+    wait_s: float | None  # None: unknown
+    reason: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one message. A duplicate has the id of the message that was there first."""
+
+    status: Status
+    message_id: str
+    partition_id: str
+    deferral: Deferral | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PushCall:
+    """The merged messages as the parallel arrays that `queen.push` wants."""
+
+    queues: list[str] = field(default_factory=list)
+    partitions: list[str] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    rank: list[int] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    repeats: dict[int, int] = field(default_factory=dict)  # input position -> place of its first occurrence
+    place: list[int] = field(default_factory=list)  # input position -> place in the arrays, -1 for a repeat
+    was_new: bool = False  # afterwards: every message was stored
+    order: list[int] = field(default_factory=list)  # the reverse: place -> input position
+
+    @classmethod
+    def merge(cls, messages: list[Message]) -> PushCall:
+        """Sort by target, keeping the order within each, and set repeated transaction ids aside."""
+        call = cls(place=[-1] * len(messages))
+        by_target: dict[tuple[str, str], list[int]] = {}
+        first: dict[tuple[str, str, str], int] = {}
+        repeated: dict[int, int] = {}
+        for position, message in enumerate(messages):
+            known = first.setdefault((message.queue, message.partition, message.transaction_id), position)
+            if known != position:
+                repeated[position] = known
+                continue
+            by_target.setdefault((message.queue, message.partition), []).append(position)
+        for number, ((queue, partition), positions) in enumerate(by_target.items(), start=1):
+            call.queues.append(queue)
+            call.partitions.append(partition)
+            call.target.extend([number] * len(positions))
+            call.rank.extend(range(1, len(positions) + 1))
+            call.order.extend(positions)
+            for position in positions:
+                call.place[position] = len(call.messages)
+                call.messages.append(messages[position])
+        call.repeats = {position: call.place[known] for position, known in repeated.items()}
+        return call
+
+    def arguments(self, encryption: Sealer, known: list[str] | None = None) -> tuple[object, ...]:
+        """`known` are the ids of the targets' partitions, as far as the caller knows."""
+        if not encryption.available:
+            return self.arguments_sealed([(m.payload, False) for m in self.messages], known)
+        return self.arguments_sealed([encryption.seal(m.queue, m.payload) for m in self.messages], known)
+
+    def arguments_sealed(self, sealed: list[tuple[bytes, bool]], known: list[str] | None = None) -> tuple[object, ...]:
+        """The same with the payloads as they are to be stored, and whether they are encrypted."""
+        return (
+            self.queues,
+            self.partitions,
+            known,
+            self.target,
+            self.rank,
+            [m.id for m in self.messages],
+            [m.transaction_id for m in self.messages],
+            [m.trace_id for m in self.messages],
+            [payload for payload, _ in sealed],
+            [is_encrypted for _, is_encrypted in sealed],
+            [m.producer for m in self.messages],
+        )
+
+    def outcomes_of(self, row: Row) -> list[Outcome]:
+        """One outcome per input message, from what queen.push returned."""
+        places = [index - 1 for index in row["duplicate_index"] or ()]
+        duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
+        refused = frozenset(index - 1 for index in row["refused"] or ())
+        return self.outcomes(row["partition_ids"], duplicates, refused)
+
+    def outcomes(
+        self, partition_ids: list[object], duplicates: dict[int, str], refused: frozenset[int]
+    ) -> list[Outcome]:
+        """One outcome per input message, in input order."""
+        ids = [str(partition_id) for partition_id in partition_ids]
+        stored = [
+            self._outcome(place, message, ids[self.target[place] - 1], duplicates, refused)
+            for place, message in enumerate(self.messages)
+        ]
+        return [
+            stored[place] if place >= 0 else _repeat(stored[self.repeats[position]])
+            for position, place in enumerate(self.place)
+        ]
+
+    @staticmethod
+    def _outcome(
+        place: int, message: Message, partition_id: str, duplicates: dict[int, str], refused: frozenset[int]
+    ) -> Outcome:
+        there = duplicates.get(place, message.id)
+        if there != message.id:
+            return Outcome("duplicate", there, partition_id)
+        # Its own id, if it was there, means that an earlier try had been committed when its connection broke.
+        return Outcome("failed" if place in refused else "queued", message.id, partition_id)
+
+
+def _repeat(first: Outcome) -> Outcome:
+    if first.status == "failed" or first.deferral is not None:
+        return first
+    return Outcome("duplicate", first.message_id, first.partition_id)

@@ -1,0 +1,301 @@
+"""Bodies of answers about the servers: health, load, maintenance, operations, the cluster, the live snapshot, the
+session, and the runs of pipeline jobs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from queenmq.http.schemas import Moment, Page, Progress, Uuid
+
+
+class Session(Struct, kw_only=True):
+    """`tokens`: whether they are demanded here."""
+
+    tokens: bool
+    subject: str | None
+    role: Literal["read-only", "read-write", "admin"]
+
+
+class PipelineRun(Struct, kw_only=True, rename="camel"):
+    """One run of a pipeline job; `lost` is one that has said nothing for five minutes."""
+
+    id: Uuid
+    job: str
+    queue: str | None
+    master: str
+    state: Literal["running", "finished", "failed", "lost"]
+    started_at: Moment
+    seen_at: Moment
+    ended_at: Moment | None
+    rows: int
+    options: Raw
+    offsets: Raw
+    summary: Raw
+    error: str | None
+
+
+class PipelineRuns(Struct, kw_only=True):
+    runs: list[PipelineRun]
+    pagination: Page
+
+
+class LiveBacklog(Struct, kw_only=True, rename="camel"):
+    """Of all servers together, as of the last look of the statistics."""
+
+    queues: int
+    partitions: int
+    total: int
+    pending: int
+    processing: int
+    dead_letters: int
+    leases: int
+    lag_seconds: float
+    lag_messages: int
+    pushed_per_second: float
+    popped_per_second: float
+    acked_per_second: float
+    age_seconds: float
+
+
+class LiveCounts(Struct, kw_only=True, rename="camel"):
+    """What the server that answers has done since it started."""
+
+    pushed: int
+    popped: int
+    acked: int
+    failed: int
+    dead_lettered: int
+    pop_requests: int
+    pop_empty: int
+    database_errors: int
+
+
+class LiveServer(Struct, kw_only=True, rename="camel"):
+    """How the server that answers is."""
+
+    id: str
+    version: str
+    uptime_seconds: float
+    processor_microseconds: int
+    memory_bytes: int
+    event_loop_lag_ms: float
+    pool_used: float
+    pool_waiting: int
+    requests_waiting: int
+
+
+class LiveQueue(Struct, kw_only=True):
+    queue: str
+    waiters: int
+
+
+class Snapshot(Struct, kw_only=True, rename="camel"):
+    """One beat. `problem` is why there is no backlog; `journal` the messages that wait for the database."""
+
+    at: Moment
+    server: LiveServer
+    counts: LiveCounts
+    waiters: int
+    waited_for: list[LiveQueue]
+    operations_waiting: int
+    journal: int
+    servers_alive: int
+    servers_dead: int
+    push_maintenance: bool
+    pop_maintenance: bool
+    problem: str | None
+    backlog: LiveBacklog | None
+
+
+class SharedState(Struct):
+    enabled: bool
+
+
+class FailedFiles(Struct, rename="camel"):
+    count: int = 0
+    total_bytes: int = 0
+    total_mb: float = field(name="totalMB", default=0.0)
+    failover_count: int = 0
+    qos0_count: int = 0
+
+
+class BufferStats(Struct, rename="camel", kw_only=True):
+    pending_count: int
+    failed_count: int
+    db_healthy: bool
+    failed_files: FailedFiles
+
+
+class MaintenanceState(Struct, rename="camel", kw_only=True):
+    maintenance_mode: bool
+    pop_maintenance_mode: bool
+    buffered_messages: int
+    buffer_healthy: bool
+    buffer_stats: BufferStats
+
+
+class MaintenanceMoved(Struct, rename="camel", kw_only=True):
+    maintenance_mode: bool
+    buffered_messages: int
+    buffer_healthy: bool
+    message: str
+
+
+class PopMaintenance(Struct, rename="camel", kw_only=True):
+    pop_maintenance_mode: bool
+    message: str
+
+
+class BalancedServer(Struct, kw_only=True):
+    """One server. `load_score` is about 1 when it has as much to do as it should; the figures are averages."""
+
+    server_id: str
+    url: str
+    load_score: float
+    healthy: bool
+    local: bool
+    parked_polls: float
+    outstanding_requests: float
+    cpu_percent: float
+    circuit: Literal["closed", "open", "half_open"]
+
+
+class BalancedRoutes(Struct, kw_only=True):
+    """The consumer routes of the server that answers, and how often it has chosen or changed one."""
+
+    routes: int
+    assigned: int
+    migrated: int
+    broken: int
+
+
+class Balance(Struct, kw_only=True):
+    """How evenly the servers are loaded. `imbalance_score` is the distance between the busiest and the idlest."""
+
+    balanced: bool
+    imbalance_score: float
+    coordinator_enabled: bool
+    forwarded: int
+    fallbacks: int
+    affinity: BalancedRoutes
+    servers: list[BalancedServer]
+
+
+class Notified(Struct):
+    status: Literal["ok"]
+
+
+OperationStatus = Literal["pending", "processing", "blocked", "completed", "failed", "cancelled"]
+
+
+class OperationState(Struct, kw_only=True, rename="camel"):
+    """An operation. The result of a push has one element per message; `queuePosition` is null unless it waits.
+
+    After a failure `errorMessage` says why and `nextAttemptAt` when it is tried again; what comes after it in its
+    partition waits meanwhile. `blocked`: its content is the cause, and it waits until somebody retries or cancels it.
+    A stepped operation has a progress, and as its result the answer that its request would have got.
+    """
+
+    id: Uuid
+    operation_type: str
+    status: OperationStatus
+    queue: str | None
+    partition: str | None
+    priority: int
+    items: int
+    created_at: Moment | None
+    processing_started_at: Moment | None
+    processed_at: Moment | None
+    retry_count: int
+    error_message: str | None
+    next_attempt_at: Moment | None
+    queue_position: int | None
+    estimated_wait: float | None
+    progress: Progress | None
+    result: Raw | None
+    omitted: bool | UnsetType = UNSET
+    """True if the result is left out because the listing has enough; ask for the operation by its id."""
+
+
+class OperationPage(Struct):
+    operations: list[OperationState]
+    pagination: Page
+
+
+class OperationMoved(Struct, kw_only=True, rename="camel"):
+    """`message` says how far a cancelled stepped operation came, or where in its partition a retried push is stored."""
+
+    operation_id: Uuid
+    status: OperationStatus
+    message: str | None = None
+
+
+class OperationTotals(Struct, kw_only=True, rename="camel"):
+    operation_type: str
+    priority: int
+    status: OperationStatus
+    count: int
+    oldest: Moment
+    newest: Moment
+    avg_latency_seconds: float
+
+
+class LoadState(Struct, kw_only=True, rename="camel"):
+    pool_utilization: float
+    pool_waiting: int
+    push_wait_seconds: float
+    event_loop_delay_seconds: float
+    queue_depth: int
+    drain_rate: float
+    executed: int
+    queued: int
+    rejected: int
+
+
+class JournalState(Struct, kw_only=True, rename="camel"):
+    operations: int
+    messages: int
+    bytes: int
+    replayed_messages: int
+    syncs: int
+    damaged: int
+    torn_bytes: int
+    healthy: bool
+    quarantined: int
+    stuck: int
+    waiting_for_key: int
+    replay_failing: bool
+
+
+class OperationStats(Struct, kw_only=True, rename="camel"):
+    stats: list[OperationTotals]
+    system_health: LoadState
+    journal: JournalState | None
+
+
+class Worker(Struct):
+    status: Literal["active", "degraded"]
+    worker_id: int
+
+
+class HealthJournal(Struct, kw_only=True):
+    """Messages that it holds, pushes that cannot be stored for now, that need another key, and that were set aside."""
+
+    messages: int
+    stuck: int
+    waiting_for_key: int
+    quarantined: int
+
+
+class Health(Struct, kw_only=True):
+    status: Literal["healthy", "unhealthy"]
+    database: Literal["connected", "disconnected"]
+    server: str
+    worker_id: str
+    version: str
+    timestamp: Moment
+    shared_state: SharedState
+    queen: Worker
+    journal: HealthJournal | None

@@ -1,0 +1,197 @@
+"""The bodies of requests, as they stand on the wire; the OpenAPI document is made from them.
+
+The type and the numbers are enforced when a body is decoded. What is declared with `documented_as` is enforced by the
+routes, with `queenmq.core.names` and `is_uuid`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from queenmq.core.names import DEFAULT_PARTITION
+from queenmq.core.options import MAX_SECONDS, QueueOptions
+from queenmq.http.schemas import (
+    TEXT_SCHEMA,
+    Label,
+    Moment,
+    Name,
+    Schema,
+    Text,
+    Uuid,
+    documented_as,
+)
+
+MAX_TRACE_NAMES = 100
+
+StateKey = Annotated[str, documented_as({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
+
+
+class ConfigureBody(Struct, kw_only=True):
+    queue: Name
+    namespace: Label | None = None
+    task: Label | None = None
+    options: QueueOptions | None = None
+
+
+class PushItem(Struct, kw_only=True, rename="camel"):
+    queue: Name
+    partition: Name = DEFAULT_PARTITION
+    payload: Raw | UnsetType = UNSET
+    transaction_id: Name | UnsetType = UNSET
+    trace_id: Annotated[str, documented_as({"description": "Dropped if it is no UUID."})] | UnsetType = UNSET
+
+
+class PushBody(Struct):
+    items: list[PushItem]
+
+
+class AckBody(Struct, kw_only=True, rename="camel"):
+    transaction_id: Name
+    partition_id: Uuid
+    status: str | None = None
+    consumer_group: Label | None = None
+    lease_id: str | None = None
+    error: Text | None = None
+
+
+class AckBatchItem(Struct, kw_only=True, rename="camel"):
+    transaction_id: Name
+    partition_id: Uuid
+    status: str | None = None
+    lease_id: str | None = None
+    error: Text | None = None
+
+
+class AckBatchBody(Struct, kw_only=True, rename="camel"):
+    acknowledgments: list[AckBatchItem]
+    consumer_group: Label | None = None
+
+
+class Operation(Struct, kw_only=True, rename="camel"):
+    """One operation of a transaction; which fields it needs depends on its type."""
+
+    type: str
+    items: list[PushItem] | None = None
+    transaction_id: Name | None = None
+    partition_id: Uuid | None = None
+    status: str | None = None
+    consumer_group: Label | None = None
+    lease_id: str | None = None
+    error: Text | None = None
+
+
+_STRING = {"type": "string"}
+_BY_TYPE: Schema = {
+    "anyOf": [
+        {"properties": {"type": {"const": "push"}, "items": {"type": "array"}}, "required": ["items"]},
+        {
+            "properties": {"type": {"const": "ack"}, "transactionId": _STRING, "partitionId": _STRING},
+            "required": ["transactionId", "partitionId"],
+        },
+        {"properties": {"type": {"not": {"enum": ["push", "ack"]}}}, "description": "Refused with success: false."},
+    ]
+}
+
+
+_Unsupported = Annotated[list[Any], Meta(max_length=0, description="Not supported: anything in it is refused.")]
+
+
+class TransactionBody(Struct, kw_only=True, rename="camel"):
+    """`kv` and `timers` of newer clients may be conditions of the whole: with them, nothing must be applied."""
+
+    operations: Annotated[list[Annotated[Operation, documented_as(_BY_TYPE)]], documented_as({"minItems": 1})]
+    required_leases: list[str] | None = None
+    kv: _Unsupported | None = None
+    timers: _Unsupported | None = None
+
+
+class ExtendBody(Struct):
+    seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] | None = None
+
+
+class TraceBody(Struct, kw_only=True, rename="camel"):
+    transaction_id: Name
+    partition_id: Uuid
+    data: Raw
+    consumer_group: Label | None = None
+    event_type: Label | None = None
+    trace_names: Name | Annotated[list[Name], Meta(max_length=MAX_TRACE_NAMES)] | None = None
+
+
+class SubscriptionBody(Struct, kw_only=True, rename="camel"):
+    subscription_timestamp: Moment
+
+
+class RedriveBody(Struct, kw_only=True, rename="camel"):
+    queue: Name
+    partition: Name | None = None
+    consumer_group: Name | None = None
+
+
+class SeekBody(Struct, kw_only=True, rename="camel"):
+    to_end: bool | None = None
+    timestamp: Moment | None = None
+
+
+_SOMEWHERE: Schema = {
+    "anyOf": [
+        {"properties": {"toEnd": {"const": True}}, "required": ["toEnd"]},
+        {"properties": {"timestamp": _STRING}, "required": ["timestamp"]},
+    ]
+}
+SeekRequest = Annotated[SeekBody, documented_as(_SOMEWHERE)]
+
+
+class QueryBody(Struct, kw_only=True):
+    name: Name
+    source_queue: Name
+    config_hash: Name
+    sink_queue: Label | None = None
+    reset: bool | None = None
+
+
+class StateGetBody(Struct, kw_only=True):
+    query_id: Uuid
+    partition_id: Uuid
+    keys: list[StateKey] | None = None
+    key_prefix: Text | None = None
+    ripe_at_or_before: float | None = None
+
+
+class StateOp(Struct, kw_only=True):
+    """An unknown type is refused with success: false."""
+
+    type: str
+    key: StateKey
+    value: Raw | UnsetType = UNSET
+
+
+class CycleAckBody(Struct, kw_only=True, rename="camel"):
+    """`count` is what the broker believes; the server counts for itself."""
+
+    transaction_id: Label | None = None
+    lease_id: str | None = None
+    status: str | None = None
+    count: int | None = None
+    error: Text | None = None
+
+
+class CycleBody(Struct, kw_only=True):
+    query_id: Uuid
+    partition_id: Uuid
+    consumer_group: Label | None = None
+    state_ops: list[StateOp] | None = None
+    push_items: list[PushItem] | None = None
+    ack: CycleAckBody | None = None
+    release_lease: bool | None = None
+
+
+class SwitchBody(Struct):
+    enabled: bool
+
+
+class NotifyBody(Struct):
+    queue: Name
+    partition: Name | UnsetType = UNSET

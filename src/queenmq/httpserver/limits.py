@@ -1,0 +1,61 @@
+"""The bounds of the HTTP front. The ones an operator may set come from `Settings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queenmq.config import HttpSettings
+
+MAX_SWEEP_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    max_body_bytes: int = 16 * 1024 * 1024
+    max_header_bytes: int = 64 * 1024
+    max_target_bytes: int = 16 * 1024
+    max_connections: int = 20_000
+    unchecked_body_bytes: int = 32 * 1024
+    """Bodies up to this are read before the caller is known, and outside the budget."""
+    body_budget_bytes: int = 128 * 1024 * 1024
+    body_s: float = 120.0
+    """Longest time for a body to arrive for which there is room in the budget."""
+    body_wait_s: float = 30.0
+    """Longest wait for that room; then the request is refused."""
+    pressed_s: float = 5.0
+    """While others wait for room, a body that has been arriving for so long must have come at `pressed_bytes_a_s`."""
+    pressed_bytes_a_s: int = 128 * 1024
+    unsent_bytes: int = 256 * 1024 * 1024
+    """Answers that wait to be read by their clients; beyond it no further large one is made."""
+    unread_s: float = 5.0
+    """Beyond that, clients that have taken longer than this to read their answer are given up."""
+    keep_alive_s: float = 75.0
+    stall_s: float = 30.0
+    """Longest time for a header block to arrive, and for a body or an answer to make no progress."""
+    linger_s: float = 5.0
+    """Longest time that a closing connection waits for its client to read the last answer."""
+    half_closed_s: float = 5.0
+    """Longest time that a request goes on whose client has closed its sending side."""
+    max_drain_bytes: int = 64 * 1024 * 1024
+    """Most input that is read and thrown away so that a refused client can read why."""
+
+    @classmethod
+    def of(cls, http: HttpSettings, workers: int) -> Limits:
+        return cls(
+            max_body_bytes=http.max_body_bytes,
+            body_budget_bytes=http.body_budget_bytes // workers,
+            body_s=http.body_timeout_s,
+            unsent_bytes=http.answer_budget_bytes // workers,
+            max_connections=http.max_connections,
+            keep_alive_s=http.keep_alive_s,
+        )
+
+    @property
+    def budget_bytes(self) -> int:
+        """At least one body of every permitted size must find room."""
+        return max(self.body_budget_bytes, self.max_body_bytes)
+
+    @property
+    def sweep_interval_s(self) -> float:
+        shortest_s = min(self.keep_alive_s, self.stall_s, self.linger_s, self.half_closed_s)
+        return min(MAX_SWEEP_INTERVAL_S, shortest_s / 4)

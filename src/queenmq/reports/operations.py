@@ -1,0 +1,94 @@
+"""The operation queue: deferred pushes and stepped operations, as all servers share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+from uuid import UUID
+
+from msgspec import Struct
+
+from queenmq.reports.reading import Query, Reader
+
+OperationStatus = Literal["pending", "processing", "blocked", "completed", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFilter:
+    """Which operations, each if given."""
+
+    status: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+
+
+class Operation(Struct, frozen=True):
+    """`result` is JSON text; `omitted` if it is left out because those before it are large. `before` is how many come
+    before it, None in a list."""
+
+    id: UUID
+    kind: str
+    queue_name: str
+    partition_name: str | None
+    priority: int
+    status: OperationStatus
+    attempts: int
+    error: str | None
+    result: str | None
+    omitted: bool
+    created_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    done: int
+    total: int | None
+    unit: str
+    next_attempt_at: datetime | None
+    items: int | None
+    before: int | None
+
+
+class OperationTotals(Struct, frozen=True):
+    """The operations of a kind, a priority and a status together."""
+
+    kind: str
+    priority: int
+    status: OperationStatus
+    count: int
+    oldest: datetime
+    newest: datetime
+    latency_s: float
+
+
+class OperationGauges(Struct, frozen=True):
+    """By status what is not completed, how many are tried again after a failure, and the age of the oldest open one."""
+
+    pending: int
+    processing: int
+    blocked: int
+    failed: int
+    retrying: int
+    oldest_s: float | None
+
+
+_ONE: Final = Query("operation", Operation)
+_PAGE: Final = Query("operations", Operation)
+_TOTALS: Final = Query("operation_stats", OperationTotals)
+_GAUGES: Final = Query("operation_metrics", OperationGauges)
+
+
+async def find(reader: Reader, operation_id: str) -> Operation | None:
+    return await reader.row(_ONE, operation_id)
+
+
+async def page(reader: Reader, which: OperationFilter, limit: int, offset: int, *, max_bytes: int) -> list[Operation]:
+    """Newest first, with results of up to `max_bytes`."""
+    return await reader.rows(_PAGE, which.status, which.queue, which.kind, limit, offset, max_bytes)
+
+
+async def totals(reader: Reader) -> list[OperationTotals]:
+    return await reader.rows(_TOTALS)
+
+
+async def gauges(reader: Reader) -> OperationGauges:
+    return await reader.one(_GAUGES)

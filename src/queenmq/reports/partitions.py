@@ -1,0 +1,94 @@
+"""Partitions as they are now: from where to where, and how far each group is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from msgspec import Struct
+
+from queenmq.reports import queues
+from queenmq.reports.places import JudgedPlace
+from queenmq.reports.reading import Query, Reader, Reports
+
+
+class ListedPartition(Struct, frozen=True):
+    partition_id: UUID
+    name: str
+    queue: str
+    created_at: datetime
+    total: int
+    pending: int
+    processing: int
+
+
+class PartitionHead(Struct, frozen=True):
+    """A partition from its first stored offset to its last."""
+
+    partition_id: UUID
+    name: str
+    created_at: datetime
+    first_offset: int
+    last_offset: int
+    total: int
+    dead_letters: int
+    oldest_at: datetime | None
+    newest_at: datetime | None
+
+
+class PartitionGroup(JudgedPlace, frozen=True):
+    """A group in a partition, which has `groups` of them."""
+
+    partition_id: UUID
+    name: str
+    groups: int
+    is_paused: bool | None
+
+
+class PartitionDetail(Struct, frozen=True):
+    """A partition and its groups, the one that is furthest behind first."""
+
+    head: PartitionHead
+    groups: list[PartitionGroup]
+    group_count: int
+
+
+_LISTED: Final = Query("partitions_listed", ListedPartition)
+_HEADS: Final = Query("partition_heads", PartitionHead)
+_GROUPS: Final = Query("partition_groups", PartitionGroup)
+
+
+async def page(reader: Reader, queue: str | None, limit: int, offset: int) -> list[ListedPartition]:
+    """Partitions of one queue by name, or of all queues."""
+    return await reader.rows(_LISTED, queue, limit, offset)
+
+
+async def heads(
+    reports: Reports,
+    queue: str,
+    *,
+    search: str | None,
+    partition: str | None,
+    limit: int,
+    offset: int,
+    most_groups: int,
+) -> list[PartitionDetail] | None:
+    """Partitions of a queue by name: with `search` in the name, or only `partition`, if given. None if there is no such
+    queue."""
+
+    async def read(reader: Reader) -> list[PartitionDetail] | None:
+        found = await queues.find(reader, queue)
+        if found is None:
+            return None
+        rows = await reader.rows(_HEADS, found.id, search, partition, limit, offset)
+        groups: dict[UUID, list[PartitionGroup]] = {row.partition_id: [] for row in rows}
+        for group in await reader.rows(_GROUPS, list(groups), most_groups):
+            groups[group.partition_id].append(group)
+        return [_detail(row, groups[row.partition_id]) for row in rows]
+
+    return await reports.snapshot(read)
+
+
+def _detail(head: PartitionHead, groups: list[PartitionGroup]) -> PartitionDetail:
+    return PartitionDetail(head, groups, groups[0].groups if groups else 0)

@@ -1,0 +1,126 @@
+"""The errors of the database: where exceptions of the driver become ours.
+
+Callers see only `queenmq.errors`, or one of the errors below that the broker acts on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import asyncpg
+
+from queenmq.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    HttpError,
+    InternalError,
+    Overloaded,
+    QueenError,
+    StartupError,
+    StatementFailed,
+)
+from queenmq.storage import sqlstates
+from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
+
+log = logging.getLogger(__name__)
+
+# What asyncpg and the system say of a connection that is gone or cannot be had, beside Cause.CONNECTION.
+BROKEN = (
+    asyncpg.InterfaceError,
+    # A session that was ended while it was idle leaves the driver in a state that it calls impossible.
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+
+
+class TryAgain(DatabaseUnavailable):
+    """The statement was rolled back because others were in its way; the same one may succeed now."""
+
+
+class RowLocked(TryAgain):
+    """The statement was rolled back because another transaction held a lock that it needs for too long."""
+
+    code = "row_locked"
+
+
+class AnswerLost(DatabaseUnavailable):
+    """The connection went while a statement ran: it may have been committed or not. Asking again will tell."""
+
+
+class DatabaseAway(StartupError):
+    """Nobody answers at the address of the database, or it is starting or full: it may answer later."""
+
+
+class CallRefused(HttpError):
+    """A function of our schema refused what it was given. The broker acts on it; it is an answer only where it does
+    not."""
+
+    code = "internal_error"
+
+
+class TransactionRefused(CallRefused):
+    """A transaction was rolled back for a reason that the caller is told (SQLSTATE QN001)."""
+
+
+class EncryptionRequired(CallRefused):
+    """A payload came in clear for a queue that demands encryption (SQLSTATE QN002); `detail` names the queues."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+def translate(error: BaseException) -> BaseException:
+    """Our error for one that asyncpg raised; ours stay. What nobody has foreseen is logged here."""
+    if isinstance(error, QueenError):
+        return error
+    if is_connection_lost(error):
+        return DatabaseUnavailable()
+    if isinstance(error, asyncpg.PostgresError):
+        return _of_postgres(error)
+    if isinstance(error, Exception):
+        log.error("statement failed: %s", without_details(error))
+        return InternalError()
+    return error
+
+
+def _of_postgres(error: asyncpg.PostgresError) -> QueenError:
+    match error.sqlstate:
+        case sqlstates.TRANSACTION_REFUSED:
+            return TransactionRefused(str(error))
+        case sqlstates.ENCRYPTION_REQUIRED:
+            return EncryptionRequired(str(error), error.detail or "[]")
+        case sqlstates.QUEUE_FULL | sqlstates.TOO_MANY_OPERATIONS:
+            return Overloaded(str(error))
+        case sqlstates.TRANSACTION_ID_TAKEN:
+            return Conflict(str(error))
+        case sqlstates.LOCK_NOT_AVAILABLE if error.server_source_function != "exec_stmt_raise":
+            return RowLocked("database connection busy: another transaction holds a lock (ECONNREFUSED)")
+        case sqlstates.QUERY_CANCELED:
+            return DatabaseUnavailable("database connection too slow: the statement was cancelled (ECONNREFUSED)")
+        case sqlstates.DISK_FULL:
+            return DatabaseUnavailable("database connection refused the write: its disk is full (ECONNREFUSED)")
+        case sqlstates.READ_ONLY:
+            return DatabaseUnavailable("database connection is read-only (ECONNREFUSED)")
+    match cause_of(error.sqlstate):
+        case Cause.CONTENTION:
+            return TryAgain("database connection busy: a lock could not be had (ECONNREFUSED)")
+        case Cause.DATABASE:
+            name = type(error).__name__
+            return DatabaseUnavailable(f"database connection cannot do it for now: {name} (ECONNREFUSED)")
+    log.error("statement failed: %s", without_details(error))
+    return InternalError() if cause_of(error.sqlstate) is Cause.CONTENT else StatementFailed()
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    # asyncpg calls an argument that it cannot encode an interface error, too.
+    broken = isinstance(error, BROKEN) and not isinstance(error, ValueError)
+    return broken or cause_of(sqlstate_of(error)) is Cause.CONNECTION
+
+
+def without_details(error: Exception) -> str:
+    """Without the details that PostgreSQL adds, because they may show rows and with them payloads."""
+    if isinstance(error, asyncpg.PostgresError):
+        return f"{type(error).__name__} ({error.sqlstate}): {error.args[0] if error.args else ''}"
+    return f"{type(error).__name__}: {error}"

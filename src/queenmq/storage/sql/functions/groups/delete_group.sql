@@ -1,0 +1,34 @@
+-- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts.
+-- Returns the partitions forgotten. Locks: the queues' rows FOR UPDATE by name, so that no new partition adds the
+-- group meanwhile; then the group's rows.
+CREATE OR REPLACE FUNCTION queen.delete_group(p_group text, p_queue text, p_metadata boolean)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_queues  uuid[];
+    v_deleted integer;
+BEGIN
+    SELECT array_agg(x.id) INTO v_queues FROM (
+        SELECT q.id FROM queen.queues q
+        WHERE q.name IS NOT NULL AND (p_queue IS NULL OR q.name = p_queue)
+          AND EXISTS (SELECT 1 FROM queen.partition_consumers c WHERE c.queue_id = q.id AND c.consumer_group = p_group)
+        ORDER BY q.name FOR UPDATE OF q
+    ) x;
+
+    PERFORM 1 FROM queen.partition_consumers
+    WHERE queue_id = ANY (v_queues) AND consumer_group = p_group
+    ORDER BY partition_id FOR UPDATE;
+    DELETE FROM queen.partition_consumers WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
+    GET DIAGNOSTICS v_deleted = ROW_COUNT;
+    -- Without its last group everything that is stored counts.
+    INSERT INTO queen.queue_size_changes (queue_id)
+    SELECT q.id FROM queen.queues q WHERE q.id = ANY (v_queues) AND q.max_size > 0;
+
+    IF p_metadata THEN
+        DELETE FROM queen.consumer_groups WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
+        DELETE FROM queen.partition_subscriptions WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
+    ELSE
+        UPDATE queen.consumer_groups SET registered = false
+        WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
+    END IF;
+    RETURN v_deleted;
+END $$;

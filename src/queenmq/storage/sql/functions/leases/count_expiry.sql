@@ -1,0 +1,30 @@
+-- For queues with dlqAfterMaxRetries: an expired lease counts as a failed attempt of the first message that it left unfinished, the one
+-- that its consumer was at, and when the attempts of that message are used up, it goes to the dead letters. The messages behind it
+-- were merely handed back, and have their own attempts when they come to the front. The caller holds the row.
+CREATE OR REPLACE FUNCTION queen.count_expiry(p_partition uuid, p_group text, p_retry_limit integer)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_row    queen.partition_consumers;
+    v_poison int8multirange;
+BEGIN
+    SELECT * INTO v_row FROM queen.partition_consumers
+    WHERE partition_id = p_partition AND consumer_group = p_group AND lease_id IS NOT NULL;
+    IF NOT FOUND OR isempty(v_row.lease_offsets) THEN
+        RETURN;
+    END IF;
+    v_poison := int8multirange(int8range(lower(v_row.lease_offsets), lower(v_row.lease_offsets), '[]'));
+    IF queen.times_failed(v_row.failures, lower(v_row.lease_offsets)) < p_retry_limit THEN
+        UPDATE queen.partition_consumers
+        SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL,
+            failures = queen.count_failures(failures, v_poison, position, done),
+            attempts = queen.head_failures(p_partition, position, done, queen.count_failures(failures, v_poison, position, done))
+        WHERE partition_id = p_partition AND consumer_group = p_group;
+        RETURN;
+    END IF;
+    PERFORM queen.bury(p_partition, p_group, v_poison, 'Lease expired too often', v_row.failures);
+    UPDATE queen.partition_consumers
+    SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL,
+        done = done + v_poison, total_consumed = total_consumed + 1
+    WHERE partition_id = p_partition AND consumer_group = p_group;
+    PERFORM queen.forget_failures(p_partition, ARRAY[p_group], '{}');
+END $$;

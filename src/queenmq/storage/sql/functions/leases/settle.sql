@@ -1,0 +1,62 @@
+-- Decide when a pop may claim these (partition, group) rows again. Rows under a lease are left alone.
+-- Null (asleep until the next push) only while the partition's head is locked here, because only then is it certain
+-- that no push is under way which still sees the row awake. A head that a push holds is not waited for: the row
+-- stays awake, and the next pop settles it. If it was awake before, it is not even written: a transaction may keep the head
+-- for long, and every pop would write it again.
+-- p_verify: also check whether anything unread is really stored (retention may have removed it).
+-- The caller holds the rows of partition_consumers. Locks rows of partition_lookup without ever waiting.
+CREATE OR REPLACE FUNCTION queen.settle(p_partitions uuid[], p_groups text[], p_verify boolean)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_partitions uuid[];
+    v_groups     text[];
+    v_held       uuid[];
+BEGIN
+    -- In portions, because joins of long arrays are planned as if they were short.
+    FOR v_from IN 1 .. cardinality(p_partitions) BY 500 LOOP
+        v_partitions := p_partitions[v_from : v_from + 499];
+        v_groups := p_groups[v_from : v_from + 499];
+
+        SELECT array_agg(partition_id) INTO v_held FROM (
+            SELECT l.partition_id FROM queen.partition_lookup l
+            WHERE l.partition_id = ANY (v_partitions)
+              AND (p_verify OR EXISTS (
+                  SELECT 1 FROM queen.partition_consumers c
+                  WHERE c.partition_id = l.partition_id AND c.lease_id IS NULL AND c.position >= l.last_offset))
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) held;
+
+        UPDATE queen.partition_consumers c
+        SET position = CASE WHEN s.read THEN greatest(c.position, s.last_offset) ELSE c.position END,
+            done     = CASE WHEN s.read THEN '{}' ELSE c.done END,
+            failures = CASE WHEN s.read THEN NULL ELSE c.failures END,
+            attempts = CASE WHEN s.read THEN 0 ELSE c.attempts END,
+            retry_at = CASE WHEN s.read THEN NULL ELSE c.retry_at END,
+            ready_at = CASE WHEN s.read THEN NULL ELSE greatest(clock_timestamp(), c.retry_at, s.ripe_at) END
+        FROM (
+            SELECT c.partition_id, c.consumer_group, l.last_offset,
+                   h.partition_id IS NOT NULL AND e.is_empty AS read,
+                   greatest(CASE WHEN q.delayed_processing_s > 0
+                                 THEN n.created_at + make_interval(secs => q.delayed_processing_s) END,
+                            CASE WHEN q.window_buffer_s > 0
+                                 THEN l.last_message_at + make_interval(secs => q.window_buffer_s) END) AS ripe_at
+            FROM unnest(v_partitions, v_groups) AS t (partition_id, consumer_group)
+            JOIN queen.partition_consumers c USING (partition_id, consumer_group)
+            JOIN queen.partition_lookup l USING (partition_id)
+            LEFT JOIN unnest(v_held) AS h (partition_id) USING (partition_id)
+            JOIN queen.queues q ON q.id = c.queue_id
+            LEFT JOIN LATERAL (
+                SELECT m.created_at FROM queen.messages m
+                WHERE m.partition_id = c.partition_id AND m."offset" > c.position AND NOT c.done @> m."offset"
+                  AND (p_verify OR q.delayed_processing_s > 0)
+                ORDER BY m."offset" LIMIT 1
+            ) n ON true
+            CROSS JOIN LATERAL (
+                SELECT c.position >= l.last_offset OR (p_verify AND n.created_at IS NULL) AS is_empty
+            ) e
+            WHERE c.lease_id IS NULL
+              AND NOT (h.partition_id IS NULL AND e.is_empty AND c.ready_at <= clock_timestamp())
+        ) s
+        WHERE c.partition_id = s.partition_id AND c.consumer_group = s.consumer_group AND c.lease_id IS NULL;
+    END LOOP;
+END $$;

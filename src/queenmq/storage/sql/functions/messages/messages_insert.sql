@@ -1,0 +1,62 @@
+-- Keep partition_lookup right and make the partition claimable for the groups that had read everything, in the
+-- same transaction, for every way a row gets into queen.messages.
+-- Locks, in this order: rows of partition_lookup by partition, rows of partition_consumers by (partition, group).
+-- A writer that brings its own offsets (queen.push) must hold the partition's lookup row since before it chose them.
+CREATE OR REPLACE FUNCTION queen.on_messages_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_partitions uuid[];
+    v_inserted   integer;
+    v_updated    integer;
+BEGIN
+    -- With an older snapshot the groups that became idle meanwhile would be overlooked and sleep on.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE feature_not_supported USING MESSAGE = 'queen.messages must be written in READ COMMITTED transactions';
+    END IF;
+
+    WITH heads AS (
+        SELECT partition_id, min("offset") AS first_new, max("offset") AS last_new,
+               count(*) AS added, max(created_at) AS at
+        FROM new_messages GROUP BY partition_id
+    ), updated AS (
+        UPDATE queen.partition_lookup l
+        SET last_offset = h.last_new, last_message_id = n.id, last_message_at = greatest(h.at, l.last_message_at)
+        FROM heads h
+        JOIN new_messages n ON n.partition_id = h.partition_id AND n."offset" = h.last_new
+        WHERE l.partition_id = h.partition_id
+          AND h.last_new - h.first_new + 1 = h.added
+          AND h.first_new = l.last_offset + 1
+        RETURNING l.partition_id
+    )
+    SELECT (SELECT count(*) FROM heads), count(*), array_agg(partition_id)
+    INTO v_inserted, v_updated, v_partitions FROM updated;
+
+    IF v_updated < v_inserted THEN
+        RAISE foreign_key_violation USING MESSAGE =
+            'a message names an unknown partition, or an offset that does not follow the last one',
+            HINT = 'Leave "offset" out of the INSERT: it is allocated.';
+    END IF;
+
+    -- Offsets were allocated in this transaction: the rows come from an INSERT of somebody else, who does not know of maxSize.
+    IF current_setting('queen.allocated', true) <> '' THEN
+        INSERT INTO queen.queue_size_changes (queue_id, added)
+        SELECT q.id, count(*) FROM new_messages n
+        JOIN queen.partition_lookup l ON l.partition_id = n.partition_id
+        JOIN queen.queues q ON q.id = l.queue_id AND q.max_size > 0
+        GROUP BY q.id;
+    END IF;
+
+    PERFORM 1 FROM queen.partition_consumers
+    WHERE partition_id = ANY (v_partitions) AND ready_at IS NULL
+    ORDER BY partition_id, consumer_group FOR NO KEY UPDATE;
+    IF FOUND THEN
+        UPDATE queen.partition_consumers c
+        SET ready_at = clock_timestamp() + make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s))
+        FROM queen.queues q
+        WHERE c.partition_id = ANY (v_partitions) AND c.ready_at IS NULL AND q.id = c.queue_id;
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER messages_insert AFTER INSERT ON queen.messages
+    REFERENCING NEW TABLE AS new_messages
+    FOR EACH STATEMENT EXECUTE FUNCTION queen.on_messages_insert();

@@ -1,0 +1,282 @@
+-- Claim partitions for a merged batch of pops and return their messages.
+-- The arrays run in parallel, one element a request; a null partition means any. A request gets up to p_batch messages
+-- from up to p_partitions partitions, under its own lease, or consumed at once with p_auto_ack.
+-- Payloads are bounded: a request gets fewer messages rather than more than about p_answer_bytes, but one at least, and so
+-- does the whole call with p_bytes. What is left out is not leased and stays where it is, in its order. The usual statement
+-- only looks whether all that it would deliver is within its share of the bounds; if not, it delivers nothing, and one
+-- partition is served with as many messages as fit.
+-- A returned row without a message is about a request that got nothing: with ready_in_ms, something may be there after that
+-- time (a lease ends, a delay or window ripens; negative: at once, but the call was full); without, its group is not
+-- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push.
+-- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
+-- pop could deliver is hidden from it. Then what queen.settle takes.
+CREATE OR REPLACE FUNCTION queen.pop(
+    p_queue text[], p_partition text[], p_group text[], p_batch integer[], p_partitions integer[],
+    p_auto_ack boolean[], p_lease uuid[], p_answer_bytes bigint DEFAULT 16777216, p_bytes bigint DEFAULT 33554432)
+RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_id uuid, transaction_id text,
+               trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
+               retry_count integer, ready_in_ms double precision)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    r          record;
+    v_queue    queen.queues;
+    v_only     uuid;
+    v_now      timestamptz;
+    v_next     integer;     -- the request of this group that is served next
+    v_left     integer;     -- messages it may still get
+    v_parts    integer;     -- partitions it may still claim
+    v_want     integer;
+    v_ids      uuid[];
+    v_empty    uuid[];
+    v_passed   uuid[];      -- nothing is there for the group, and they could not be put to sleep (see queen.settle)
+    v_held     uuid[];
+    v_ready    timestamptz;
+    v_reached  timestamptz;
+    v_rows     integer;
+    v_limit    integer;     -- messages of one partition
+    v_share    bigint;      -- bytes that one partition may have without being counted
+    v_room     bigint;      -- bytes that the request may still get, of those that are counted
+    v_spent    bigint := 0; -- bytes of the call that were counted
+    v_bytes    bigint;
+    v_counted  boolean;
+    v_walked   timestamptz;
+BEGIN
+    FOR r IN
+        SELECT t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack,
+               array_agg(t.i::integer ORDER BY t.i) AS requests, array_agg(t.lease ORDER BY t.i) AS leases
+        FROM unnest(p_queue, p_partition, p_group, p_batch, p_partitions, p_auto_ack, p_lease)
+             WITH ORDINALITY AS t (queue, partition, grp, batch, parts, auto_ack, lease, i)
+        GROUP BY t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack
+        ORDER BY min(t.i)
+    LOOP
+        SELECT * INTO v_queue FROM queen.queues q WHERE q.name = r.queue;
+        v_only := NULL;
+        IF r.partition IS NULL THEN
+            PERFORM 1 FROM queen.consumer_groups g
+            WHERE g.queue_name = r.queue AND g.name = r.grp AND g.registered AND v_queue.id IS NOT NULL;
+        ELSE
+            SELECT c.partition_id INTO v_only
+            FROM queen.partitions p
+            JOIN queen.partition_consumers c ON c.partition_id = p.id AND c.consumer_group = r.grp
+            WHERE p.queue_id = v_queue.id AND p.name = r.partition;
+        END IF;
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
+                                NULL::timestamptz, NULL::integer, NULL::double precision
+                         FROM unnest(r.requests) AS t (i);
+            CONTINUE;
+        END IF;
+
+        v_now := clock_timestamp();
+        v_reached := '-infinity';
+        v_passed := NULL;
+        v_next := 1;
+        v_left := r.batch;
+        v_parts := r.parts;
+        v_room := p_answer_bytes;
+        v_share := p_bytes / (cardinality(p_queue) * least(r.parts, r.batch)::bigint);
+        WHILE v_next <= cardinality(r.requests) AND v_spent < p_bytes LOOP
+            v_want := CASE WHEN r.parts = 1 THEN cardinality(r.requests) - v_next + 1 ELSE 1 END;
+            v_counted := false;
+            v_limit := v_left;
+            v_walked := v_reached;
+            IF v_only IS NULL THEN
+                -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
+                SELECT array_agg(x.partition_id), max(x.ready_at) INTO v_ids, v_reached FROM (
+                    SELECT c.partition_id, c.ready_at FROM queen.partition_consumers c
+                    WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
+                      AND c.ready_at >= v_reached AND c.ready_at <= v_now
+                      AND (v_passed IS NULL OR c.partition_id <> ALL (v_passed))
+                    ORDER BY c.ready_at LIMIT v_want FOR NO KEY UPDATE SKIP LOCKED
+                ) x;
+            ELSE
+                SELECT array_agg(x.partition_id) INTO v_ids FROM (
+                    SELECT c.partition_id FROM queen.partition_consumers c
+                    WHERE c.partition_id = v_only AND c.consumer_group = r.grp AND c.ready_at <= v_now AND v_passed IS NULL
+                    FOR NO KEY UPDATE SKIP LOCKED
+                ) x;
+            END IF;
+            EXIT WHEN v_ids IS NULL;
+
+            IF v_queue.dlq_after_max_retries THEN
+                PERFORM queen.count_expiry(t.id, r.grp, v_queue.retry_limit) FROM unnest(v_ids) AS t (id);
+            END IF;
+            IF v_queue.ttl_s > 0 THEN
+                PERFORM queen.skip_over(
+                    t.id, r.grp, queen.offset_before(t.id, v_now - make_interval(secs => v_queue.ttl_s), true),
+                    v_queue.dead_letter_queue, 'Message expired (ttl)')
+                FROM unnest(v_ids) AS t (id);
+            END IF;
+
+            v_held := NULL;
+            IF r.auto_ack THEN
+                -- Only a group that reaches the head may fall asleep, and only under its lock (see queen.settle).
+                SELECT array_agg(x.partition_id) INTO v_held FROM (
+                    SELECT l.partition_id FROM queen.partition_lookup l
+                    JOIN queen.partition_consumers c ON c.partition_id = l.partition_id AND c.consumer_group = r.grp
+                    WHERE l.partition_id = ANY (v_ids) AND l.last_offset <= c.position + v_left
+                    FOR NO KEY UPDATE OF l SKIP LOCKED
+                ) x;
+            END IF;
+
+            LOOP
+            RETURN QUERY
+            WITH picked AS MATERIALIZED (
+                SELECT t.i, t.id AS part, m.*,
+                       CASE WHEN c.failures IS NULL THEN 0 ELSE queen.times_failed(c.failures, m."offset") END AS times_failed
+                FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
+                JOIN queen.partition_consumers c ON c.partition_id = t.id AND c.consumer_group = r.grp
+                CROSS JOIN LATERAL (
+                    SELECT * FROM (
+                        SELECT m."offset", m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted,
+                               m.producer_sub, m.created_at
+                        FROM queen.messages m
+                        WHERE m.partition_id = t.id AND m."offset" > c.position AND NOT c.done @> m."offset"
+                        ORDER BY m."offset" LIMIT v_limit
+                    ) first
+                    WHERE v_queue.delayed_processing_s = 0
+                       OR first.created_at <= v_now - make_interval(secs => v_queue.delayed_processing_s)
+                ) m
+                WHERE v_queue.window_buffer_s = 0 OR EXISTS (
+                    SELECT 1 FROM queen.partition_lookup l
+                    WHERE l.partition_id = t.id
+                      AND l.last_message_at <= v_now - make_interval(secs => v_queue.window_buffer_s))
+            ), claim AS (
+                SELECT k.part, min(k."offset") AS first, max(k."offset") AS last, count(*) AS n,
+                       dense_rank() OVER (ORDER BY k.i) AS slot, h.id IS NOT NULL AS held
+                FROM picked k
+                LEFT JOIN unnest(v_held) AS h (id) ON h.id = k.part
+                GROUP BY k.part, k.i, h.id
+            ), taken AS (
+                UPDATE queen.partition_consumers c
+                SET position = CASE WHEN r.auto_ack THEN k.last ELSE k.first - 1 END,
+                    done = c.done * int8multirange(int8range(CASE WHEN r.auto_ack THEN k.last + 1 ELSE k.first END, NULL)),
+                    lease_id = CASE WHEN NOT r.auto_ack THEN r.leases[v_next - 1 + k.slot] END,
+                    lease_expires_at = CASE WHEN NOT r.auto_ack THEN
+                        v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60)) END,
+                    lease_offsets = CASE
+                        WHEN r.auto_ack THEN NULL
+                        WHEN k.n = k.last - k.first + 1 THEN int8multirange(int8range(k.first, k.last, '[]'))
+                        ELSE (SELECT range_agg(int8range(o."offset", o."offset", '[]')) FROM picked o WHERE o.part = k.part)
+                    END,
+                    ready_at = CASE
+                        WHEN NOT r.auto_ack THEN
+                            v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60))
+                        WHEN k.held AND k.last >= (
+                            SELECT l.last_offset FROM queen.partition_lookup l WHERE l.partition_id = k.part) THEN NULL
+                        ELSE clock_timestamp() END,
+                    retry_at = NULL,
+                    failures = CASE WHEN r.auto_ack AND c.failures IS NOT NULL
+                                    THEN queen.count_failures(c.failures, '{}', k.last, '{}') ELSE c.failures END,
+                    attempts = CASE WHEN r.auto_ack AND c.failures IS NOT NULL
+                                    THEN queen.head_failures(k.part, k.last, c.done,
+                                                             queen.count_failures(c.failures, '{}', k.last, '{}'))
+                                    ELSE c.attempts END,
+                    total_consumed = c.total_consumed + CASE WHEN r.auto_ack THEN k.n ELSE 0 END,
+                    last_consumed_at = CASE WHEN r.auto_ack THEN v_now ELSE c.last_consumed_at END
+                FROM claim k
+                WHERE c.partition_id = k.part AND c.consumer_group = r.grp
+                  AND (v_counted OR (SELECT sum(octet_length(o.payload)) FROM picked o)
+                                    <= least(p_answer_bytes, v_share * cardinality(v_ids)))
+                RETURNING c.partition_id AS part, k.slot
+            )
+            SELECT r.requests[v_next - 1 + t.slot], k.part, p.name, k.id, k.transaction_id, k.trace_id, k.payload,
+                   k.is_encrypted, k.producer_sub, k.created_at, k.times_failed, NULL::double precision
+            FROM taken t
+            JOIN picked k ON k.part = t.part
+            JOIN queen.partitions p ON p.id = k.part
+            ORDER BY t.slot, k."offset";
+            GET DIAGNOSTICS v_rows = ROW_COUNT;
+            EXIT WHEN v_rows > 0 OR v_counted;
+
+            -- There was too much, or nothing. The other partitions are left for later; v_reached goes back to before them.
+            v_counted := true;
+            v_ids := v_ids[1:1];
+            v_reached := v_walked;
+            SELECT greatest(1, count(*) FILTER (WHERE x.upto <= v_room)), coalesce(max(x.upto), 0) INTO v_limit, v_bytes
+            FROM (
+                SELECT sum(octet_length(m.payload)) OVER (ORDER BY m."offset") AS upto
+                FROM queen.partition_consumers c
+                JOIN queen.messages m ON m.partition_id = c.partition_id AND m."offset" > c.position
+                                     AND NOT c.done @> m."offset"
+                WHERE c.partition_id = v_ids[1] AND c.consumer_group = r.grp
+                ORDER BY m."offset" LIMIT v_left
+            ) x;
+            v_bytes := least(v_bytes, v_room);
+            v_room := v_room - v_bytes;
+            v_spent := v_spent + v_bytes;
+            END LOOP;
+
+            v_empty := NULL;
+            IF v_rows < cardinality(v_ids) * v_left THEN
+                SELECT array_agg(c.partition_id) INTO v_empty FROM queen.partition_consumers c
+                WHERE c.partition_id = ANY (v_ids) AND c.consumer_group = r.grp AND c.ready_at <= v_now;
+            END IF;
+            IF v_empty IS NOT NULL THEN
+                UPDATE queen.partition_consumers c
+                SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL
+                WHERE c.partition_id = ANY (v_empty) AND c.consumer_group = r.grp AND c.lease_id IS NOT NULL;
+                PERFORM queen.settle(v_empty, array_fill(r.grp, ARRAY[cardinality(v_empty)]), true);
+                -- Those whose head somebody holds stay awake, and so do others of the kind, which may be many.
+                SELECT v_passed || array_agg(x.partition_id) INTO v_passed FROM (
+                    SELECT c.partition_id FROM queen.partition_consumers c
+                    WHERE c.partition_id = ANY (v_empty) AND c.consumer_group = r.grp AND c.ready_at <= v_now
+                ) x HAVING count(*) > 0;
+                IF FOUND AND v_only IS NULL THEN
+                    SELECT v_passed || array_agg(x.partition_id) INTO v_passed FROM (
+                        SELECT c.partition_id FROM queen.partition_consumers c
+                        JOIN queen.partition_lookup l ON l.partition_id = c.partition_id
+                        WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
+                          AND c.ready_at >= v_reached AND c.ready_at <= v_now
+                          AND c.lease_id IS NULL AND c.position >= l.last_offset
+                        ORDER BY c.ready_at LIMIT 1000
+                    ) x;
+                END IF;
+            END IF;
+            IF r.auto_ack AND v_queue.delayed_processing_s > 0 THEN
+                PERFORM queen.settle(v_ids, array_fill(r.grp, ARRAY[cardinality(v_ids)]), false);
+            END IF;
+
+            IF r.parts = 1 THEN
+                v_next := v_next + cardinality(v_ids) - coalesce(cardinality(v_empty), 0);
+                v_room := p_answer_bytes;
+                IF r.auto_ack AND v_rows > 0 THEN
+                    v_now := clock_timestamp();     -- the same partitions may serve the next requests
+                ELSE
+                    EXIT WHEN cardinality(v_ids) < v_want AND NOT v_counted;
+                END IF;
+            ELSE
+                v_left := v_left - v_rows;
+                v_parts := v_parts - CASE WHEN v_empty IS NULL THEN 1 ELSE 0 END;
+                IF v_left <= 0 OR v_parts = 0 OR v_room <= 0 THEN
+                    v_next := v_next + 1;
+                    v_left := r.batch;
+                    v_parts := r.parts;
+                    v_room := p_answer_bytes;
+                END IF;
+            END IF;
+        END LOOP;
+
+        IF v_spent >= p_bytes THEN
+            RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
+                                NULL::timestamptz, NULL::integer, -1::double precision
+                         FROM unnest(r.requests[v_next:]) AS t (i);
+        ELSIF v_next <= cardinality(r.requests) THEN
+            IF v_only IS NULL THEN
+                SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
+                WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.ready_at > v_now
+                ORDER BY c.ready_at LIMIT 1;
+            ELSE
+                SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
+                WHERE c.partition_id = v_only AND c.consumer_group = r.grp AND c.ready_at > v_now;
+            END IF;
+            IF v_ready IS NOT NULL THEN
+                RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
+                                    NULL::timestamptz, NULL::integer,
+                                    greatest(0, extract(epoch FROM v_ready - clock_timestamp()))::double precision * 1000
+                             FROM unnest(r.requests[v_next:]) AS t (i);
+            END IF;
+        END IF;
+    END LOOP;
+END $$;

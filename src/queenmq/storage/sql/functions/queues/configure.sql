@@ -1,0 +1,52 @@
+-- Create a queue or replace all of its options, and make sure that its partition Default exists.
+-- Locks: the queue's row; if the delay or window changed, its waiting rows of partition_consumers by (partition,
+-- group), because the time at which they may be claimed changes with it.
+CREATE OR REPLACE FUNCTION queen.configure(
+    p_queue text, p_namespace text, p_task text,
+    p_lease_time_s integer, p_retry_limit integer, p_retry_delay_ms integer, p_max_size bigint, p_ttl_s integer,
+    p_dead_letter_queue boolean, p_dlq_after_max_retries boolean, p_priority integer, p_delayed_processing_s integer,
+    p_window_buffer_s integer, p_retention_s integer, p_completed_retention_s integer, p_retention_enabled boolean,
+    p_encryption_enabled boolean, p_max_wait_time_s integer, p_archive_before_delete boolean,
+    p_set_aside_failed_pushes boolean DEFAULT false,
+    OUT queue_id uuid, OUT partition_id uuid)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_before     queen.queues;
+    v_partitions uuid[];
+    v_groups     text[];
+BEGIN
+    SELECT * INTO v_before FROM queen.queues WHERE name = p_queue FOR NO KEY UPDATE;
+    INSERT INTO queen.queues (name, namespace, task, lease_time_s, retry_limit, retry_delay_ms, max_size, ttl_s,
+        dead_letter_queue, dlq_after_max_retries, priority, delayed_processing_s, window_buffer_s, retention_s,
+        completed_retention_s, retention_enabled, encryption_enabled, max_wait_time_s,
+        archive_before_delete, set_aside_failed_pushes)
+    VALUES (p_queue, p_namespace, p_task, p_lease_time_s, p_retry_limit, p_retry_delay_ms, p_max_size, p_ttl_s,
+        p_dead_letter_queue, p_dlq_after_max_retries, p_priority, p_delayed_processing_s, p_window_buffer_s,
+        p_retention_s, p_completed_retention_s, p_retention_enabled, p_encryption_enabled, p_max_wait_time_s,
+        p_archive_before_delete, p_set_aside_failed_pushes)
+    ON CONFLICT (name) DO UPDATE SET
+        namespace = excluded.namespace, task = excluded.task, lease_time_s = excluded.lease_time_s,
+        retry_limit = excluded.retry_limit, retry_delay_ms = excluded.retry_delay_ms, max_size = excluded.max_size,
+        ttl_s = excluded.ttl_s, dead_letter_queue = excluded.dead_letter_queue,
+        dlq_after_max_retries = excluded.dlq_after_max_retries, priority = excluded.priority,
+        delayed_processing_s = excluded.delayed_processing_s, window_buffer_s = excluded.window_buffer_s,
+        retention_s = excluded.retention_s, completed_retention_s = excluded.completed_retention_s,
+        retention_enabled = excluded.retention_enabled, encryption_enabled = excluded.encryption_enabled,
+        max_wait_time_s = excluded.max_wait_time_s, archive_before_delete = excluded.archive_before_delete,
+        set_aside_failed_pushes = excluded.set_aside_failed_pushes
+    RETURNING id INTO queue_id;
+
+    PERFORM queen.ensure_partitions(ARRAY[p_queue], ARRAY['Default']);
+    SELECT p.id INTO partition_id FROM queen.partitions p WHERE p.queue_id = configure.queue_id AND p.name = 'Default';
+
+    IF (v_before.delayed_processing_s, v_before.window_buffer_s) <> (p_delayed_processing_s, p_window_buffer_s) THEN
+        SELECT array_agg(x.partition_id), array_agg(x.consumer_group) INTO v_partitions, v_groups FROM (
+            SELECT c.partition_id, c.consumer_group FROM queen.partition_consumers c
+            WHERE c.queue_id = configure.queue_id AND c.lease_id IS NULL AND c.ready_at IS NOT NULL
+            ORDER BY c.partition_id, c.consumer_group FOR NO KEY UPDATE
+        ) x;
+        IF v_partitions IS NOT NULL THEN
+            PERFORM queen.settle(v_partitions, v_groups, true);
+        END IF;
+    END IF;
+END $$;

@@ -1,1 +1,0 @@
-SELECT queen.hold_operations($1, $2)

@@ -1,0 +1,1 @@
+SELECT * FROM queen.lock_holder($1, $2)

@@ -1,0 +1,1 @@
+SELECT queen.unhide($1, $2)

@@ -1,0 +1,1 @@
+SELECT queen.hold_operations($1, $2, $3)

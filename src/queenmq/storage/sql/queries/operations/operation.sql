@@ -1,0 +1,11 @@
+SELECT o.id, o.kind, o.queue_name, o.partition_name, o.priority,
+       queen.shown_status(o.status, o.next_attempt_at) AS status, o.attempts, o.error, o.result::text AS result,
+       false AS omitted,
+       o.created_at, o.claimed_at, o.finished_at, o.done, o.total, queen.unit(o.kind) AS unit,
+       CASE WHEN o.next_attempt_at < 'infinity' AND o.status = 'pending' THEN o.next_attempt_at END AS next_attempt_at,
+       CASE WHEN o.kind = 'push' THEN coalesce(o.items, jsonb_array_length(o.result)) END AS items,
+       (SELECT count(*) FROM queen.operation_queue b
+        WHERE o.status IN ('pending', 'processing') AND b.status IN ('pending', 'processing')
+          AND (b.kind = 'push') = (o.kind = 'push') AND (o.kind = 'push' OR b.queue_id = o.queue_id)
+          AND (b.priority, b.number) < (o.priority, o.number)) AS before
+FROM queen.operation_queue o WHERE o.id = $1

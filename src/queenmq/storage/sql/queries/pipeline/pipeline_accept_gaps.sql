@@ -1,0 +1,1 @@
+SELECT * FROM queen.accept_gaps($1::text, $2::text)

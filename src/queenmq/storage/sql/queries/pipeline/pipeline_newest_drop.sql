@@ -1,0 +1,1 @@
+SELECT coalesce(max(id), 0) FROM queen.dropped_partitions WHERE queue_id = $1::uuid

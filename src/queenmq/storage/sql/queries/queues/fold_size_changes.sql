@@ -1,0 +1,1 @@
+SELECT queen.fold_size_changes($1)

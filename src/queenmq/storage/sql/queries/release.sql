@@ -1,1 +1,0 @@
-SELECT queen.release($1)

@@ -1,1 +1,0 @@
-SELECT * FROM queen.renew($1, $2)

@@ -1,1 +1,0 @@
-SELECT queen.subscribe($1, $2, $3, $4, $5)

@@ -1,0 +1,29 @@
+"""Settings for tests: `settings_with(http={"max_items": 3})`, and `changed(settings, …)` for a fixture's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeVar
+
+from queenmq.config import HttpSettings, Settings
+
+Group = TypeVar("Group")
+
+# A free port, and no long wait for tests that leave requests behind.
+_FOR_TESTS = Settings(http=HttpSettings(port=0, shutdown_grace_s=2))
+
+
+def settings_with(**groups: Mapping[str, Any]) -> Settings:
+    """Settings of a server on a free port, with these values in these groups."""
+    return changed(_FOR_TESTS, **groups)
+
+
+def changed(group: Group, **values: Any) -> Group:
+    """The settings with other values; those of a group within are a mapping of its own."""
+    for name, value in values.items():
+        current = getattr(group, name)
+        if is_dataclass(current):
+            values[name] = changed(current, **value)
+    made: Group = replace(group, **values)  # type: ignore[type-var]
+    return made

@@ -1,0 +1,91 @@
+"""Bounds on the shape of the code: the length of a module, and what a constructor takes by position.
+
+The lists name what is over a bound and waits to be divided. They only get shorter: what is within it is not listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "src"
+MOST_LINES = 400
+MOST_BY_POSITION = 6
+MOST_IN_ALL = 10
+
+LONG_MODULES = {"queenmq/broker/sidecar.py"}
+LONG_CONSTRUCTORS: set[str] = set()
+
+
+def modules() -> Iterator[Path]:
+    yield from sorted(SOURCES.rglob("*.py"))
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for path in modules():
+        module = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                yield f"{module}.{node.name}", node
+
+
+def is_over(node: ast.ClassDef) -> bool:
+    """Whether its constructor takes too much. That of a dataclass may take any number of values by name."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            by_position = len(part.args.posonlyargs) + len(part.args.args) - 1
+            return by_position > MOST_BY_POSITION or by_position + len(part.args.kwonlyargs) > MOST_IN_ALL
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    if not any(text.startswith("dataclass") and "kw_only=True" not in text for text in decorators):
+        return False
+    fields = [ast.unparse(part) for part in node.body if isinstance(part, ast.AnnAssign)]
+    positional = takewhile(lambda field: field != "_: KW_ONLY", fields)
+    return sum("ClassVar" not in field and "kw_only=True" not in field for field in positional) > MOST_BY_POSITION
+
+
+def test_modules_are_not_long() -> None:
+    found = {
+        path.relative_to(SOURCES).as_posix()
+        for path in modules()
+        if len(path.read_text(encoding="utf-8").splitlines()) > MOST_LINES
+    }
+    assert found == LONG_MODULES
+
+
+def test_constructors_take_little_by_position() -> None:
+    found = {name for name, node in classes() if is_over(node)}
+    assert found == LONG_CONSTRUCTORS
+
+
+def test_every_package_has_a_contract_on_its_imports() -> None:
+    contracts = tomllib.loads((SOURCES.parent / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    bound = {module for one in contracts if one["type"] == "forbidden" for module in one["source_modules"]}
+    packages = {f"queenmq.{path.parent.name}" for path in (SOURCES / "queenmq").glob("*/__init__.py")}
+    assert packages | {"queenmq.server", "queenmq.testing"} <= bound
+
+
+@pytest.mark.parametrize(
+    ("source", "over"),
+    [
+        ("class A:\n def __init__(self, a, b, c, d, e, f): ...", False),
+        ("class A:\n def __init__(self, a, b, c, d, e, f, g): ...", True),
+        ("class A:\n def __init__(self, *, a, b, c, d, e, f, g, h, i, j): ...", False),
+        ("class A:\n def __init__(self, *, a, b, c, d, e, f, g, h, i, j, k): ...", True),
+        ("@dataclass(frozen=True)\nclass A:\n a: int\n b: int\n c: int\n d: int\n e: int\n f: int\n g: int", True),
+        ("@dataclass\nclass A:\n a: int\n b: int\n c: int\n d: int\n e: int\n f: int\n g: ClassVar[int]", False),
+        ("@dataclass\nclass A:\n a: int\n b: int\n c: int\n d: int\n e: int\n f: int\n _: KW_ONLY\n g: int", False),
+        ("@dataclass\nclass A:\n a: int\n b: int\n c: int\n d: int\n e: int\n f: int\n g: int\n _: KW_ONLY", True),
+        ("@dataclass(kw_only=True)\nclass A:\n a: int\n b: int\n c: int\n d: int\n e: int\n f: int\n g: int", False),
+    ],
+)
+def test_the_bound_on_constructors(source: str, over: bool) -> None:
+    [node] = ast.parse(source).body
+    assert isinstance(node, ast.ClassDef)
+    assert is_over(node) is over

@@ -1,0 +1,111 @@
+"""Every statement that the code names exists, and every SQL file has a caller in the product, not only in tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queenmq.storage.statements import sql_files, statement
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/queenmq"
+TESTS = ROOT / "tests"
+
+# Calls that take the name of a statement, and at which place: `statement`, those of a report, `rows` of the pipeline.
+NAMED_AT = {"statement": (0,), "rows": (0, 1), "row": (0,), "one": (0,)}
+NAME = re.compile(r"[a-z0-9_]+")
+QUERIES = sql_files("queries")
+FUNCTIONS = {name: file.read_text("utf-8") for name, file in sql_files("functions").items()}
+COMMENT = re.compile(r"--.*")
+CREATED = re.compile(r"CREATE OR REPLACE FUNCTION queen\.(\w+)")
+
+
+def trees(root: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(root.rglob("*.py")):
+        yield path, ast.parse(path.read_text("utf-8"))
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str):
+            yield one.value
+
+
+def named(call: ast.Call) -> Iterator[str]:
+    """The names of statements that a call is given as literals: either branch of a condition counts."""
+    function = call.func
+    called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    for place in NAMED_AT.get(called, ()):
+        if place < len(call.args):
+            argument = call.args[place]
+            choices = (argument.body, argument.orelse) if isinstance(argument, ast.IfExp) else (argument,)
+            for one in choices:
+                if isinstance(one, ast.Constant) and isinstance(one.value, str) and NAME.fullmatch(one.value):
+                    yield one.value
+
+
+@pytest.mark.parametrize("root", [SOURCE, TESTS], ids=["src", "tests"])
+def test_every_statement_that_is_named_exists(root: Path) -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for path, tree in trees(root)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for name in named(node)
+        if name not in QUERIES
+    ]
+    assert not missing
+
+
+def test_every_query_has_a_caller() -> None:
+    used = {text for _, tree in trees(SOURCE) if any(map(is_sender, ast.walk(tree))) for text in texts(tree)}
+    assert not QUERIES.keys() - used
+
+
+def is_sender(node: ast.AST) -> bool:
+    """Whether a module with this node names statements."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name):
+            return name in NAMED_AT
+    return False
+
+
+def test_every_function_has_a_caller() -> None:
+    bodies = [COMMENT.sub("", text) for text in FUNCTIONS.values()]
+    bodies += [COMMENT.sub("", statement(name)) for name in QUERIES]
+    bodies += [text for _, tree in trees(SOURCE) for text in texts(tree)]
+    everything = "\n".join(bodies)
+    unused = []
+    for text in FUNCTIONS.values():
+        for name in CREATED.findall(text):
+            mentioned = len(re.findall(rf"queen\.{name}\b", everything))
+            recursive = len(
+                re.findall(rf"queen\.{name}\b", COMMENT.sub("", text.split("CREATE OR REPLACE TRIGGER")[0]))
+            )
+            if mentioned <= recursive:
+                unused.append(name)
+    assert not unused
+
+
+def test_a_file_has_one_function_and_its_name() -> None:
+    """The function of a trigger has the trigger's name, with `on_` before it."""
+    for name, text in FUNCTIONS.items():
+        assert CREATED.findall(text) in ([name], [f"on_{name}"]), name
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_says_what_it_does_and_what_it_locks(name: str) -> None:
+    header = FUNCTIONS[name].partition("CREATE OR REPLACE FUNCTION")[0]
+    assert header.startswith("-- ")
+    locks = re.search(r"FOR (NO KEY )?UPDATE|FOR (KEY )?SHARE|advisory", COMMENT.sub("", FUNCTIONS[name]))
+    assert locks is None or re.search(r"[Ll]ock", header), header
+
+
+def test_a_statement_that_is_not_there_is_an_error() -> None:
+    name = "no_such_statement"
+    with pytest.raises(KeyError):
+        statement(name)
