@@ -1,6 +1,6 @@
 # `make serve` and `make test` set up all they need in .venv by themselves.
 # PYTHON chooses the interpreter; PORT, HOST, QUEEN_DATA_DIR and all other variables reach the server. JOBS is how many
-# tests run at once: one more than cores, because tests also wait.
+# tests run at once.
 
 BIN := .venv/bin
 JOBS ?= 2
@@ -52,9 +52,10 @@ prose:
 unit:
 	$(BIN)/pytest --quiet --numprocesses 2 tests/unit tests/simulation
 
-# A file is run by one of the workers, each of which has a PostgreSQL of its own.
+# A file is run by one of the workers, each of which has a PostgreSQL of its own. A test with real processes and real
+# time that fails is run once more, and listed under RERUN either way; unit tests and simulations are not.
 test: lint
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 20
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 20 --reruns 1
 
 format: setup
 	$(BIN)/ruff check --fix

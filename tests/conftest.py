@@ -45,6 +45,9 @@ _MARKERS = {
     "wheel": ("slow",),
 }
 
+# What runs without real time and real processes has no excuse: `--reruns` does not hold for it.
+_NEVER_AGAIN = ("simulation", "unit")
+
 _numbers = itertools.count(1)
 _TEMPLATE = "queen_template"
 
@@ -62,8 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    for marker in _MARKERS.get(item.path.relative_to(_TESTS).parts[0], ()):
+    folder = item.path.relative_to(_TESTS).parts[0]
+    for marker in _MARKERS.get(folder, ()):
         item.add_marker(marker)
+    if folder in _NEVER_AGAIN:
+        item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 @pytest.hookimpl(trylast=True)

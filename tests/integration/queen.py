@@ -20,10 +20,14 @@ LONG_ENOUGH_MS = 25_000
 
 
 class Queen:
-    """Speaks to one server. Every verb checks the HTTP status and returns the decoded answer."""
+    """Speaks to one server. Every verb checks the HTTP status and returns the decoded answer.
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    With `patience_s` it repeats what is answered with 503 for so long, as a client does.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, patience_s: float = 0) -> None:
         self.http = http
+        self._patience_s = patience_s
 
     async def configure(
         self, queue: str, namespace: str | None = None, task: str | None = None, **options: Any
@@ -59,7 +63,7 @@ class Queen:
         return await self.pop(queue, partition, **({"wait": True, "timeout": LONG_ENOUGH_MS} | params))
 
     async def _pop(self, path: str, params: Json) -> Json:
-        answer = await self.http.get(path, params=params)
+        answer = await self._send("GET", path, params=params)
         if answer.status_code == 204:
             assert answer.content == b""
             return {"messages": []}
@@ -140,10 +144,18 @@ class Queen:
         return refusal
 
     async def _call(self, method: str, path: str, status: int, body: Any = None) -> Any:
-        answer = await self.http.request(method, path, **({} if body is None else {"json": body}))
+        answer = await self._send(method, path, **({} if body is None else {"json": body}))
         assert answer.status_code == status, f"{answer.status_code}: {answer.text}"
         assert answer.headers["content-type"] == "application/json"
         return answer.json()
+
+    async def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        while True:
+            answer = await self.http.request(method, path, **content)
+            if answer.status_code != 503 or asyncio.get_running_loop().time() >= deadline:
+                return answer
+            await asyncio.sleep(0.05)
 
 
 def data(messages: Iterable[Message]) -> list[Any]:

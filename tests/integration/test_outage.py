@@ -55,6 +55,12 @@ async def server(proxy: Proxy, settings: Settings) -> AsyncIterator[Server]:
     await running.stop()
 
 
+@pytest.fixture
+def queen(http: httpx.AsyncClient) -> Queen:
+    """Patient, because a ping that an outage has hit may end after it: until the next one the database is away."""
+    return Queen(http, patience_s=30)
+
+
 def item(number: int, partition: str = "p", queue: str = "q", **fields: Any) -> Json:
     return {"queue": queue, "partition": partition, "transactionId": str(number), "payload": number} | fields
 
@@ -300,7 +306,7 @@ async def test_the_server_starts_without_its_database(settings: Settings, databa
                 await proxy.open()
                 await drained(server)
                 await until(lambda: server.database.is_open)
-                assert data(await Queen(http).drain("q", "p")) == [1, 2]
+                assert data(await Queen(http, patience_s=30).drain("q", "p")) == [1, 2]
         finally:
             await server.stop()
 
@@ -319,7 +325,7 @@ async def test_a_start_whose_connection_is_lost_on_the_way_waits_for_the_databas
     async with serving(settings, proxy) as (server, http):
         await buffered(http, item(1))
         await drained(server)
-        assert data(await Queen(http).drain("q", "p")) == [1]
+        assert data(await Queen(http, patience_s=30).drain("q", "p")) == [1]
 
 
 async def test_a_full_journal_answers_429_and_keeps_nothing(settings: Settings, database_url: str) -> None:
@@ -337,7 +343,7 @@ async def test_a_full_journal_answers_429_and_keeps_nothing(settings: Settings, 
                 assert int(refused.headers["retry-after"]) >= 1
                 await proxy.open()
                 await drained(server)
-                assert data(await Queen(http).drain("q", "p")) == [1, 2]
+                assert data(await Queen(http, patience_s=30).drain("q", "p")) == [1, 2]
         finally:
             await server.stop()
 
@@ -469,9 +475,9 @@ async def test_a_locked_partition_keeps_only_its_own_pushes_waiting(
             await sql.execute("SELECT FROM queen.partition_lookup FOR UPDATE")
             await maintain(http, False)
             await until(lambda: server.broker.journal.figures().operations == 10)
-            assert data(await Queen(http).drain("q", "free")) == list(range(2, 21, 2))
+            assert data(await Queen(http, patience_s=30).drain("q", "free")) == list(range(2, 21, 2))
         await drained(server)
-        assert data(await Queen(http).drain("q", "locked")) == [0, *range(1, 21, 2)]
+        assert data(await Queen(http, patience_s=30).drain("q", "locked")) == [0, *range(1, 21, 2)]
 
 
 async def test_a_partition_that_many_want_does_not_keep_its_journalled_pushes_waiting_for_ever(
@@ -568,7 +574,7 @@ async def test_full_journals_that_two_processes_have_left_are_stored_by_one(sett
         assert (await push(http, item(60))).status_code == 429
         await proxy.open()
         await drained(server)
-        assert data(await Queen(http).drain("q", "p")) == list(range(60))
+        assert data(await Queen(http, patience_s=30).drain("q", "p")) == list(range(60))
 
 
 async def test_what_the_journal_accepted_is_stored_whatever_the_queue_may_hold(
