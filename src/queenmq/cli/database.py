@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from queenmq.config import Settings
-from queenmq.storage.database import Database, dsn
+from queenmq.storage.connecting import dsn
+from queenmq.storage.database import Database
 from queenmq.storage.embedded import default_data_dir, running_url
 
 

@@ -60,7 +60,7 @@ def _url(given: Given) -> str:
         url: str = given.url
         return url
     from queenmq import config
-    from queenmq.storage.database import dsn
+    from queenmq.storage.connecting import dsn
     from queenmq.storage.embedded import default_data_dir, running_url
 
     settings = config.load(flags={"QUEEN_DATA_DIR": given.data_dir})

@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvloop
 
@@ -30,7 +29,7 @@ from queenmq.config import Settings
 from queenmq.errors import StartupError
 from queenmq.logs import log_to_stderr
 from queenmq.server import Server
-from queenmq.storage.database import dsn
+from queenmq.storage.connecting import dsn, place_of
 from queenmq.storage.embedded import EmbeddedPostgres, default_data_dir
 
 log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def with_journal(settings: Settings, url: str) -> Settings:
     if settings.journal.folder is not None:
         return settings
     parent = (settings.server.data_dir or default_data_dir()) / "journal"
-    place = "bundled" if settings.database.is_bundled else hashlib.sha256(_without_password(url).encode()).hexdigest()
+    place = "bundled" if settings.database.is_bundled else hashlib.sha256(place_of(url).encode()).hexdigest()
     folder = parent / place[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +134,7 @@ async def _database(settings: Settings) -> AsyncIterator[tuple[str, str]]:
     """The URL of the database and where it is, in words without a password."""
     if not settings.database.is_bundled:
         url = dsn(settings.database)
-        yield url, f"Database: {_without_password(url)}"
+        yield url, f"Database: {place_of(url)}"
         return
     bundled = EmbeddedPostgres(settings.server.data_dir or default_data_dir(), keep_off=settings.http.port)
     url = await bundled.start()
@@ -227,12 +226,6 @@ def _authority(address: tuple[str, int]) -> str:
 
 def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
-def _without_password(url: str) -> str:
-    """Host and database of a URL; its user, password and parameters stay out."""
-    parts = urlsplit(url)
-    return (parts.netloc.rpartition("@")[2] or "on this machine") + parts.path
 
 
 def _say(text: str) -> None:

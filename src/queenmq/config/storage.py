@@ -14,12 +14,17 @@ class DatabaseSettings:
     """Database: where PostgreSQL is, and how long the server waits for it."""
 
     url: str | None = setting(
-        "DATABASE_URL", None, "URL of an existing PostgreSQL to use instead of the bundled one.", secret=True
+        "DATABASE_URL",
+        None,
+        "URL of an existing PostgreSQL to use instead of the bundled one. It may name several hosts "
+        "(`postgresql://user@a:5432,b:5432/queen`): the server uses the one that can be written to.",
+        secret=True,
     )
     host: str | None = setting(
         "PG_HOST",
         None,
-        "Host of an existing PostgreSQL to use instead of the bundled one; for use without `DATABASE_URL`.",
+        "Host of an existing PostgreSQL to use instead of the bundled one, or several with commas; for use without "
+        "`DATABASE_URL`.",
     )
     port: int = setting("PG_PORT", 5432, "Port of the PostgreSQL at `PG_HOST`.", parse.port_number)
     name: str = setting("PG_DB", "postgres", "Database at `PG_HOST`.")

@@ -47,14 +47,15 @@ class DatabaseWatch(Service):
         self._patience_s = settings.database.outage_after_ms / 1000
         self._come_up = come_up
         self._unhide_due = 0.0
-        self._complaint = ""
+        self._complaints: set[str] = set()
 
     async def work(self) -> None:
         if not self._database.is_open:
             await self._try()
         elif not await self._database.is_alive(self._patience_s):
-            log.error("the database does not answer; its connections are closed until it does")
-            self._database.abandon()
+            if self._database.is_open:
+                log.error("the database does not answer; its connections are closed until it does")
+                self._database.abandon()
         elif self._database.clock.reached is not None:
             await self._unhide(self._database.clock.reached)
 
@@ -74,12 +75,11 @@ class DatabaseWatch(Service):
     async def _try(self) -> None:
         try:
             await self._come_up()
-        except DatabaseAway as error:
-            log.debug("%s", error)
         except StartupError as error:
             # It is tried several times a second, and what is wrong may be so for hours.
-            log.log(logging.DEBUG if str(error) == self._complaint else logging.ERROR, "%s", error)
-            self._complaint = str(error)
+            level = logging.WARNING if isinstance(error, DatabaseAway) else logging.ERROR
+            log.log(logging.DEBUG if str(error) in self._complaints else level, "%s", error)
+            self._complaints.add(str(error))
         else:
-            self._complaint = ""
+            self._complaints.clear()
             log.info("the database is back")

@@ -7,33 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, cast
-from urllib.parse import quote
 
 import asyncpg
 
 from queenmq.config import DatabaseSettings
 from queenmq.core.foreign_clock import ForeignClock
 from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError
+from queenmq.storage.connecting import Connector
 from queenmq.storage.failures import (
     BROKEN,
     AnswerLost,
     DatabaseAway,
     EncryptionRequired,
+    NotTheWriter,
     TransactionRefused,
     TryAgain,
     is_connection_lost,
+    is_not_the_writer,
     translate,
     without_details,
 )
 from queenmq.storage.silence import REASONS, SilenceWatch, WatchedConnection
 from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
-from queenmq.storage.statements import statement as named
 
 log = logging.getLogger(__name__)
 
@@ -49,27 +49,6 @@ _FETCH, _FETCHROW, _FETCHVAL = asyncpg.Connection.fetch, asyncpg.Connection.fetc
 _GIVING_BACK = suppress(asyncpg.PostgresError, *BROKEN)
 
 
-def dsn(database: DatabaseSettings) -> str:
-    """The URL of the existing PostgreSQL that the settings select."""
-    if database.url is not None:
-        return database.url
-    user, password = quote(database.user, safe=""), quote(database.password, safe="")
-    host = database.host or "localhost"
-    if ":" in host:
-        host = f"[{host}]"
-    return f"postgresql://{user}:{password}@{host}:{database.port}/{quote(database.name, safe='')}"
-
-
-def _tls(database: DatabaseSettings) -> ssl.SSLContext | None:
-    if not database.use_ssl:
-        return None
-    context = ssl.create_default_context()
-    if not database.ssl_reject_unauthorized:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 async def _leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """Run when a connection goes back. The reset of asyncpg is a round trip at every call, for nothing of ours."""
     if connection.is_in_transaction():
@@ -81,7 +60,7 @@ class Database:
 
     def __init__(self, settings: DatabaseSettings, url: str) -> None:
         self._settings = settings
-        self._url = url
+        self._connector = Connector(settings, url)
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._spare: list[WatchedConnection] = []  # borrowed from the pool and used by nobody now; the last used last
         self._silence: SilenceWatch | None = None
@@ -103,40 +82,34 @@ class Database:
         It is DatabaseAway if the same call may succeed later.
         """
         silence = SilenceWatch(
-            self._connect,
+            self._connector.connect,
             connect_within_s=self._settings.connection_timeout_ms / 1000,
             silent_after_s=self._settings.silence_ms / 1000,
             deadline_s=self._settings.statement_timeout_ms / 1000 + _ANSWER_GRACE_S,
             cut=self.connections_cut,
         )
         try:
+            await self._connector.find()
             self._pool = await asyncpg.create_pool(
-                self._url,
                 min_size=1,
                 max_size=self._settings.pool_size,
-                timeout=self._settings.connection_timeout_ms / 1000,
-                ssl=_tls(self._settings),
+                connect=cast(Any, self._connector.connect),
                 max_inactive_connection_lifetime=0,
                 connection_class=WatchedConnection,
                 init=silence.adopt,
                 reset=_leave_clean,
                 server_settings=self._session(),
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+        except (asyncpg.PostgresError, *BROKEN, ValueError) as error:
             reason = str(error) or type(error).__name__
-            away = isinstance(error, OSError | TimeoutError) or cause_of(sqlstate_of(error)) is Cause.CONNECTION
+            away = isinstance(error, OSError | TimeoutError | NotTheWriter | asyncpg.InternalClientError)
+            away |= cause_of(sqlstate_of(error)) is Cause.CONNECTION
             kind = DatabaseAway if away else StartupError
             raise kind(f"cannot connect to PostgreSQL: {reason}") from None
         self.opened += 1
         self._silence = silence
         silence.start()
         await self._check_version()
-
-    async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
-        """A connection beside the pool."""
-        return await asyncpg.connect(
-            self._url, timeout=self._settings.connection_timeout_ms / 1000, ssl=_tls(self._settings)
-        )
 
     @property
     def is_open(self) -> bool:
@@ -157,13 +130,22 @@ class Database:
         return self.answers > before
 
     async def _ask(self) -> bool:
+        try:
+            return await self._ask_lifeline()
+        except NotTheWriter as error:
+            self._leave(error)
+            return False
+
+    async def _ask_lifeline(self) -> bool:
         asked = self._lifeline
         if asked is not None and await self._answers(asked):
             return True
         if self._lifeline is asked:
             self._cut_lifeline()
         try:
-            fresh = await self._connect()
+            fresh = await self._connector.connect()
+        except NotTheWriter:
+            raise
         except (asyncpg.PostgresError, *BROKEN):
             return False
         if self._pool is None or self._lifeline is not None:
@@ -174,11 +156,13 @@ class Database:
         return await self._listen(fresh)
 
     async def _answers(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
-        """Asks for the time, because that has to be known, too."""
+        """Asks for the time, because that has to be known, too. Raises NotTheWriter."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         try:
-            now: datetime = await connection.fetchval(named("now"))
+            now: datetime = (await self._connector.require_writer(connection))["now"]
+        except NotTheWriter:
+            raise
         except (asyncpg.PostgresError, *BROKEN):
             return False
         step = self.clock.told(now, asked_at, loop.time())
@@ -188,6 +172,12 @@ class Database:
                 step.total_seconds(),
             )
         return True
+
+    def _leave(self, error: BaseException) -> None:
+        """Whoever waits for this PostgreSQL waits in vain: the writer is, or will be, another one."""
+        if self._pool is not None:
+            log.error("%s; its connections are closed until the writer is found", str(error) or type(error).__name__)
+            self.abandon()
 
     def on_notice(self, channel: str, heard: Callable[[str], None]) -> None:
         """Call `heard` with the payload of each NOTIFY on `channel`, while the database is there.
@@ -286,9 +276,12 @@ class Database:
         with _GIVING_BACK:
             await connection.pool.release(connection.proxy, timeout=self._settings.connection_timeout_ms / 1000)
 
-    def _translated(self, error: Exception, *, was_borrowed: bool) -> BaseException:
+    def _translated(self, error: Exception, connection: WatchedConnection | None) -> BaseException:
         ours = translate(error)
-        if was_borrowed and type(ours) is DatabaseUnavailable and is_connection_lost(error):
+        if is_not_the_writer(error):
+            if connection is None or connection.pool is self._pool:
+                self._leave(error)
+        elif connection is not None and type(ours) is DatabaseUnavailable and is_connection_lost(error):
             ours = AnswerLost()
         self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain | Overloaded)
         return ours
@@ -319,7 +312,7 @@ class Database:
                 await self._give_back(connection, is_clean=is_clean)
             self.answers += 1
         except Exception as error:
-            ours = self._translated(error, was_borrowed=connection is not None)
+            ours = self._translated(error, connection)
             if ours is error:
                 raise
             raise ours from error
@@ -364,7 +357,7 @@ class Database:
                 self.answers += 1
                 return answer
             except Exception as error:
-                ours = self._translated(error, was_borrowed=connection is not None)
+                ours = self._translated(error, connection)
                 if isinstance(ours, AnswerLost) and left:
                     left -= 1
                     continue

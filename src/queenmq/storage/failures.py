@@ -34,6 +34,10 @@ BROKEN = (
 )
 
 
+class NotTheWriter(asyncpg.InterfaceError):
+    """PostgreSQL answers, but it is read-only or was replaced by another: nothing was done, and nothing can be."""
+
+
 class TryAgain(DatabaseUnavailable):
     """The statement was rolled back because others were in its way; the same one may succeed now."""
 
@@ -75,6 +79,8 @@ def translate(error: BaseException) -> BaseException:
     """Our error for one that asyncpg raised; ours stay. What nobody has foreseen is logged here."""
     if isinstance(error, QueenError):
         return error
+    if is_not_the_writer(error):
+        return DatabaseUnavailable("database connection is read-only (ECONNREFUSED)")
     if is_connection_lost(error):
         return DatabaseUnavailable()
     if isinstance(error, asyncpg.PostgresError):
@@ -101,8 +107,6 @@ def _of_postgres(error: asyncpg.PostgresError) -> QueenError:
             return DatabaseUnavailable("database connection too slow: the statement was cancelled (ECONNREFUSED)")
         case sqlstates.DISK_FULL:
             return DatabaseUnavailable("database connection refused the write: its disk is full (ECONNREFUSED)")
-        case sqlstates.READ_ONLY:
-            return DatabaseUnavailable("database connection is read-only (ECONNREFUSED)")
     match cause_of(error.sqlstate):
         case Cause.CONTENTION:
             return TryAgain("database connection busy: a lock could not be had (ECONNREFUSED)")
@@ -117,6 +121,10 @@ def is_connection_lost(error: BaseException) -> bool:
     # asyncpg calls an argument that it cannot encode an interface error, too.
     broken = isinstance(error, BROKEN) and not isinstance(error, ValueError)
     return broken or cause_of(sqlstate_of(error)) is Cause.CONNECTION
+
+
+def is_not_the_writer(error: BaseException) -> bool:
+    return isinstance(error, NotTheWriter) or sqlstate_of(error) == sqlstates.READ_ONLY
 
 
 def without_details(error: Exception) -> str:

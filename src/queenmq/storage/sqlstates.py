@@ -60,7 +60,7 @@ _CODES: Final = {
     "40001": Cause.CONTENTION,  # a serialization failure
     "40P01": Cause.CONTENTION,  # a deadlock
     LOCK_NOT_AVAILABLE: Cause.CONTENTION,
-    READ_ONLY: Cause.DATABASE,  # a standby, or a failover
+    READ_ONLY: Cause.CONNECTION,  # to a standby: the writer is elsewhere
     TOO_MANY_CONNECTIONS: Cause.CONNECTION,
 }
 # By the first characters, the longest that fit.

@@ -1,0 +1,46 @@
+"""Which PostgreSQL is the newest of those that were written to: how a former primary is told from the present one.
+
+A copy of a PostgreSQL (backup, standby) has the system identifier of the original. Each promotion of a standby begins a
+timeline with a higher number, so that a former primary has a lower one than its successor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    system: int
+    timeline: int
+
+
+class Verdict(Enum):
+    SAME = "same"
+    NEWER = "newer"
+    OLDER = "older"
+
+
+class Lineages:
+    """Those that this process has written to. None stands for a PostgreSQL that does not say."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, int] = {}  # the highest timeline of each system
+        self._current: Lineage | None = None
+
+    def judge(self, found: Lineage | None) -> Verdict:
+        """A system that was never seen is newer (an upgrade, a restored dump); one that was left is older."""
+        if found == self._current or found is None or self._current is None:
+            return Verdict.SAME if found == self._current else Verdict.NEWER
+        newest = self._newest.get(found.system)
+        if newest is None or (found.system == self._current.system and found.timeline > newest):
+            return Verdict.NEWER
+        return Verdict.OLDER
+
+    def accept(self, found: Lineage | None) -> None:
+        """It is written to from now on."""
+        if found is None:
+            return
+        self._current = found
+        self._newest[found.system] = max(found.timeline, self._newest.get(found.system, 0))

@@ -1,0 +1,3 @@
+-- Whether this is a PostgreSQL that takes writes: no standby, and not read-only by a setting. And its time.
+SELECT clock_timestamp() AS now,
+       NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writable
