@@ -15,6 +15,7 @@ _FILES_S = {
     "pipeline/test_command.py": 50,
     "integration/test_openapi.py": 48,
     "chaos/test_mixed.py": 45,
+    "chaos/test_failover.py": 45,
     "integration/test_payload_fidelity.py": 44,
     "integration/test_stepped_operations.py": 42,
     "integration/test_bad_input.py": 36,

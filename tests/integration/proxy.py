@@ -56,6 +56,11 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def lead_to(self, url: str) -> None:
+        """Take new connections to another PostgreSQL. Those that are there stay where they are."""
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "127.0.0.1", parts.port or 5432)
+
     def pause(self) -> None:
         """Take connections and bytes, and let nothing through."""
         self._flowing.clear()

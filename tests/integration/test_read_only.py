@@ -18,9 +18,8 @@ from integration.queen import Queen, data, until
 from integration.test_outage import buffered, drained, item, push
 from queenmq.config import DatabaseSettings, Settings
 from queenmq.server import Server
-from queenmq.storage.connecting import NotTheWriter
 from queenmq.storage.database import Database
-from queenmq.storage.failures import DatabaseAway
+from queenmq.storage.failures import DatabaseAway, NotTheWriter
 
 REFUSES = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
