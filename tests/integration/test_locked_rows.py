@@ -214,7 +214,7 @@ async def test_who_waited_for_a_row_and_finds_the_operation_queue_full_is_refuse
         waiting.append(asyncio.create_task(push(http, "q", "w1")))
         await until(lambda: server.broker.locks.waiting == 2)
 
-        async def full(requests: list[list[PushedMessage]]) -> list[list[Outcome]]:
+        async def full(requests: list[list[PushedMessage]], _lock_timeout: str) -> list[list[Outcome]]:
             return [[Outcome("rejected", message.id, "") for message in request] for request in requests]
 
         monkeypatch.setattr(server.broker.lanes["push"], "_run", full)

@@ -528,7 +528,7 @@ async def test_a_blocked_partition_leaves_most_of_the_operation_queue_to_others(
     assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
     await queued(http, item(99, "other"))
     # What a journal has accepted finds a place all the same: else it would hold up the whole journal.
-    [[late]] = await server.broker.store_accepted([[Message("q", "p", b"100", str(uuid4()), "100")]])
+    [[late]] = await server.broker.store_accepted([[Message("q", "p", b"100", str(uuid4()), "100")]], "1000")
     assert late.deferral is not None
 
 

@@ -143,7 +143,7 @@ async def test_what_the_journal_holds_takes_up_room(server: Server, http: httpx.
     await maintain(http, True)
     await buffered(http, item(1), item(2), item(3, queue="other"))
     messages = [Message(queue, "elsewhere", b"1", str(uuid4()), str(uuid4())) for queue in ("q", "q", "other", "other")]
-    [outcomes] = await server.broker._pusher.store([messages])
+    [outcomes] = await server.broker._pusher._call("auto", [messages], "1000")
     assert [outcome.status for outcome in outcomes] == ["queued", "failed", "queued", "queued"]
     await maintain(http, False)
     await drained(server)
@@ -372,12 +372,12 @@ async def test_a_record_that_the_database_refuses_is_set_aside_and_the_rest_goes
     await buffered(http, item(3))
     store = server.broker.store_accepted
 
-    async def choosy(requests: Any) -> Any:
+    async def choosy(requests: Any, lock_timeout: str) -> Any:
         for request in requests:
             for message in request:
                 if message.trace_id is not None:
                     message.trace_id = "no uuid"
-        return await store(requests)
+        return await store(requests, lock_timeout)
 
     monkeypatch.setattr(server.broker, "store_accepted", choosy)
     await maintain(http, False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from queenmq.broker.lane import Vegas
+from queenmq.config import ConcurrencySettings
 from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
-from queenmq.core.vegas import Vegas, VegasSettings
 
 
 def test_the_interval_grows_after_three_empty_looks_up_to_a_second() -> None:
@@ -34,13 +35,13 @@ def play(vegas: Vegas, seconds: float, weight: int = 10, calls: int = 40, start:
 
 
 def test_the_limit_grows_while_calls_stay_quick() -> None:
-    vegas = Vegas(VegasSettings(max_limit=8))
+    vegas = Vegas(ConcurrencySettings(max_limit=8))
     play(vegas, 0.01)
     assert vegas.limit == 8
 
 
 def test_the_limit_shrinks_when_calls_queue() -> None:
-    vegas = Vegas(VegasSettings(min_window_s=1000, window_samples=5), initial=32)
+    vegas = Vegas(ConcurrencySettings(rtt_min_window_s=1000, rtt_window_samples=5), initial=32)
     vegas.record(0.5, 0.01, 10)
     play(vegas, 1.0, calls=100)
     # Down to where not more than beta calls queue: 12 of 12 or 13.
@@ -48,14 +49,14 @@ def test_the_limit_shrinks_when_calls_queue() -> None:
 
 
 def test_large_calls_are_not_compared_with_small_ones() -> None:
-    vegas = Vegas(VegasSettings(max_limit=6, min_window_s=1000))
+    vegas = Vegas(ConcurrencySettings(max_limit=6, rtt_min_window_s=1000))
     now = play(vegas, 0.001, weight=1, calls=1)
     play(vegas, 0.5, weight=1000, start=now)
     assert vegas.limit == 6
 
 
 def test_the_limit_never_leaves_its_bounds() -> None:
-    vegas = Vegas(VegasSettings(min_limit=2, max_limit=3, alpha=1.0, beta=1.0, min_window_s=10_000))
+    vegas = Vegas(ConcurrencySettings(min_limit=2, max_limit=3, alpha=1.0, beta=1.0, rtt_min_window_s=10_000))
     vegas.record(0.0, 0.0001, 10)
     play(vegas, 10.0)
     assert vegas.limit == 2

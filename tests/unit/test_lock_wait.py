@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from queenmq.broker.lane import Policy, Waiting
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row, head
-from queenmq.broker.sidecar import Lane, Policy, _Waiting
+from queenmq.broker.locking_lane import LockingLane
 from queenmq.errors import DatabaseUnavailable, Overloaded, ServerStopping
 from queenmq.storage.failures import RowLocked
 from queenmq.storage.statements import statement
@@ -30,6 +32,7 @@ class Postgres:
         self.is_table_locked = False
         self.probes = 0
         self.calls: list[list[str]] = []
+        self.timeouts: list[str] = []  # of the calls
 
     async def fetchrow(self, text: str, *arguments: Any) -> dict[str, Any]:
         await asyncio.sleep(0)
@@ -40,9 +43,10 @@ class Postgres:
         heads = {"heads": [index for index, _ in found], "head_marks": [mark for _, mark in found]}
         return NOTHING | heads | {"is_table": self.is_table_locked and not found}
 
-    async def run(self, requests: list[str]) -> list[str]:
+    async def run(self, requests: list[str], lock_timeout: str) -> list[str]:
         """A request is the name of a partition, with a number behind a dot."""
         self.calls.append(requests)
+        self.timeouts.append(lock_timeout)
         await asyncio.sleep(0)
         names = {request.partition(".")[0] for request in requests}
         if names & (self.locked.keys() | self.unseen):
@@ -70,8 +74,8 @@ def locks(postgres: Postgres) -> LockWait:
 
 
 @pytest.fixture
-def lane(postgres: Postgres, locks: LockWait) -> Lane[str, str]:
-    return Lane("test", postgres.run, POLICY, locks=locks, rows=rows)
+def lane(postgres: Postgres, locks: LockWait) -> LockingLane[str, str]:
+    return LockingLane("test", postgres.run, POLICY, locks=locks, rows=rows)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -80,23 +84,27 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def submit(lane: Lane[str, str], *requests: str) -> list[asyncio.Task[str]]:
+def submit(lane: LockingLane[str, str], *requests: str) -> list[asyncio.Task[str]]:
     return [asyncio.create_task(lane.submit(request, "q")) for request in requests]
 
 
-async def test_the_rest_of_a_call_goes_on_at_once(postgres: Postgres, locks: LockWait, lane: Lane[str, str]) -> None:
+async def test_the_rest_of_a_call_goes_on_at_once(
+    postgres: Postgres, locks: LockWait, lane: LockingLane[str, str]
+) -> None:
     postgres.locked["a"] = "1"
     [waiting, other] = submit(lane, "a.1", "b.1")
     assert await other == "B.1"
     assert postgres.calls == [["a.1", "b.1"], ["b.1"]]
+    assert postgres.timeouts == ["50", "10"], "the shorter the more likely it is that more is locked"
     assert (locks.waiting, lane.pending, lane.in_flight, lane.wait_s(1e9)) == (1, 0, 0, 0.0)
     postgres.locked.clear()
     assert await waiting == "A.1"
+    assert postgres.timeouts[-1] == "500", "who has waited for a row may wait for it in the call"
     assert locks.known == {}
 
 
 async def test_later_requests_go_behind_and_all_go_on_in_order(
-    postgres: Postgres, locks: LockWait, lane: Lane[str, str]
+    postgres: Postgres, locks: LockWait, lane: LockingLane[str, str]
 ) -> None:
     postgres.locked["a"] = "1"
     waiting = submit(lane, "a.1")
@@ -113,7 +121,7 @@ async def test_later_requests_go_behind_and_all_go_on_in_order(
 
 
 async def test_a_row_with_another_holder_each_time_is_tried(
-    postgres: Postgres, locks: LockWait, lane: Lane[str, str]
+    postgres: Postgres, locks: LockWait, lane: LockingLane[str, str]
 ) -> None:
     postgres.locked["a"] = "1"
     [waiting] = submit(lane, "a.1")
@@ -129,7 +137,7 @@ async def test_a_row_with_another_holder_each_time_is_tried(
 
 
 async def test_what_no_probe_sees_is_found_by_halving_and_tried_alone(
-    postgres: Postgres, locks: LockWait, lane: Lane[str, str]
+    postgres: Postgres, locks: LockWait, lane: LockingLane[str, str]
 ) -> None:
     postgres.unseen.add("a")
     [one, two, *others] = submit(lane, "a.1", "a.2", "b.1", "c.1", "d.1")
@@ -143,19 +151,20 @@ async def test_what_no_probe_sees_is_found_by_halving_and_tried_alone(
     assert locks.known == {}
 
 
-async def test_a_locked_table_is_waited_for_in_the_call(postgres: Postgres, lane: Lane[str, str]) -> None:
+async def test_a_locked_table_is_waited_for_in_the_call(postgres: Postgres, lane: LockingLane[str, str]) -> None:
     postgres.unseen.add("a")
     postgres.is_table_locked = True
     [one, two] = submit(lane, "a.1", "b.1")
     await until(lambda: len(postgres.calls) > 1)
     assert postgres.calls[:2] == [["a.1", "b.1"], ["a.1", "b.1"]]
+    assert postgres.timeouts[:2] == ["50", "30000"]
     postgres.unseen.clear()
     assert await asyncio.gather(one, two) == ["A.1", "B.1"]
 
 
 async def test_who_has_waited_too_long_is_told_who_holds_the_row(postgres: Postgres) -> None:
     locks = LockWait(postgres, longest_s=0.01, most=10)  # type: ignore[arg-type]
-    lane = Lane("test", postgres.run, POLICY, locks=locks, rows=rows)
+    lane = LockingLane("test", postgres.run, POLICY, locks=locks, rows=rows)
     postgres.locked["a"] = "1"
     with pytest.raises(RowLocked, match=r"partition 'a' of queue 'q'.*'psql' \(pid 7"):
         await lane.submit("a.1", "q")
@@ -163,7 +172,7 @@ async def test_who_has_waited_too_long_is_told_who_holds_the_row(postgres: Postg
     await locks.close()
 
 
-async def test_only_so_many_wait(postgres: Postgres, locks: LockWait, lane: Lane[str, str]) -> None:
+async def test_only_so_many_wait(postgres: Postgres, locks: LockWait, lane: LockingLane[str, str]) -> None:
     postgres.locked["a"] = "1"
     waiting = submit(lane, *(f"a.{number}" for number in range(locks.limit)))
     await until(lambda: locks.waiting == locks.limit)
@@ -175,7 +184,7 @@ async def test_only_so_many_wait(postgres: Postgres, locks: LockWait, lane: Lane
     await lane.close()
 
 
-async def test_who_goes_away_leaves_no_trace(postgres: Postgres, locks: LockWait, lane: Lane[str, str]) -> None:
+async def test_who_goes_away_leaves_no_trace(postgres: Postgres, locks: LockWait, lane: LockingLane[str, str]) -> None:
     postgres.locked["a"] = "1"
     [gone, stays] = submit(lane, "a.1", "a.2")
     await until(lambda: locks.waiting == 2)
@@ -189,24 +198,26 @@ async def test_who_goes_away_leaves_no_trace(postgres: Postgres, locks: LockWait
 async def test_what_is_not_merged_waits_without_running(postgres: Postgres, locks: LockWait) -> None:
     running = 0
 
-    async def attempt(name: str) -> str:
+    async def attempt(name: str, lock_timeout: str) -> str:
         nonlocal running
         running += 1
         try:
-            [result] = await postgres.run([name])
+            [result] = await postgres.run([name], lock_timeout)
         finally:
             running -= 1
         return result
 
     postgres.locked["a"] = "1"
-    waiting = [asyncio.create_task(locks.through(rows(f"a.{n}"), lambda n=n: attempt(f"a.{n}"))) for n in (1, 2)]
+    waiting = [asyncio.create_task(locks.through(rows(name), partial(attempt, name))) for name in ("a.1", "a.2")]
     await until(lambda: locks.waiting == 2)
     assert running == 0
-    assert await locks.through(rows("b.1"), lambda: attempt("b.1")) == "B.1"
+    assert await locks.through(rows("b.1"), partial(attempt, "b.1")) == "B.1"
+    assert postgres.timeouts[-1] == "10"
     postgres.locked.clear()
     assert await asyncio.gather(*waiting) == ["A.1", "A.2"]
+    assert postgres.timeouts[-2:] == ["500", "500"]
     postgres.unseen.add("a")
-    unseen = asyncio.create_task(locks.through(rows("a.3"), lambda: attempt("a.3")))
+    unseen = asyncio.create_task(locks.through(rows("a.3"), partial(attempt, "a.3")))
     await until(lambda: locks.waiting == 1)
     postgres.unseen.clear()
     assert await unseen == "A.3"
@@ -220,8 +231,8 @@ def both(*names: str) -> frozenset[Row]:
 async def test_who_tries_what_no_probe_sees_and_finds_another_row_locked_waits_for_that(
     postgres: Postgres, locks: LockWait
 ) -> None:
-    async def attempt() -> list[str]:
-        return await postgres.run(["a.1", "b.1"])
+    async def attempt(lock_timeout: str) -> list[str]:
+        return await postgres.run(["a.1", "b.1"], lock_timeout)
 
     postgres.unseen.add("a")
     waiting = asyncio.create_task(locks.through(both("a", "b"), attempt))
@@ -252,8 +263,8 @@ async def test_whoever_ends_while_he_tries_does_not_keep_others_from_trying(
             await asyncio.shield(answer)
         return await asked(text, *arguments)
 
-    async def attempt() -> list[str]:
-        return await postgres.run(["a.1"])
+    async def attempt(lock_timeout: str) -> list[str]:
+        return await postgres.run(["a.1"], lock_timeout)
 
     postgres.unseen.add("a")
     first = asyncio.create_task(locks.through(rows("a.1"), attempt))
@@ -280,7 +291,7 @@ async def test_whoever_ends_while_he_tries_does_not_keep_others_from_trying(
 
 
 async def test_who_goes_on_in_the_moment_in_which_the_others_have_caught_up_is_not_forgotten(
-    postgres: Postgres, locks: LockWait, lane: Lane[str, str]
+    postgres: Postgres, locks: LockWait, lane: LockingLane[str, str]
 ) -> None:
     """Between the end of a task and its callbacks others may run."""
     postgres.locked["a"] = "1"
@@ -290,7 +301,7 @@ async def test_who_goes_on_in_the_moment_in_which_the_others_have_caught_up_is_n
     await until(lambda: lane._catch_up is not None)
     task = lane._catch_up
     assert task is not None
-    late: _Waiting[str, str] = _Waiting("b.1", 1, asyncio.get_running_loop().create_future(), 0.0)
+    late: Waiting[str, str] = Waiting("b.1", 1, asyncio.get_running_loop().create_future(), 0.0)
 
     def follow(_task: asyncio.Task[None]) -> None:
         lane._follow(late, rows("b.1"))

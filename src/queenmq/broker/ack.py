@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.locked_rows import Row, lease, position
+from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.parts import Parts
-from queenmq.broker.sidecar import Lane, Policy
 from queenmq.core.acknowledgement import COMPLETED, AckAdmission, Acknowledgement
-from queenmq.core.vegas import Vegas
 from queenmq.storage.database import LOST_ANSWERS
 from queenmq.storage.failures import AnswerLost
 from queenmq.storage.statements import statement
@@ -60,17 +60,16 @@ def _admission() -> Callable[[AckRequest], bool]:
 class Acker:
     def __init__(self, parts: Parts, policy: Policy, concurrency: Vegas | None) -> None:
         self._database = parts.database
-        self._locks = parts.locks
         self._activity = parts.activity
         self._long_polls = parts.long_polls
-        self.lane: Lane[AckRequest, list[Acked]] = Lane(
+        self.lane: LockingLane[AckRequest, list[Acked]] = LockingLane(
             "ack",
             self._run,
             policy,
-            concurrency=concurrency,
-            admission=_admission,
             locks=parts.locks,
             rows=lambda request: positions(request.items),
+            concurrency=concurrency,
+            admission=_admission,
         )
 
     async def ack(self, items: list[Acknowledgement]) -> list[Acked]:
@@ -79,17 +78,19 @@ class Acker:
             return []
         return await self.lane.submit(AckRequest(items), items[0].position, len(items))
 
-    async def _run(self, requests: list[AckRequest]) -> list[list[Acked]]:
+    async def _run(self, requests: list[AckRequest], lock_timeout: str) -> list[list[Acked]]:
         items = [item for request in requests for item in request.items]
-        acked = iter(await self._apply_until_answered(requests, items))
+        acked = iter(await self._apply_until_answered(requests, items, lock_timeout))
         self._activity.acked_requests(len(requests))
         return [list(islice(acked, len(request.items))) for request in requests]
 
-    async def _apply_until_answered(self, requests: list[AckRequest], items: list[Acknowledgement]) -> list[Acked]:
+    async def _apply_until_answered(
+        self, requests: list[AckRequest], items: list[Acknowledgement], lock_timeout: str
+    ) -> list[Acked]:
         lost = 0
         while True:
             try:
-                acked = await self._apply(items)
+                acked = await self._apply(items, lock_timeout)
             except AnswerLost:
                 lost += 1
                 # In the request, because the next try may be a call of others: if this one finds a row locked now.
@@ -121,8 +122,8 @@ class Acker:
                 one.queue, one.partition = row["queue_name"], row["partition_name"]
         return acked
 
-    async def _apply(self, items: list[Acknowledgement]) -> list[Acked]:
-        rows = await self._database.fetch(statement("ack"), *columns(items), self._locks.timeout)
+    async def _apply(self, items: list[Acknowledgement], lock_timeout: str) -> list[Acked]:
+        rows = await self._database.fetch(statement("ack"), *columns(items), lock_timeout)
         freed = {
             (row["queue_name"], row["partition_name"], row["consumer_group"]) for row in rows if row["lease_released"]
         }

@@ -11,6 +11,7 @@ from queenmq.broker.activity import Activity
 from queenmq.broker.administration import Administration
 from queenmq.broker.caches import CacheBounds, Caches
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.lane import Lane, Policy, Vegas
 from queenmq.broker.lease import Leases
 from queenmq.broker.live import Live
 from queenmq.broker.load import LoadWatch
@@ -22,7 +23,6 @@ from queenmq.broker.parts import Parts
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
 from queenmq.broker.push import Pusher
 from queenmq.broker.queue_options import QueueOptions
-from queenmq.broker.sidecar import Lane, Policy
 from queenmq.broker.statistics import Statistics
 from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
 from queenmq.broker.targets import Targets
@@ -39,7 +39,6 @@ from queenmq.core.maintenance import Switch
 from queenmq.core.message import Message
 from queenmq.core.options import OptionValues
 from queenmq.core.push_call import Outcome
-from queenmq.core.vegas import Vegas, VegasSettings
 from queenmq.journal.files import JournalBounds
 from queenmq.journal.interface import Journal
 from queenmq.journal.push_journal import PushJournal
@@ -165,9 +164,10 @@ class Broker:
         """The same for a push that another server has forwarded. Raises WouldJournal instead of journalling it."""
         return self._pusher.push_unless_journalled(messages)
 
-    def store_accepted(self, requests: list[list[Message]]) -> Awaitable[list[list[Outcome]]]:
-        """Store pushes that were accepted and journalled before, also if their queues are full."""
-        return self._pusher.store_accepted(requests)
+    def store_accepted(self, requests: list[list[Message]], lock_timeout: str) -> Awaitable[list[list[Outcome]]]:
+        """Store pushes that were accepted and journalled before, also if their queues are full. Raises RowLocked if a
+        partition is locked for longer than that."""
+        return self._pusher.store_accepted(requests, lock_timeout)
 
     def pop(self, claim: Claim, wait_ms: int = 0) -> Awaitable[Delivered]:
         """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
@@ -270,7 +270,7 @@ class Broker:
         return {
             **self.node.statistics(),
             **self.caches.statistics(),
-            "sidecar": {"registered": 1, "operations": {name: lane.statistics() for name, lane in self.lanes.items()}},
+            "sidecar": {"registered": 1, "operations": {name: _figures(lane) for name, lane in self.lanes.items()}},
             "pop_wait": {**self.long_polls.registry.statistics(), "parked": self.long_polls.registry.parked()},
             "database_calls": self.database.calls,
         }
@@ -337,16 +337,16 @@ def _policy(settings: Settings, lane: LaneSettings) -> Policy:
 
 
 def _concurrency(concurrency: ConcurrencySettings) -> Vegas | None:
-    if concurrency.mode != "vegas":
-        return None
-    return Vegas(
-        VegasSettings(
-            min_limit=concurrency.min_limit,
-            max_limit=concurrency.max_limit,
-            alpha=concurrency.alpha,
-            beta=concurrency.beta,
-            window_samples=concurrency.rtt_window_samples,
-            min_window_s=concurrency.rtt_min_window_s,
-            update_interval_s=concurrency.update_interval_ms / 1000,
-        )
-    )
+    return Vegas(concurrency) if concurrency.mode == "vegas" else None
+
+
+def _figures(lane: Lane[Any, Any]) -> dict[str, float]:
+    """Calls, requests, items and seconds since the start, and what waits and runs now."""
+    return {
+        "calls": lane.calls,
+        "requests": lane.requests,
+        "items": lane.items,
+        "seconds": lane.seconds,
+        "pending": lane.pending,
+        "in_flight": lane.in_flight,
+    }

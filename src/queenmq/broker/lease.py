@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from queenmq.broker.lane import Policy
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import lease
+from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.long_polls import LongPolls
-from queenmq.broker.sidecar import Lane, Policy
 from queenmq.errors import QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -33,7 +34,7 @@ class Leases:
         self._long_polls = long_polls
         self._releasing: set[asyncio.Task[None]] = set()
         self._told_of: int | None = None  # the outage, by how often the database had been opened before
-        self.lane: Lane[Renewal, datetime | None] = Lane(
+        self.lane: LockingLane[Renewal, datetime | None] = LockingLane(
             "renew", self._run, policy, locks=locks, rows=lambda renewal: frozenset((lease(renewal.lease_id),))
         )
 
@@ -41,12 +42,12 @@ class Leases:
         """The new expiry, or None if the lease is not live. Never shortens it."""
         return await self.lane.submit(Renewal(lease_id, seconds), lease_id)
 
-    async def _run(self, renewals: list[Renewal]) -> list[datetime | None]:
+    async def _run(self, renewals: list[Renewal], lock_timeout: str) -> list[datetime | None]:
         rows = await self._database.fetch(
             statement("renew"),
             [r.lease_id for r in renewals],
             [r.seconds for r in renewals],
-            self._locks.timeout,
+            lock_timeout,
             repeatable=True,
         )
         expiries = {str(row["lease_id"]): row["expires_at"] for row in rows}
@@ -72,7 +73,7 @@ class Leases:
         ids = [lease_id for lease_id, _ in leases]
         await self._locks.through(
             frozenset(lease(lease_id) for lease_id in ids),
-            lambda: self._database.fetchval(statement("release"), ids, self._locks.timeout, repeatable=True),
+            lambda lock_timeout: self._database.fetchval(statement("release"), ids, lock_timeout, repeatable=True),
         )
         for queue in {queue for _, queue in leases}:
             self._long_polls.wake(queue)

@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from queenmq.broker.lane import Lane
 from queenmq.broker.load_manager import Choice, Decision, Load, Thresholds, decide, estimated_wait_s, retry_after_s
-from queenmq.broker.sidecar import Lane
 from queenmq.broker.standing_queue import StandingQueue
 from queenmq.config import Settings
 from queenmq.storage.database import Database

@@ -18,9 +18,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from queenmq.broker.lock_patience import AGAIN_TIMEOUT_MS, FIRST_TIMEOUT_MS, NEXT_TIMEOUT_MS, Impatient, patience_ms
 from queenmq.broker.locked_rows import Row, described, find_locked, holder_of
-from queenmq.broker.waiting_for_rows import FIRST_PAUSE_S, IDLE_PAUSE_S, LockedRow, Ticket
+from queenmq.broker.waiting_for_rows import (
+    AGAIN_TIMEOUT,
+    FIRST_PAUSE_S,
+    FIRST_TIMEOUT,
+    IDLE_PAUSE_S,
+    NEXT_TIMEOUT,
+    LockedRow,
+    Ticket,
+)
 from queenmq.errors import Overloaded, QueenError, ServerStopping, UnavailableError
 from queenmq.storage.database import Database
 from queenmq.storage.failures import RowLocked
@@ -46,6 +53,7 @@ class LockWait:
         """A request waits for `longest_s` at most, and `most` requests at a time."""
         self._database = database
         self._longest_s = longest_s
+        self.longest = str(round(longest_s * 1000))  # the lock_timeout of a call that is to wait
         self.limit = most
         self.known: dict[Row, LockedRow] = {}
         self.waiting = 0
@@ -59,20 +67,12 @@ class LockWait:
         self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
-    # How long calls wait
-
-    @property
-    def timeout(self) -> str:
-        """The lock_timeout of the call that is being made, as PostgreSQL wants it."""
-        milliseconds = patience_ms.get()
-        return str(round(self._longest_s * 1000) if milliseconds is None else milliseconds)
-
-    def impatient(self, *, has_waited: bool = False) -> Impatient:
-        """Calls that are made meanwhile wait only a moment for a lock; longer, if it is about requests that have waited
-        for rows which were free, or had another holder, when last probed."""
+    def timeout(self, *, has_waited: bool = False) -> str:
+        """The lock_timeout for a call that is not to wait for a lock: a moment; longer, if it is about requests that
+        have waited for rows which were free, or had another holder, when last probed."""
         if has_waited:
-            return Impatient(AGAIN_TIMEOUT_MS)
-        return Impatient(NEXT_TIMEOUT_MS if self.known else FIRST_TIMEOUT_MS)
+            return AGAIN_TIMEOUT
+        return NEXT_TIMEOUT if self.known else FIRST_TIMEOUT
 
     # Finding
 
@@ -197,8 +197,9 @@ class LockWait:
                 state.due = 0.0
                 self._nudged.set()
 
-    async def through(self, rows: frozenset[Row], attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """What `attempt` returns or raises. While it finds rows locked, it is repeated when they are free."""
+    async def through(self, rows: frozenset[Row], attempt: Callable[[str], Awaitable[Result]]) -> Result:
+        """What `attempt` returns or raises; it is given the lock_timeout for its call. While it finds rows locked, it
+        is repeated when they are free."""
         ticket = Ticket(rows, asyncio.get_running_loop().time(), lambda: None, lambda error: None)
         try:
             return await self._through(ticket, attempt)
@@ -206,7 +207,7 @@ class LockWait:
             # Wherever it ends while it tries a row: whoever is next has to try that then.
             self.tried(ticket)
 
-    async def _through(self, ticket: Ticket, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    async def _through(self, ticket: Ticket, attempt: Callable[[str], Awaitable[Result]]) -> Result:
         rows = ticket.rows
         is_doubted = False
         while True:
@@ -219,31 +220,28 @@ class LockWait:
                 found = await self.find(rows, ticket.trying)
             if found is None:
                 self.tried(ticket)
-                return await attempt()
+                return await attempt(self.longest)
             if found:
                 await self._wait(ticket, found)
             elif is_doubted or ticket.trying is not None:
                 await self._wait(ticket, None)
             is_doubted = not found
 
-    async def _attempt(self, ticket: Ticket, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    async def _attempt(self, ticket: Ticket, attempt: Callable[[str], Awaitable[Result]]) -> Result:
         if ticket.trying is None and ticket.give_up_at is None:
-            with self.impatient():
-                return await attempt()
+            return await attempt(self.timeout())
         if ticket.trying is None:
             # It may take its time for the row now, so there must not be many who do.
             async with self._again:
-                with self.impatient(has_waited=True):
-                    return await attempt()
+                return await attempt(self.timeout(has_waited=True))
         async with self._trying:
-            with self.impatient():
-                try:
-                    result = await attempt()
-                except RowLocked:
-                    raise
-                except BaseException:
-                    self.tried(ticket)
-                    raise
+            try:
+                result = await attempt(self.timeout())
+            except RowLocked:
+                raise
+            except BaseException:
+                self.tried(ticket)
+                raise
         self.tried(ticket)
         return result
 

@@ -11,20 +11,18 @@ from datetime import datetime
 import asyncpg
 
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.lane import Lane, Policy, Vegas
 from queenmq.broker.lease import Leases
-from queenmq.broker.lock_patience import FIRST_TIMEOUT_MS
 from queenmq.broker.locked_rows import queue_itself
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.parts import Parts
 from queenmq.broker.queue_options import QueueOptions
-from queenmq.broker.sidecar import Lane, Policy
 from queenmq.broker.waiters import ANY_QUEUE, WaitKey
 from queenmq.clock import Clock
 from queenmq.cluster.port import Advice, Cluster
 from queenmq.config import Settings
 from queenmq.core.names import Start
-from queenmq.core.vegas import Vegas
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
 from queenmq.storage.database import LOST_ANSWERS, Database
@@ -266,11 +264,11 @@ class Popper:
         what = (claim.queue, claim.partition, claim.group, claim.start.mode, claim.start.since)
         await self._locks.through(
             frozenset((queue_itself(claim.queue),)),
-            lambda: self._database.fetchval(statement("subscribe"), *what, self._locks.timeout, repeatable=True),
+            lambda lock_timeout: self._database.fetchval(statement("subscribe"), *what, lock_timeout, repeatable=True),
         )
 
-    async def _run(self, claims: list[Claim]) -> list[Delivered]:
-        claims, rows = await self._call_until_answered(claims)
+    async def _run(self, claims: list[Claim], lock_timeout: str) -> list[Delivered]:
+        claims, rows = await self._call_until_answered(claims, lock_timeout)
         results = [Delivered(claim) for claim in claims]
         for row in rows:
             result = results[row["request"] - 1]
@@ -290,7 +288,9 @@ class Popper:
         self._tell(results)
         return results
 
-    async def _call_until_answered(self, claims: list[Claim]) -> tuple[list[Claim], list[asyncpg.Record]]:
+    async def _call_until_answered(
+        self, claims: list[Claim], lock_timeout: str
+    ) -> tuple[list[Claim], list[asyncpg.Record]]:
         """The rows, and the claims that got them.
 
         A claim whose answer got lost may hold partitions. They are given back, and it is made again under another
@@ -299,7 +299,7 @@ class Popper:
         for left in reversed(range(LOST_ANSWERS + 1)):
             leases = [(claim.lease_id, claim.queue) for claim in claims]
             try:
-                return claims, await self._call(claims)
+                return claims, await self._call(claims, lock_timeout)
             except TryAgain:
                 raise
             except DatabaseUnavailable as error:
@@ -320,7 +320,7 @@ class Popper:
                 for partition in {message.partition for message in result.messages}:
                     self._cluster.acquired(claim.queue, partition, claim.group, self._queues.lease_s(claim.queue))
 
-    async def _call(self, claims: list[Claim]) -> list[asyncpg.Record]:
+    async def _call(self, claims: list[Claim], lock_timeout: str) -> list[asyncpg.Record]:
         consumes = any(claim.auto_ack for claim in claims)
         return await self._database.fetch(
             statement("pop" if consumes else "pop_leased"),
@@ -333,7 +333,7 @@ class Popper:
             [c.lease_id for c in claims],
             self._settings.limits.max_answer_bytes,
             self._settings.limits.max_answer_bytes * _ANSWERS_A_CALL,
-            str(FIRST_TIMEOUT_MS),
+            lock_timeout,
         )
 
     @staticmethod

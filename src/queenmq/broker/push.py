@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Literal
 
 import asyncpg
 
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.load import LoadWatch
 from queenmq.broker.load_manager import Choice
 from queenmq.broker.locked_rows import Row, head
+from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.parts import Parts
-from queenmq.broker.sidecar import Lane, Policy
 from queenmq.broker.targets import Targets
 from queenmq.broker.wake_ups import by_queue
 from queenmq.core.message import Message
 from queenmq.core.push_call import Deferral, Outcome, PushCall
-from queenmq.core.vegas import Vegas
 from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, WouldJournal
 from queenmq.journal.interface import Journal
 from queenmq.journal.push_records import partitions_of
@@ -71,22 +72,23 @@ class Pusher:
         self._locks = parts.locks
         self._journal = journal
         self._wait_behind_s = wait_behind_s
-        self.lane: Lane[list[Message], list[Outcome]] = Lane(
+        repeat_for_s = _REPEAT_FOR_S if journal is None else _REPEAT_BEFORE_JOURNAL_S
+        self.lane: LockingLane[list[Message], list[Outcome]] = LockingLane(
             "push",
-            self.store,
+            partial(self._call, "auto"),
             policy,
+            locks=parts.locks,
+            rows=heads,
             concurrency=concurrency,
-            repeat_for_s=_REPEAT_FOR_S if journal is None else _REPEAT_BEFORE_JOURNAL_S,
-            locks=parts.locks,
-            rows=heads,
+            repeat_for_s=repeat_for_s,
         )
-        self.queue_lane: Lane[list[Message], list[Outcome]] = Lane(
+        self.queue_lane: LockingLane[list[Message], list[Outcome]] = LockingLane(
             "queue",
-            self._queue,
+            partial(self._call, "queue"),
             replace(policy, max_concurrent=1, max_requests=max(policy.max_requests, _MOST_QUEUED_TOGETHER)),
-            repeat_for_s=_REPEAT_FOR_S if journal is None else _REPEAT_BEFORE_JOURNAL_S,
             locks=parts.locks,
             rows=heads,
+            repeat_for_s=repeat_for_s,
         )
         load.watch(self.lane, self.queue_lane)
 
@@ -159,29 +161,24 @@ class Pusher:
         deferral = Deferral(operation_id, ahead, None, reason)
         return [Outcome("buffered", message.id, "", deferral) for message in messages]
 
-    async def store(self, requests: list[list[Message]]) -> list[list[Outcome]]:
+    async def store_accepted(self, requests: list[list[Message]], lock_timeout: str) -> list[list[Outcome]]:
+        """Store pushes that were accepted already, also if their queues are full. Raises RowLocked if a partition is
+        locked for longer than that."""
+        return await self._call("accepted", requests, lock_timeout)
+
+    async def _call(self, mode: Mode, requests: list[list[Message]], lock_timeout: str) -> list[list[Outcome]]:
         """Store the messages of several requests with one call, each partition's in their order.
 
-        What belongs to a partition with unfinished operations is queued behind them.
+        What belongs to a partition with unfinished operations is queued behind them, or everything in mode `queue`.
         """
-        return await self._call(requests, "auto")
-
-    async def store_accepted(self, requests: list[list[Message]]) -> list[list[Outcome]]:
-        """The same for pushes that were accepted already: they are stored also if their queues are full."""
-        return await self._call(requests, "accepted")
-
-    async def _queue(self, requests: list[list[Message]]) -> list[list[Outcome]]:
-        return await self._call(requests, "queue")
-
-    async def _call(self, requests: list[list[Message]], mode: Mode) -> list[list[Outcome]]:
         call = PushCall.merge([message for request in requests for message in request])
         owners = [number for number, request in enumerate(requests) for _ in request]
         try:
-            outcomes = await self._store(call, owners, mode)
+            outcomes = await self._store(call, owners, mode, lock_timeout)
         except EncryptionRequired as refusal:
             self._encryption.require_key()
             await self._targets.demand_encryption(refusal.detail)
-            outcomes = await self._store(call, owners, mode)
+            outcomes = await self._store(call, owners, mode, lock_timeout)
         if self._long_polls.registry.total or self._long_polls.linked:
             for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
                 self._long_polls.wake(queue, partitions)
@@ -201,7 +198,7 @@ class Pusher:
         for queue in asked | stored:
             self._activity.pushed(queue, asked[queue], stored[queue])
 
-    async def _store(self, call: PushCall, owners: list[int], mode: Mode) -> list[Outcome]:
+    async def _store(self, call: PushCall, owners: list[int], mode: Mode, lock_timeout: str) -> list[Outcome]:
         known = await self._targets.resolve(call.queues, call.partitions)
         requests = [owners[position] for position in call.order]
         try:
@@ -213,7 +210,7 @@ class Pusher:
                 # What was accepted before has to go somewhere, and whoever accepted it has bounded it.
                 None if mode == "accepted" else self._load.queue_limit,
                 self._held(call),
-                self._locks.timeout,
+                lock_timeout,
                 repeatable=True,
             )
         except (InternalError, EncryptionRequired):

@@ -119,7 +119,10 @@ class Streams:
         call = PushCall.merge(cycle.messages)
         rows = heads(cycle.messages) | {position(cycle.partition_id, cycle.group)}
         return await self._unmerged.run(
-            cycle.messages, rows, lambda: self._run(call, cycle), lambda: self._applied_before(cycle)
+            cycle.messages,
+            rows,
+            lambda lock_timeout: self._run(call, cycle, lock_timeout),
+            lambda: self._applied_before(cycle),
         )
 
     async def _applied_before(self, cycle: Cycle) -> Cycled | None:
@@ -158,7 +161,7 @@ class Streams:
             stale=False,
         )
 
-    async def _run(self, call: PushCall, cycle: Cycle) -> Cycled:
+    async def _run(self, call: PushCall, cycle: Cycle, lock_timeout: str) -> Cycled:
         known = await self._targets.resolve(call.queues, call.partitions) if call.queues else None
         ack = cycle.ack
         row = await self._database.fetchrow(
@@ -173,7 +176,7 @@ class Streams:
             [change.window_end for change in cycle.changes],
             *((None, None, None, None) if ack is None else (ack.transaction_id, ack.lease_id, ack.status, ack.error)),
             cycle.release_lease,
-            self._unmerged.lock_timeout,
+            lock_timeout,
         )
         if row is None:
             raise AssertionError("queen.stream_cycle returned no row")

@@ -56,7 +56,10 @@ class Transactor:
             )
         rows = heads(transaction.messages) | positions(transaction.acknowledgements, transaction.required_leases)
         return await self._unmerged.run(
-            transaction.messages, rows, lambda: self._run(call, transaction), lambda: self._done_before(transaction)
+            transaction.messages,
+            rows,
+            lambda lock_timeout: self._run(call, transaction, lock_timeout),
+            lambda: self._done_before(transaction),
         )
 
     async def _done_before(self, transaction: Transaction) -> Committed | None:
@@ -94,14 +97,14 @@ class Transactor:
             dead_lettered=[ack.status not in COMPLETED for ack in transaction.acknowledgements],
         )
 
-    async def _run(self, call: PushCall, transaction: Transaction) -> Committed:
+    async def _run(self, call: PushCall, transaction: Transaction, lock_timeout: str) -> Committed:
         known = await self._targets.resolve(call.queues, call.partitions) if call.queues else None
         row = await self._database.fetchrow(
             statement("transact"),
             *call.arguments(self._encryption, known),
             *columns(transaction.acknowledgements),
             transaction.required_leases,
-            self._unmerged.lock_timeout,
+            lock_timeout,
         )
         if row is None:
             raise AssertionError("queen.transact returned no row")

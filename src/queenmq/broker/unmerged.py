@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.lane import Policy
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row
 from queenmq.broker.maintenance import Maintenance
-from queenmq.broker.sidecar import Policy
 from queenmq.broker.targets import Targets
 from queenmq.core.message import Message
 from queenmq.errors import Overloaded
@@ -53,20 +53,16 @@ class Unmerged:
         self._max_pending = policy.max_pending
         self._pending = 0
 
-    @property
-    def lock_timeout(self) -> str:
-        """For the call that is being made."""
-        return self._locks.timeout
-
     async def run(
         self,
         messages: Sequence[Message],
         rows: frozenset[Row],
-        call: Callable[[], Awaitable[Result]],
+        call: Callable[[str], Awaitable[Result]],
         done_before: Callable[[], Awaitable[Result | None]],
     ) -> Result:
-        """What `call` returns or raises; it is made again for every try. `messages` are those that it pushes, and
-        `rows` what it locks. After a lost answer, `done_before` tells what an earlier try has done, if it has."""
+        """What `call` returns or raises; it is made again for every try, with the lock_timeout for it. `messages` are
+        those that it pushes, and `rows` what it locks. After a lost answer, `done_before` tells what an earlier try has
+        done, if it has."""
         lost = False
         for left in reversed(range(LOST_ANSWERS + 1)):
             try:
@@ -86,7 +82,7 @@ class Unmerged:
         raise AssertionError("unreachable")
 
     async def _once(
-        self, messages: Sequence[Message], rows: frozenset[Row], call: Callable[[], Awaitable[Result]]
+        self, messages: Sequence[Message], rows: frozenset[Row], call: Callable[[str], Awaitable[Result]]
     ) -> Result:
         if messages:
             self._maintenance.require_pushes()
@@ -96,31 +92,28 @@ class Unmerged:
         try:
             if self._journal is not None:
                 await self._journal.require_turn(messages, self._wait_behind_s)
-            return await self._locks.through(rows, lambda: self._in_slot(call))
+            return await self._locks.through(rows, lambda lock_timeout: self._in_slot(call, lock_timeout))
         finally:
             self._pending -= 1
 
-    async def _in_slot(self, call: Callable[[], Awaitable[Result]]) -> Result:
+    async def _in_slot(self, call: Callable[[str], Awaitable[Result]], lock_timeout: str) -> Result:
         async with self._slots:
-            return await self._encrypted(call)
-
-    async def _encrypted(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        try:
-            return await self._try(call)
-        except EncryptionRequired as refusal:
-            self._encryption.require_key()
-            await self._targets.demand_encryption(refusal.detail)
-            return await self._try(call)
+            try:
+                return await self._try(call, lock_timeout)
+            except EncryptionRequired as refusal:
+                self._encryption.require_key()
+                await self._targets.demand_encryption(refusal.detail)
+                return await self._try(call, lock_timeout)
 
     @staticmethod
-    async def _try(call: Callable[[], Awaitable[Result]]) -> Result:
+    async def _try(call: Callable[[str], Awaitable[Result]], lock_timeout: str) -> Result:
         pause = _FIRST_PAUSE_S
         for _ in range(_TRIES - 1):
             try:
-                return await call()
+                return await call(lock_timeout)
             except RowLocked:
                 raise
             except TryAgain:
                 await asyncio.sleep(pause)
                 pause *= 2
-        return await call()
+        return await call(lock_timeout)

@@ -1,4 +1,4 @@
-"""What is known of a row that is locked, and of a request that waits for it."""
+"""What is known of a row that is locked, and of a request that waits for it; how long calls wait for a lock."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ LONGEST_PAUSE_S: Final = 0.2
 PAUSE_SHARE: Final = 0.1
 # A row for which nobody waits is kept in mind for so long, so that the next request need not find out again.
 IDLE_PAUSE_S: Final = 1.0
+
+# The lock_timeout of a call in ms, as PostgreSQL wants it: long against the time that servers hold a row for each
+# other, short against what a client notices.
+FIRST_TIMEOUT: Final = "50"
+# While something is known to be locked, more of it may be.
+NEXT_TIMEOUT: Final = "10"
+# In the call of those who have waited there is nobody else, and they are to get a row that many want.
+AGAIN_TIMEOUT: Final = "500"
 
 
 @dataclass(slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import accumulate
 
 # Seconds, from half a millisecond to ten seconds: wide enough for a wake-up and for a queue that stands.
@@ -19,6 +20,14 @@ class Histogram:
         self.bounds = bounds
         self.sum = 0.0
         self._counts = [0] * (len(bounds) + 1)
+
+    @classmethod
+    def of(cls, counts: Mapping[int, int]) -> Histogram:
+        """Of numbers that are counted already: how often each was there."""
+        histogram = cls(COUNTS)
+        for number, times in counts.items():
+            histogram.add(number, times)
+        return histogram
 
     def add(self, value: float, times: int = 1) -> None:
         self._counts[bisect_left(self.bounds, value)] += times

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from queenmq.broker.broker import Broker
+from queenmq.core.histogram import Histogram
 from queenmq.core.maintenance import Switch
 from queenmq.errors import DatabaseUnavailable
 from queenmq.http.exposition import Exposition
@@ -159,9 +160,8 @@ def _sidecar(told: Exposition, broker: Broker) -> None:
             merged,
             **op,
         )
-        told.histogram(
-            "queen_sidecar_call_requests", "Number of requests in a merged database call.", lane.merged, **op
-        )
+        sizes = Histogram.of(lane.merged)
+        told.histogram("queen_sidecar_call_requests", "Number of requests in a merged database call.", sizes, **op)
         told.gauge("queen_sidecar_pending", "Requests that wait to be merged into a database call.", lane.pending, **op)
         told.gauge("queen_sidecar_in_flight", "Merged database calls that run now.", lane.in_flight, **op)
     locks = broker.locks

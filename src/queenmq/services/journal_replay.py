@@ -103,8 +103,7 @@ class JournalReplay(Service):
         # want is never free, and without that its journalled pushes would be tried in vain for ever.
         has_waited = batch[0][0].tries >= _PATIENT_AFTER
         try:
-            with self._broker.locks.impatient(has_waited=has_waited):
-                await self._store(batch)
+            await self._store(batch, self._broker.locks.timeout(has_waited=has_waited))
         except TryAgain as error:
             # Somebody has locked one of the partitions, perhaps for long.
             if len(batch) > 1:
@@ -126,8 +125,8 @@ class JournalReplay(Service):
             self._journal.failing = self._journal.has_failed
         return True
 
-    async def _store(self, batch: list[tuple[JournalledPush, list[Message]]]) -> None:
-        outcomes = await self._broker.store_accepted([messages for _, messages in batch])
+    async def _store(self, batch: list[tuple[JournalledPush, list[Message]]], lock_timeout: str) -> None:
+        outcomes = await self._broker.store_accepted([messages for _, messages in batch], lock_timeout)
         statuses = {outcome.status for request in outcomes for outcome in request}
         if "rejected" in statuses:
             raise DatabaseUnavailable("the operation queue is full")
@@ -151,7 +150,7 @@ class JournalReplay(Service):
             if not is_content_fault(error):
                 break
             try:
-                await self._store([(push, messages)])
+                await self._store([(push, messages)], self._broker.locks.longest)
             except _ELSEWHERE as unavailable:
                 self._pause(unavailable, _LONGEST_OUTAGE_PAUSE_S)
                 return False

@@ -1,4 +1,4 @@
-"""The sidecar's lanes: merging, fairness, isolation, and callers who go away. No database."""
+"""Lanes: merging, fairness, isolation, and callers who go away. No database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queenmq.broker.sidecar import Lane, Policy
+from queenmq.broker.lane import Lane, Policy
 from queenmq.errors import DatabaseUnavailable, InternalError, InvalidRequest, Overloaded
 from queenmq.storage.failures import TryAgain
 
@@ -23,7 +23,7 @@ class Backend:
         self.gate.set()
         self.fails: Callable[[list[str]], Exception | None] = lambda requests: None
 
-    async def run(self, requests: list[str]) -> list[str]:
+    async def run(self, requests: list[str], _lock_timeout: str) -> list[str]:
         self.calls.append(requests)
         await self.gate.wait()
         error = self.fails(requests)

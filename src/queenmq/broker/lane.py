@@ -1,0 +1,399 @@
+"""The lanes: the one path between requests and the database.
+
+Each kind of operation has a `Lane`. What waits in it is merged into one call, as much as there is and as soon as it
+makes sense: at once while nothing runs, else when enough has gathered or the oldest request has been held long
+enough. Keys take turns (`FairQueue`), and how many calls may run at once is learned from the time that they take
+(`Vegas`). Requests that share a call never share a fate: a call that fails for a reason of its content is repeated in
+halves until only the guilty request fails; what needs a row that another transaction holds steps aside in a
+`locking_lane`. Calls run in tasks of their own, so a caller who goes away never interrupts one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from queenmq.broker.locked_rows import Row
+from queenmq.broker.waiting_for_rows import AGAIN_TIMEOUT, FIRST_TIMEOUT, NEXT_TIMEOUT, Ticket
+from queenmq.config import ConcurrencySettings
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError
+from queenmq.storage.failures import RowLocked, TryAgain
+
+log = logging.getLogger(__name__)
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+_TRIES = 6
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.25
+# Waiting for company pays only while it is short against the call itself.
+_HOLD_SHARE = 0.2
+_AVERAGE_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a lane merges."""
+
+    preferred: int  # waiting requests that are worth another call while one runs
+    max_hold_s: float  # longest time that a request waits for company while a call runs; less if calls are quick
+    max_requests: int
+    max_weight: int  # most items (messages, acknowledgements) of one call; a single larger request goes alone
+    max_concurrent: int
+    max_pending: int
+
+
+@dataclass(slots=True, eq=False)
+class Waiting(Generic[Request, Result]):
+    request: Request
+    weight: int
+    answer: asyncio.Future[Result]
+    since: float
+    ticket: Ticket | None = None  # once it had to wait for a locked row
+
+
+Batch = list[Waiting[Request, Result]]
+
+
+class Lane(Generic[Request, Result]):
+    """One kind of operation. `run` gets requests and the lock_timeout for their call, and returns the results in order.
+
+    `orphaned` is told of every result whose caller has gone. `admission` makes, for each call, the test that a request
+    must pass to join it; those that fail wait for a later call. With `repeat_for_s`, a call that found the database
+    unavailable is repeated for that long: only for what may be done twice. `when_locked` is the result of a request
+    which alone finds something locked; without it, such a request fails.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[list[Request], str], Awaitable[list[Result]]],
+        policy: Policy,
+        *,
+        concurrency: Vegas | None = None,
+        orphaned: Callable[[Result], None] | None = None,
+        admission: Callable[[], Callable[[Request], bool]] | None = None,
+        repeat_for_s: float = 0.0,
+        when_locked: Callable[[Request], Result] | None = None,
+    ) -> None:
+        self.name = name
+        self.calls = 0
+        self.requests = 0
+        self.items = 0
+        self.seconds = 0.0
+        self.merged: Counter[int] = Counter()  # calls, by the number of their requests
+        self._waited_s = 0.0
+        self._taken_at = 0.0
+        self._run = run
+        self._policy = policy
+        self._concurrency = concurrency
+        self._orphaned = orphaned
+        self._admission = admission
+        self._repeat_for_s = repeat_for_s
+        self._when_locked = when_locked
+        # While one of these is not empty, requests may have to step aside.
+        self._locked: Mapping[Row, object] = {}
+        self._catching_up: Counter[Row] = Counter()
+        self._waiting: FairQueue[Waiting[Request, Result]] = FairQueue(attrgetter("weight"))
+        self._running: set[asyncio.Task[None]] = set()
+        self._busy = 0  # requests in the calls that run
+        self._scheduled: asyncio.Handle | None = None
+        self._usual_s = policy.max_hold_s / _HOLD_SHARE  # what a call takes, averaged
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def wait_s(self, now: float) -> float:
+        """How long the last requests waited for their call, for how long none was taken while some wait, or how long
+        the next one will wait for the calls before its own: whichever is longest."""
+        if not self._waiting:
+            return 0.0
+        calls_before = len(self._waiting) // self._policy.max_requests
+        return max(self._waited_s, now - self._taken_at, calls_before * self._usual_s / self._limit())
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that are not answered: waiting for their call, and in one."""
+        return len(self._waiting) + self._busy
+
+    async def submit(self, request: Request, key: Hashable, weight: int = 1) -> Result:
+        """Have `request` done with one of the next calls. Raises Overloaded if too much waits already.
+
+        Requests of one `key` are taken in order; keys take turns.
+        """
+        if len(self._waiting) >= self._policy.max_pending:
+            raise Overloaded(f"too many {self.name} requests are waiting for a database connection (ECONNREFUSED)")
+        loop = asyncio.get_running_loop()
+        waiting: Waiting[Request, Result] = Waiting(request, weight, loop.create_future(), loop.time())
+        if not ((self._locked or self._catching_up) and self._steps_aside(waiting)):
+            if not self._waiting:
+                self._taken_at = waiting.since
+            self._waiting.put(key, waiting)
+            self._schedule()
+        try:
+            return await waiting.answer
+        except asyncio.CancelledError:
+            self._abandon(waiting)
+            raise
+
+    def _abandon(self, waiting: Waiting[Request, Result]) -> None:
+        answer = waiting.answer
+        if answer.cancelled() or not answer.done():
+            answer.cancel()
+        elif answer.exception() is None and self._orphaned is not None:
+            # The result came in the same moment in which the caller went.
+            self._orphaned(answer.result())
+
+    async def close(self) -> None:
+        """Wait until everything that was submitted is answered."""
+        while self._waiting or self._running:
+            self._dispatch()
+            if self._running:
+                await asyncio.wait(self._running)
+
+    def _schedule(self) -> None:
+        """Arrange for the next call: now, or when the hold is over."""
+        running = len(self._running)
+        if running >= self._limit():
+            return
+        if running == 0 or len(self._waiting) >= self._policy.preferred:
+            # Not at once: what arrives in the same turn of the loop goes along.
+            self._at(0.0)
+        elif self._scheduled is None:
+            self._at(min(self._policy.max_hold_s, self._usual_s * _HOLD_SHARE))
+
+    def _at(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._scheduled is not None:
+            if not isinstance(self._scheduled, asyncio.TimerHandle):
+                return
+            self._scheduled.cancel()
+        self._scheduled = loop.call_later(delay_s, self._dispatch) if delay_s > 0 else loop.call_soon(self._dispatch)
+
+    def _limit(self) -> int:
+        most = self._policy.max_concurrent
+        return most if self._concurrency is None else min(most, self._concurrency.limit)
+
+    def _dispatch(self) -> None:
+        self._scheduled = None
+        batch = self._take()
+        if batch:
+            task = asyncio.get_running_loop().create_task(self._execute(batch))
+            self._running.add(task)
+            self._busy += len(batch)
+            task.add_done_callback(partial(self._finished, len(batch)))
+        if self._waiting:
+            self._schedule()
+
+    def _take(self) -> Batch[Request, Result]:
+        admit = None
+        if self._admission is not None:
+            admitted = self._admission()
+            admit = lambda waiting: admitted(waiting.request)  # noqa: E731
+        while True:
+            taken = self._waiting.take(self._policy.max_requests, self._policy.max_weight, admit)
+            if not taken:
+                return []
+            self._taken_at = asyncio.get_running_loop().time()
+            self._waited_s = self._taken_at - min(waiting.since for waiting in taken)
+            taken = [waiting for waiting in taken if not waiting.answer.cancelled()]
+            # What they need may have been found locked while they waited here.
+            if self._locked or self._catching_up:
+                taken = [waiting for waiting in taken if not self._steps_aside(waiting)]
+            if taken:
+                return taken
+
+    def _finished(self, requests: int, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._busy -= requests
+        if self._waiting:
+            # Its place is free: whoever waits need not be held for company any longer.
+            self._at(0.0)
+
+    async def _execute(self, batch: Batch[Request, Result], *, has_waited: bool = False) -> None:
+        """Have a call made for them and answer each. `has_waited`: all of them have waited for rows."""
+        is_doubted = False
+        while batch:
+            lock_timeout = AGAIN_TIMEOUT if has_waited else NEXT_TIMEOUT if self._locked else FIRST_TIMEOUT
+            try:
+                results = await self._call(batch, lock_timeout)
+            except RowLocked as error:
+                left = await self._sidestep(batch, error, is_doubted)
+                is_doubted = len(left) == len(batch)
+                batch = left
+                continue
+            except DatabaseUnavailable as error:
+                self._fail(batch, error)
+            except Exception as error:
+                await self._isolate(batch, error)
+            else:
+                self._deal(batch, results)
+            return
+
+    def _steps_aside(self, _waiting: Waiting[Request, Result]) -> bool:
+        """Whether it waits now for a row."""
+        return False
+
+    async def _sidestep(
+        self, batch: Batch[Request, Result], error: RowLocked, _is_doubted: bool
+    ) -> Batch[Request, Result]:
+        """Their call found something locked. Returns those who are to be tried again at once."""
+        if self._when_locked is None:
+            self._fail(batch, error)
+        elif len(batch) == 1:
+            self._deal(batch, [self._when_locked(batch[0].request)])
+        else:
+            await self._isolate(batch, error)
+        return []
+
+    async def _call(
+        self, batch: Batch[Request, Result], lock_timeout: str, *, is_patient: bool = False
+    ) -> list[Result]:
+        """One call for all of them, repeated while that may help. With `is_patient`, also if it finds a row locked."""
+        loop = asyncio.get_running_loop()
+        requests = [waiting.request for waiting in batch]
+        started = loop.time()
+        pause, tries = _FIRST_PAUSE_S, 1
+        while True:
+            try:
+                results = await self._run(requests, lock_timeout)
+                break
+            except DatabaseUnavailable as error:
+                if isinstance(error, RowLocked) and not is_patient:
+                    raise
+                tries += 1
+                is_late = loop.time() >= started + self._repeat_for_s
+                if is_late and not (isinstance(error, TryAgain) and tries <= _TRIES):
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+        now = loop.time()
+        weight = sum(waiting.weight for waiting in batch)
+        self.calls += 1
+        self.requests += len(batch)
+        self.merged[len(batch)] += 1
+        self.items += weight
+        self.seconds += now - started
+        self._usual_s += (now - started - self._usual_s) * _AVERAGE_WEIGHT
+        if self._concurrency is not None:
+            self._concurrency.record(now, now - started, weight)
+        return results
+
+    async def _isolate(self, batch: Batch[Request, Result], error: Exception) -> None:
+        if len(batch) == 1:
+            self._fail(batch, error)
+            return
+        middle = len(batch) // 2
+        await self._execute(batch[:middle])
+        await self._execute(batch[middle:])
+
+    def _fail(self, batch: Batch[Request, Result], error: Exception) -> None:
+        if not isinstance(error, QueenError):
+            log.error("%s failed", self.name, exc_info=error)
+            error = InternalError()
+        for waiting in batch:
+            if not waiting.answer.done():
+                waiting.answer.set_exception(error)
+
+    def _deal(self, batch: Batch[Request, Result], results: list[Result]) -> None:
+        for waiting, result in zip(batch, results, strict=True):
+            if not waiting.answer.done():
+                waiting.answer.set_result(result)
+            elif self._orphaned is not None:
+                self._orphaned(result)
+
+
+class FairQueue(Generic[Item]):
+    """First in, first out within a key; one item of each key in turn between them."""
+
+    def __init__(self, weigh: Callable[[Item], int]) -> None:
+        self._weigh = weigh
+        self._lines: OrderedDict[Hashable, deque[Item]] = OrderedDict()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def put(self, key: Hashable, item: Item) -> None:
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = deque()
+        line.append(item)
+        self._length += 1
+
+    def take(self, count: int, weight: int, admit: Callable[[Item], bool] | None = None) -> list[Item]:
+        """Up to `count` items of up to `weight` together, at least one if there is any that is admitted.
+
+        A key whose next item is not admitted sits out this turn, so its order is kept. The key after the last one
+        served is first in the next turn.
+        """
+        taken: list[Item] = []
+        sitting_out: list[tuple[Hashable, deque[Item]]] = []
+        while self._lines and len(taken) < count:
+            key, line = next(iter(self._lines.items()))
+            item = line[0]
+            if taken and self._weigh(item) > weight:
+                break
+            if admit is not None and not admit(item):
+                del self._lines[key]
+                sitting_out.append((key, line))
+                continue
+            line.popleft()
+            taken.append(item)
+            weight -= self._weigh(item)
+            if line:
+                self._lines.move_to_end(key)
+            else:
+                del self._lines[key]
+        for key, line in reversed(sitting_out):
+            self._lines[key] = line
+            self._lines.move_to_end(key, last=False)
+        self._length -= len(taken)
+        return taken
+
+
+class Vegas:
+    """How many calls may run at once: the idea of TCP Vegas, on the time that calls take.
+
+    The fastest call seen lately shows what the database needs when it is not crowded. The slower calls are than that,
+    the more of them only queue inside it; the limit grows while few do and shrinks when many do.
+    """
+
+    def __init__(self, settings: ConcurrencySettings, initial: int = 2) -> None:
+        self._settings = settings
+        self.limit = min(max(initial, settings.min_limit), settings.max_limit)
+        self._stretches: deque[float] = deque(maxlen=settings.rtt_window_samples)
+        self._fastest: dict[int, tuple[float, float]] = {}  # size class -> (seconds, when seen)
+        self._updated = 0.0
+
+    def record(self, now: float, seconds: float, weight: int) -> None:
+        """Learn from a finished call that carried `weight` items. Calls are compared with calls of their size."""
+        size = weight.bit_length()
+        best = self._fastest.get(size)
+        if best is None or seconds <= best[0] or now - best[1] > self._settings.rtt_min_window_s:
+            best = self._fastest[size] = (seconds, now)
+        self._stretches.append(seconds / best[0] if best[0] > 0 else 1.0)
+        if now - self._updated >= self._settings.update_interval_ms / 1000:
+            self._updated = now
+            self._adjust()
+
+    def _adjust(self) -> None:
+        stretch = sum(self._stretches) / len(self._stretches)
+        queueing = self.limit * (1 - 1 / max(stretch, 1.0))
+        if queueing < self._settings.alpha:
+            self.limit = min(self.limit + 1, self._settings.max_limit)
+        elif queueing > self._settings.beta:
+            self.limit = max(self.limit - 1, self._settings.min_limit)
