@@ -113,20 +113,20 @@ class Load:
 
     def _take(self, group: str, found: Delivered) -> None:
         for partition in {message.partition for message in found.messages}:
-            holder = self._holders.setdefault((group, partition), found.lease_id)
-            if holder != found.lease_id:
-                self.problems.append(f"{partition} is leased to {holder} and {found.lease_id} in {group}")
+            holder = self._holders.setdefault((group, partition), found.claim.lease_id)
+            if holder != found.claim.lease_id:
+                self.problems.append(f"{partition} is leased to {holder} and {found.claim.lease_id} in {group}")
 
     async def _complete(self, group: str, found: Delivered) -> None:
         for partition in {message.partition for message in found.messages}:
             self._holders.pop((group, partition), None)
         acks = [
-            Acknowledgement(m.partition_id, m.transaction_id, group, found.lease_id, "completed", None)
+            Acknowledgement(m.partition_id, m.transaction_id, group, found.claim.lease_id, "completed", None)
             for m in found.messages
         ]
         if self._random.random() < 0.2:
             self.kinds["ack in a transaction"] += 1
-            await self.broker().transact(Transaction([], acks, [found.lease_id]))
+            await self.broker().transact(Transaction([], acks, [found.claim.lease_id]))
             return
         self.kinds["ack"] += 1
         results = await self.broker().ack(acks)

@@ -806,19 +806,19 @@ class Stress:
     async def fail_some(self, popped: Delivered) -> None:
         items = [_as(i, random.choice(["completed", "failed"])) for i in _answer(popped)]
         await self.answer(popped, items)
-        await self.broker().renew(popped.lease_id, 60)
+        await self.broker().renew(popped.claim.lease_id, 60)
 
     async def hand_back(self, popped: Delivered) -> None:
         await self.answer(popped, _answer(popped, "retry"))
 
     async def crash(self, popped: Delivered) -> None:
         """The lease runs out. Whatever is said afterwards is refused."""
-        await self.servers[0].database.fetch(self.EXPIRE, popped.lease_id)
+        await self.servers[0].database.fetch(self.EXPIRE, popped.claim.lease_id)
         if random.random() < 0.5:
             await self.answer(popped, _answer(popped, random.choice(["completed", "failed", "dlq"])), refused=True)
 
     async def go_away(self, popped: Delivered) -> None:
-        self.broker().give_back(popped.lease_id, "q")
+        self.broker().give_back(popped.claim.lease_id, "q")
 
     async def consumed(self, popped: Delivered) -> None:
         """With auto ack it is finished already."""
@@ -828,7 +828,7 @@ class Stress:
         """Exactly once: the derived message and the ack are one transaction."""
         late = self.producing and random.random() < 0.2
         if late:
-            await self.servers[0].database.fetch(self.EXPIRE, popped.lease_id)
+            await self.servers[0].database.fetch(self.EXPIRE, popped.claim.lease_id)
         derived = [_message("derived", m.partition, f"{m.transaction_id}/{uuid7()}") for m in popped.messages]
         acks = [
             Acknowledgement(m.partition_id, m.transaction_id, None, None, "completed", None) for m in popped.messages
@@ -836,7 +836,7 @@ class Stress:
         for message in popped.messages:
             self.finishing["pipe", message.partition].add(int(message.transaction_id.split(":")[1]))
         try:
-            await self.broker().transact(Transaction(derived, acks, [popped.lease_id]))
+            await self.broker().transact(Transaction(derived, acks, [popped.claim.lease_id]))
         except TransactionRefused as refusal:
             assert late, refusal
         else:

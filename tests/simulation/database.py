@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from queenmq.broker.option_cache import OptionRow
+from queenmq.broker.caches import OptionRow
 from queenmq.core.maintenance import Switch
 from queenmq.core.options import OptionValues
 

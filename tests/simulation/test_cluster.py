@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from queenmq.broker.option_cache import OptionCache, _Known
+from queenmq.broker.caches import OptionCache, _KnownOptions
 from queenmq.cluster.greetings import Greetings
 from queenmq.cluster.lease_hints import LeaseHints
 from queenmq.cluster.membership import Membership
@@ -68,7 +68,7 @@ def _any_other_epoch_is_a_restart(guard: ReplayGuard, sender: str, epoch: int, s
 
 
 def _last_come_wins(configs: OptionCache, queue: str, options: Any, version: int, now: float) -> bool:
-    configs._known[queue] = _Known(options, version, now)
+    configs._known[queue] = _KnownOptions(options, version, now)
     return True
 
 

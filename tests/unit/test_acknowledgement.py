@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from queenmq.core.acknowledgement import AckAdmission, Acknowledgement
+from queenmq.broker.ack import AckAdmission, AckRequest
+from queenmq.core.acknowledgement import Acknowledgement
 
 
-def ack(partition: str, status: str = "completed") -> list[Acknowledgement]:
-    return [Acknowledgement(partition, "t", "g", None, status, None)]
+def ack(partition: str, status: str = "completed", group: str = "g") -> AckRequest:
+    return AckRequest([Acknowledgement(partition, "t", group, None, status, None)])
 
 
 def test_completing_requests_of_one_lane_share_a_call() -> None:
@@ -38,4 +39,4 @@ def test_whoever_waits_keeps_its_lane_in_order() -> None:
 def test_groups_are_lanes_of_their_own() -> None:
     merged = AckAdmission()
     assert merged.admit(ack("p", "failed"))
-    assert merged.admit([Acknowledgement("p", "t", "another group", None, "failed", None)])
+    assert merged.admit(ack("p", "failed", "another group"))

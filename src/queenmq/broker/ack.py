@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -10,7 +10,7 @@ from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.locked_rows import Row, lease, position
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.parts import Parts
-from queenmq.core.acknowledgement import COMPLETED, AckAdmission, Acknowledgement
+from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
 from queenmq.storage.database import LOST_ANSWERS
 from queenmq.storage.failures import AnswerLost
 from queenmq.storage.statements import statement
@@ -52,9 +52,23 @@ def positions(items: Iterable[Acknowledgement], leases: Iterable[str] = ()) -> f
     return frozenset(rows | {lease(lease_id) for lease_id in leases})
 
 
-def _admission() -> Callable[[AckRequest], bool]:
-    merged = AckAdmission()
-    return lambda request: merged.admit(request.items)
+class AckAdmission:
+    """Which requests may share one call, so that retry or dead letter is decided once per position and request.
+
+    Two requests about one position share a call only if both do nothing but complete messages. A request that has to
+    wait keeps later ones of its positions waiting too, so order within a position is kept.
+    """
+
+    def __init__(self) -> None:
+        self._completing_only: set[tuple[str, str | None]] = set()
+        self._exclusive: set[tuple[str, str | None]] = set()  # anything else happens, or something waits
+
+    def admit(self, request: AckRequest) -> bool:
+        positions = {(item.partition_id, item.group) for item in request.items}
+        completes = all(item.status in COMPLETED for item in request.items)
+        admitted = positions.isdisjoint(self._exclusive) and (completes or positions.isdisjoint(self._completing_only))
+        (self._completing_only if admitted and completes else self._exclusive).update(positions)
+        return admitted
 
 
 class Acker:
@@ -69,14 +83,14 @@ class Acker:
             locks=parts.locks,
             rows=lambda request: positions(request.items),
             concurrency=concurrency,
-            admission=_admission,
+            admission=lambda: AckAdmission().admit,
         )
 
     async def ack(self, items: list[Acknowledgement]) -> list[Acked]:
         """Apply the acknowledgements of one request; results in their order."""
         if not items:
             return []
-        return await self.lane.submit(AckRequest(items), items[0].position, len(items))
+        return await self.lane.submit(AckRequest(items), (items[0].partition_id, items[0].group), len(items))
 
     async def _run(self, requests: list[AckRequest], lock_timeout: str) -> list[list[Acked]]:
         items = [item for request in requests for item in request.items]

@@ -21,11 +21,10 @@ from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.operation_runner import OperationRunner
 from queenmq.broker.parts import Parts
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
-from queenmq.broker.push import Pusher
+from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.broker.statistics import Statistics
 from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
-from queenmq.broker.targets import Targets
 from queenmq.broker.transaction import Committed, Transaction, Transactor
 from queenmq.broker.unmerged import Unmerged
 from queenmq.broker.vitals import Vitals

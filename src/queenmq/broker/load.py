@@ -40,7 +40,7 @@ class LoadWatch:
         self._lanes: tuple[Lane[Any, Any], ...] = ()
         self.load = Load()
         self._slow = False
-        self._is_calm = False  # no wait is being timed
+        self.is_calm = False  # no wait is being timed, and the event loop is not late
         self._decision = _EXECUTE
         self._decided_at = 0.0
         self.decisions = dict.fromkeys(Choice, 0)
@@ -57,10 +57,10 @@ class LoadWatch:
         direct, queued = self._lanes
         if not (direct.pending or self._database.waiting or self._slow):
             # Nothing waits for anything: the rest of the question need not be asked.
-            if not self._is_calm:
+            if not self.is_calm:
                 self._standing.stands(0.0, 0.0)
                 self._standing_pool.stands(0.0, 0.0)
-                self._is_calm = True
+                self.is_calm = True
             self.decisions[Choice.EXECUTE] += 1
             return _EXECUTE
         now = asyncio.get_running_loop().time()
@@ -83,7 +83,7 @@ class LoadWatch:
         return self._standing_queued.stands(now, wait_s) or wait_s > self._limits.wait_s
 
     def measured(self, lane: Lane[Any, Any] | None = None) -> Load:
-        self._is_calm = False
+        self.is_calm = False
         load = self.load
         load.pool_waiting = self._database.waiting
         load.pool_used = self._database.in_use / self._pool_size
@@ -112,6 +112,8 @@ class LoadWatch:
         """Averaged: one slow turn is no overload."""
         self.load.loop_delay_s += (delay_s - self.load.loop_delay_s) * _AVERAGE_WEIGHT
         self._slow = self.load.loop_delay_s > self._limits.loop_delay_s
+        if self._slow:
+            self.is_calm = False
 
     def estimated_wait_s(self, position: int) -> float | None:
         return estimated_wait_s(position, self.load.drain_rate)

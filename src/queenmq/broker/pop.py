@@ -75,10 +75,6 @@ class Delivered:
     def __bool__(self) -> bool:
         return bool(self.messages)
 
-    @property
-    def lease_id(self) -> str:
-        return "" if self.claim.auto_ack else self.claim.lease_id
-
 
 @dataclass(frozen=True, slots=True)
 class Filter:

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Literal
 
 import asyncpg
+import msgspec
 
+from queenmq.broker.caches import Caches
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.load import LoadWatch
-from queenmq.broker.load_manager import Choice
+from queenmq.broker.load_manager import Choice, Decision
 from queenmq.broker.locked_rows import Row, head
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.parts import Parts
-from queenmq.broker.targets import Targets
+from queenmq.broker.queue_options import QueueOptions
 from queenmq.broker.wake_ups import by_queue
+from queenmq.clock import Clock
 from queenmq.core.message import Message
 from queenmq.core.push_call import Deferral, Outcome, PushCall
 from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, WouldJournal
 from queenmq.journal.interface import Journal
 from queenmq.journal.push_records import partitions_of
+from queenmq.storage.database import Database
 from queenmq.storage.failures import EncryptionRequired, TryAgain
 from queenmq.storage.statements import statement
 
@@ -39,6 +43,8 @@ _FULL = {
     "operation_queue_full": "the operation queue is full",
     "system_busy": "pushes wait too long for the database, also those that would go to the operation queue",
 }
+
+_names = msgspec.json.Decoder(list[str])
 
 
 def heads(messages: Iterable[Message]) -> frozenset[Row]:
@@ -139,20 +145,25 @@ class Pusher:
             raise WouldJournal from error
 
     async def _submit(self, messages: list[Message]) -> list[Outcome]:
-        lane = self.lane
+        lane, load = self.lane, self._load
         # Who needs a locked row takes its place behind the others who wait for it: the load has nothing to do with it.
         if not (self._locks.known and self._locks.locked(heads(messages))):
-            decision = self._load.decide_push()
-            if decision.choice is Choice.REJECT:
-                self._load.refused += len(messages)
-                raise Overloaded(f"the server is overloaded and {_FULL[decision.reason]}", decision.retry_after_s)
-            if decision.choice is Choice.QUEUE:
-                lane = self.queue_lane
+            if load.is_calm and not (lane.pending or self._database.waiting):
+                load.decisions[Choice.EXECUTE] += 1  # nothing waits for anything
+            else:
+                lane = self._choose_lane(load.decide_push(), len(messages))
         outcomes = await lane.submit(messages, messages[0].queue, len(messages))
         if outcomes[0].status == "rejected" and all(outcome.status == "rejected" for outcome in outcomes):
             self._load.refused += len(messages)
             raise Overloaded("the operation queue is full", self._load.retry_after_s())
         return outcomes
+
+    def _choose_lane(self, decision: Decision, count: int) -> LockingLane[list[Message], list[Outcome]]:
+        """Now, or later. Raises Overloaded if neither is possible for these messages."""
+        if decision.choice is Choice.REJECT:
+            self._load.refused += count
+            raise Overloaded(f"the server is overloaded and {_FULL[decision.reason]}", decision.retry_after_s)
+        return self.queue_lane if decision.choice is Choice.QUEUE else self.lane
 
     async def _put_into_journal(self, journal: Journal, messages: list[Message], reason: str) -> list[Outcome]:
         self._encryption.require_key_for({message.queue for message in messages})
@@ -201,6 +212,7 @@ class Pusher:
     async def _store(self, call: PushCall, owners: list[int], mode: Mode, lock_timeout: str) -> list[Outcome]:
         known = await self._targets.resolve(call.queues, call.partitions)
         requests = [owners[position] for position in call.order]
+        held = self._held(call)
         try:
             row = await self._database.fetchrow(
                 statement("push_or_queue"),
@@ -209,7 +221,7 @@ class Pusher:
                 requests,
                 # What was accepted before has to go somewhere, and whoever accepted it has bounded it.
                 None if mode == "accepted" else self._load.queue_limit,
-                self._held(call),
+                held,
                 lock_timeout,
                 repeatable=True,
             )
@@ -218,8 +230,8 @@ class Pusher:
             raise
         if row is None:
             raise AssertionError("queen.push returned no row")
-        self._targets.learn(call.queues, call.partitions, known, row["partition_ids"])
         outcomes = call.outcomes_of(row)
+        self._targets.learn(call.queues, call.partitions, known, row["partition_ids"])
         call.was_new = all(row[name] is None for name in ("duplicate_index", "refused")) and not call.repeats
         if row["queued_id"] is None and row["overflow"] is None:
             return outcomes
@@ -256,3 +268,54 @@ class Pusher:
             elif target in full:
                 outcomes[position] = Outcome("rejected", outcome.message_id, outcome.partition_id)
         return outcomes
+
+
+class Targets:
+    """The targets of a merged push: the ids of its partitions, and the options of its queues.
+
+    Both come from the caches. `queen.push` finds out for itself what they do not know or have wrong.
+    """
+
+    def __init__(
+        self, database: Database, caches: Caches, options: QueueOptions, clock: Clock, *, cached: bool
+    ) -> None:
+        self._database = database
+        self._ids = caches.partition_ids
+        self._known_options = caches.options
+        self._options = options
+        self._clock = clock
+        self._cached = cached
+
+    async def resolve(self, queues: Sequence[str], partitions: Sequence[str]) -> list[str] | None:
+        """The ids of these partitions if all are known, in order; and have the options of their queues at hand."""
+        if not self._cached:
+            return await self._ask(queues, partitions)
+        if not self._known_options.has_all(queues):
+            await self._options.load_missing(set(queues))
+        return self._ids.find(queues, partitions, self._clock.monotonic())
+
+    async def _ask(self, queues: Sequence[str], partitions: Sequence[str]) -> list[str] | None:
+        await self._options.load_missing(set(queues))
+        rows = await self._database.fetch(statement("partition_ids"), queues, partitions, repeatable=True)
+        found = [str(row["id"]) for row in rows if row["id"] is not None]
+        return found if len(found) == len(queues) else None
+
+    def learn(
+        self, queues: Sequence[str], partitions: Sequence[str], believed: list[str] | None, ids: Sequence[object]
+    ) -> None:
+        """What the database says that the ids are."""
+        if not self._cached:
+            return
+        for index, (queue, partition) in enumerate(zip(queues, partitions, strict=True)):
+            true = str(ids[index])
+            if believed is None or believed[index] != true:
+                self._ids.put(queue, partition, true, self._clock.monotonic())
+
+    def doubt(self, queues: Sequence[str], partitions: Sequence[str]) -> None:
+        """The database failed with these."""
+        for queue, partition in zip(queues, partitions, strict=True):
+            self._ids.forget(queue, partition)
+
+    async def demand_encryption(self, queues: str) -> None:
+        """The database refused payloads in clear for the queues of this JSON list: ask it for their options."""
+        await self._options.correct(_names.decode(queues))

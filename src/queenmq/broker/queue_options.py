@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from queenmq.broker.caches import Caches
-from queenmq.broker.option_cache import OptionRow
+from queenmq.broker.caches import Caches, OptionRow
 from queenmq.broker.single_flight import SingleFlight
 from queenmq.clock import Clock
 from queenmq.core.options import OptionValues

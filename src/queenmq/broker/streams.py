@@ -10,8 +10,7 @@ import asyncpg
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.locked_rows import position
 from queenmq.broker.parts import Parts
-from queenmq.broker.push import heads
-from queenmq.broker.targets import Targets
+from queenmq.broker.push import Targets, heads
 from queenmq.broker.unmerged import Unmerged
 from queenmq.broker.wake_ups import by_queue
 from queenmq.core.acknowledgement import COMPLETED

@@ -15,7 +15,7 @@ from queenmq.broker.lane import Policy
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row
 from queenmq.broker.maintenance import Maintenance
-from queenmq.broker.targets import Targets
+from queenmq.broker.push import Targets
 from queenmq.core.message import Message
 from queenmq.errors import Overloaded
 from queenmq.journal.interface import Journal

@@ -93,9 +93,9 @@ def _kinds(names: str) -> str:
     return " or ".join(_KINDS.get(name, name) for name in names.split(" | "))
 
 
-def query_flag(request: Request, name: str, default: bool = False) -> bool:
+def query_flag(query: Mapping[str, str], name: str, default: bool = False) -> bool:
     """A flag in any case; empty counts as absent. Raises InvalidRequest for anything else."""
-    value = request.query.get(name)
+    value = query.get(name)
     if not value:
         return default
     flag = _FLAGS.get(value.lower())
@@ -104,9 +104,9 @@ def query_flag(request: Request, name: str, default: bool = False) -> bool:
     return flag
 
 
-def query_integer(request: Request, name: str, default: int) -> int:
+def query_integer(query: Mapping[str, str], name: str, default: int) -> int:
     """An integer parameter of 64 bits; empty counts as absent. Raises InvalidRequest for anything else."""
-    value = request.query.get(name)
+    value = query.get(name)
     if not value:
         return default
     if not _INTEGER.fullmatch(value) or not MIN_INTEGER <= int(value) <= MAX_INTEGER:
@@ -114,26 +114,26 @@ def query_integer(request: Request, name: str, default: int) -> int:
     return int(value)
 
 
-def query_count(request: Request, name: str, default: int, most: int) -> int:
+def query_count(query: Mapping[str, str], name: str, default: int, most: int) -> int:
     """A whole number from 0 on, cut to `most`. Raises InvalidRequest for a negative one."""
-    value = query_integer(request, name, default)
+    value = query_integer(query, name, default)
     if value < 0:
         raise InvalidRequest(f"{name} must not be negative", name)
     return min(value, most)
 
 
-def query_name(request: Request, name: str) -> str | None:
+def query_name(query: Mapping[str, str], name: str) -> str | None:
     """An optional parameter that names something; empty counts as absent."""
-    value = request.query.get(name)
+    value = query.get(name)
     if not value:
         return None
     check_name(value, name)
     return value
 
 
-def query_time(request: Request, name: str) -> datetime | None:
+def query_time(query: Mapping[str, str], name: str) -> datetime | None:
     """An optional timestamp."""
-    value = request.query.get(name)
+    value = query.get(name)
     return parse_timestamp(value, name) if value else None
 
 

@@ -22,5 +22,5 @@ def page_parameters(default: int, what: str = "entries") -> tuple[Parameter, Par
 
 def page(request: Request, settings: Settings, default: int) -> tuple[int, int]:
     """The limit and the offset that a request asks for."""
-    limit = query_count(request, "limit", default, settings.limits.max_items)
-    return limit, query_count(request, "offset", 0, _MOST_OFFSET)
+    limit = query_count(request.query, "limit", default, settings.limits.max_items)
+    return limit, query_count(request.query, "offset", 0, _MOST_OFFSET)

@@ -37,8 +37,8 @@ def query_range(request: Request, default_hours: float, longest: timedelta | Non
 
     That is for histories, which are told in full; what is cut to a page may have a range of any length.
     """
-    until = query_time(request, "to") or datetime.fromtimestamp(_clock.wall(), UTC)
-    since = query_time(request, "from") or max(_EARLIEST, until) - timedelta(hours=default_hours)
+    until = query_time(request.query, "to") or datetime.fromtimestamp(_clock.wall(), UTC)
+    since = query_time(request.query, "from") or max(_EARLIEST, until) - timedelta(hours=default_hours)
     since, until = (min(max(_EARLIEST, at), _LATEST) for at in (since, until))
     if since > until:
         raise InvalidRequest("from must not be after to", "from")

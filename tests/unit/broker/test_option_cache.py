@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.broker.option_cache import OptionCache, OptionRow
+from queenmq.broker.caches import OptionCache, OptionRow
 
 A, B = {"leaseTime": 1}, {"leaseTime": 2}
 NONSENSE = 2**63 - 1

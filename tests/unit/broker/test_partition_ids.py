@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.broker.partition_ids import PartitionIds
+from queenmq.broker.caches import PartitionIds
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from queenmq.broker.caches import CacheBounds
-from queenmq.broker.option_cache import OptionRow
+from queenmq.broker.caches import CacheBounds, OptionRow
 from queenmq.clock import ManualClock
 from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.events import tell

@@ -32,7 +32,7 @@ _WORKER = Parameter("workerId", LABEL, "Only servers with this WORKER_ID.")
 async def system_metrics(request: Request, context: Context) -> Response:
     """CPU, memory, connections and queues of each server over time; the last hour by default."""
     span = query_range(request, 1)
-    hostname, worker_id = query_name(request, "hostname"), query_name(request, "workerId")
+    hostname, worker_id = query_name(request.query, "hostname"), query_name(request.query, "workerId")
     rows = await servers.samples(context.reports, span, hostname, worker_id)
     replicas: dict[str, Json] = {}
     for row in rows:
@@ -79,7 +79,7 @@ async def queue_lag(_: Request, context: Context) -> Response:
 async def queue_ops(request: Request, context: Context) -> Response:
     """Pushes, pops and acks of each queue over time; the last hour by default."""
     span = query_range(request, 1)
-    rows = await activity.by_queue(context.reports, span, query_name(request, "queue"), _MOST_QUEUES)
+    rows = await activity.by_queue(context.reports, span, query_name(request.query, "queue"), _MOST_QUEUES)
     body = _told(span, [_operations(row, span.bucket_minutes * 60) for row in rows])
     return Response(200, body | {"queues": sorted({row.queue_name for row in rows})})
 
@@ -88,7 +88,7 @@ async def queue_ops(request: Request, context: Context) -> Response:
 async def queue_parked_replicas(request: Request, context: Context) -> Response:
     """Number of waiting long polls by server and queue over time; the last hour by default."""
     span = query_range(request, 1)
-    found = await report.parked(context.reports, span, query_name(request, "queue"), _MOST_QUEUES)
+    found = await report.parked(context.reports, span, query_name(request.query, "queue"), _MOST_QUEUES)
     rows, known = found.points, found.servers
     replicas = {row.server: _replica(row.server, known) for row in rows}
     series = [

@@ -26,8 +26,8 @@ async def explain(request: Request, context: Context) -> Response:
     broker = context.broker
     queue = request.params[0]
     check_name(queue, "queue")
-    partition = query_name(request, "partition")
-    group = query_name(request, "consumerGroup") or query_name(request, "group")
+    partition = query_name(request.query, "partition")
+    group = query_name(request.query, "consumerGroup") or query_name(request.query, "group")
     question = explanation.Question(queue, partition, group, context.settings.pop.default_subscription_mode)
     # Before the database: what is replayed meanwhile is seen there, or twice, but never overlooked.
     journalled = {} if broker.journal is None else await broker.journal.held_in(queue, partition)

@@ -58,7 +58,7 @@ async def list_groups(request: Request, context: Context) -> Response:
     """The groups, one entry for each queue that they read."""
     broker = context.broker
     limit, offset = page(request, context.settings, _MOST_LISTED)
-    search, queue = query_name(request, "search"), query_name(request, "queue")
+    search, queue = query_name(request.query, "search"), query_name(request.query, "queue")
     await broker.statistics.freshen()
     rows = await groups.page(context.reports, search=search, queue=queue, limit=limit, offset=offset)
     polled = _polled(broker)
@@ -68,7 +68,7 @@ async def list_groups(request: Request, context: Context) -> Response:
 @documented({200: list[LaggingPartition]}, query=[_LEAST_LAG, _PARTITIONS])
 async def lagging_groups(request: Request, context: Context) -> Response:
     """Partitions whose unread messages have been due longest; at most a hundred for each group."""
-    least = query_count(request, "minLagSeconds", 3600, _LONGEST_S)
+    least = query_count(request.query, "minLagSeconds", 3600, _LONGEST_S)
     limit, _ = page(request, context.settings, _MOST_PARTITIONS)
     await context.broker.statistics.freshen()
     rows = await groups.lagging(context.reports, least, limit, starts_new=_starts_new(context.settings))
@@ -138,8 +138,8 @@ async def seek(request: Request, context: Context) -> Response:
 async def seek_effect(request: Request, context: Context) -> Response:
     """The effect of a seek, without doing it: how many messages it would deliver again, and how many it would skip."""
     group, queue = _name(request, 0, "group"), _name(request, 1, "queue")
-    partition, at = query_name(request, "partition"), query_time(request, "timestamp")
-    target = None if query_flag(request, "toEnd") else at
+    partition, at = query_name(request.query, "partition"), query_time(request.query, "timestamp")
+    target = None if query_flag(request.query, "toEnd") else at
     row = await groups.seek_effect(context.reports, group, queue, partition, target, _MOST_SOUGHT)
     effect = SeekEffect(
         consumer_group=group,
@@ -179,7 +179,7 @@ async def seek_partition(request: Request, context: Context) -> Response:
 
 
 async def _forget(request: Request, broker: Broker, group: str, queue: str | None) -> GroupDeleted:
-    metadata = query_flag(request, "deleteMetadata", True)
+    metadata = query_flag(request.query, "deleteMetadata", True)
     deleted = await broker.administration.delete_group(group, queue, metadata)
     return GroupDeleted(success=True, consumer_group=group, deleted_partitions=deleted, metadata_deleted=metadata)
 

@@ -56,18 +56,18 @@ _FROM_THE_SERVER = {"partitionId": UUID}
 async def list_messages(request: Request, context: Context) -> Response:
     """The newest messages that match, newest first."""
     broker = context.broker
-    queue, partition, task = (query_name(request, name) for name in ("queue", "partition", "task"))
-    namespace = query_name(request, "ns") or query_name(request, "namespace")
+    queue, partition, task = (query_name(request.query, name) for name in ("queue", "partition", "task"))
+    namespace = query_name(request.query, "ns") or query_name(request.query, "namespace")
     status = request.query.get("status") or None
     if status is not None and status not in _STATUSES:
         raise InvalidRequest(f"status must be one of {', '.join(_STATUSES)}", "status")
-    given = query_time(request, "to")
+    given = query_time(request.query, "to")
     span = query_range(request, 1, longest=None)
     limit = query_count(
-        request, "limit", min(_LIMIT, context.settings.limits.max_items), context.settings.limits.max_items
+        request.query, "limit", min(_LIMIT, context.settings.limits.max_items), context.settings.limits.max_items
     )
-    offset = query_count(request, "offset", 0, messages.MOST_EXAMINED)
-    wanted = query_flag(request, "payload")
+    offset = query_count(request.query, "offset", 0, messages.MOST_EXAMINED)
+    wanted = query_flag(request.query, "payload")
     await broker.statistics.freshen()
     until = None if given is None else end_of_minute(span.until)
     which = messages.MessageFilter(
@@ -104,7 +104,7 @@ async def messages_of_queue(request: Request, context: Context) -> Response:
     queue = request.params[0]
     check_name(queue, "queue")
     most = min(context.settings.limits.max_items, messages.MOST_EXAMINED)
-    limit = query_count(request, "limit", min(_SHORT_LIMIT, most), most)
+    limit = query_count(request.query, "limit", min(_SHORT_LIMIT, most), most)
     return Response(200, [_short(row) for row in await messages.newest(context.reports, queue, limit)])
 
 

@@ -65,11 +65,11 @@ _trace_decoder = msgspec.json.Decoder(TraceBody)
 async def dead_letters(request: Request, context: Context) -> Response:
     """Dead letters, the newest failure first, and the total number that match."""
     which = letters.DeadLetterFilter(
-        queue=query_name(request, "queue"),
-        group=query_name(request, "consumerGroup"),
-        partition=query_name(request, "partition"),
-        since=query_time(request, "from"),
-        until=query_time(request, "to"),
+        queue=query_name(request.query, "queue"),
+        group=query_name(request.query, "consumerGroup"),
+        partition=query_name(request.query, "partition"),
+        since=query_time(request.query, "from"),
+        until=query_time(request.query, "to"),
     )
     limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
     found = await letters.page(
@@ -104,19 +104,19 @@ async def redrive(request: Request, context: Context) -> Response:
 async def purge(request: Request, context: Context) -> Response:
     """Delete one batch of dead letters of a queue, or of a group in it."""
     broker = context.broker
-    queue = query_name(request, "queue")
+    queue = query_name(request.query, "queue")
     if queue is None:
         raise InvalidRequest("queue is required", "queue")
     known = await queues.find(context.reports, queue)
     if known is None:
         raise NotFound("Queue not found")
-    until = query_time(request, "to") or known.now
+    until = query_time(request.query, "to") or known.now
     which = Purge(
         queue=queue,
-        group=query_name(request, "consumerGroup"),
-        partition=query_name(request, "partition"),
+        group=query_name(request.query, "consumerGroup"),
+        partition=query_name(request.query, "partition"),
         until=until,
-        limit=query_count(request, "limit", _STEP, _MOST_A_STEP),
+        limit=query_count(request.query, "limit", _STEP, _MOST_A_STEP),
     )
     purged, more = await broker.administration.purge(which)
     return Response(200, Purged(purged=purged, to=iso_micros(until), more=more))

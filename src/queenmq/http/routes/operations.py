@@ -60,9 +60,9 @@ async def operation_stats(_: Request, context: Context) -> Response:
 async def list_operations(request: Request, context: Context) -> Response:
     """Operations, newest first."""
     status, kind = _chosen(request, "status", _STATES), _chosen(request, "type", _KINDS)
-    limit = query_count(request, "limit", 100, _MOST)
-    offset = query_count(request, "offset", 0, 2**31 - 1)
-    which = operations.OperationFilter(status, query_name(request, "queue"), kind)
+    limit = query_count(request.query, "limit", 100, _MOST)
+    offset = query_count(request.query, "offset", 0, 2**31 - 1)
+    which = operations.OperationFilter(status, query_name(request.query, "queue"), kind)
     rows = await operations.page(
         context.reports, which, limit, offset, max_bytes=context.settings.limits.max_answer_bytes
     )

@@ -28,7 +28,7 @@ async def partition_heads(request: Request, context: Context) -> Response:
     """Partitions of a queue by name: their offsets, and the state of each group."""
     queue = request.params[0]
     check_name(queue, "queue")
-    search, partition = query_name(request, "search"), query_name(request, "partition")
+    search, partition = query_name(request.query, "search"), query_name(request.query, "partition")
     limit, offset = page(request, context.settings, _LIMIT)
     found = await partitions.heads(
         context.reports,

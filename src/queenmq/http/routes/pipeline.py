@@ -25,7 +25,7 @@ _WHICH = (
 @documented({200: PipelineRuns}, query=_WHICH)
 async def pipeline_runs(request: Request, context: Context) -> Response:
     """Runs of the jobs of the data pipeline, newest first."""
-    job = query_name(request, "job")
+    job = query_name(request.query, "job")
     limit, offset = page(request, context.settings, _LIMIT)
     rows = await pipeline.runs(context.reports, job, limit, offset)
     return Response(200, PipelineRuns(runs=[_run(row) for row in rows], pagination=Page(limit, offset)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import UNSET, Raw
 
 from queenmq.broker.pop import Claim, Delivered, Delivery, Filter
@@ -62,23 +64,20 @@ _LINKS: dict[str, dict[str, object]] = {
 @documented(_ANSWERS, query=_POP_MANY, links=_LINKS)
 async def pop_queue(request: Request, context: Context) -> Response:
     """Pop messages from any partition of a queue; 204 if there are none."""
-    claim = read_claim(request, context.settings, request.params[0], None)
-    return _answer(await context.broker.pop(claim, _wait_ms(request, context.settings)))
+    return _answer(await context.broker.pop(*_read(request, context.settings, request.params[0], None)))
 
 
 @documented(_ANSWERS, query=_POP, links=_LINKS)
 async def pop_partition(request: Request, context: Context) -> Response:
     """Pop messages from one partition; 204 if there are none."""
-    claim = read_claim(request, context.settings, request.params[0], request.params[1])
-    return _answer(await context.broker.pop(claim, _wait_ms(request, context.settings)))
+    return _answer(await context.broker.pop(*_read(request, context.settings, *request.params)))
 
 
 @documented(_ANSWERS, query=_MATCHING, links=_LINKS)
 async def pop_matching(request: Request, context: Context) -> Response:
     """Pop messages from a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
-    which = _read_filter(request)
-    claim = read_claim(request, context.settings, "", None)
-    return _answer(await context.broker.pop_matching(which, claim, _wait_ms(request, context.settings)))
+    which = _read_filter(request.query)
+    return _answer(await context.broker.pop_matching(which, *_read(request, context.settings, "", None)))
 
 
 # A pop with autoAck is never forwarded: what it takes would be lost with its answer.
@@ -115,17 +114,18 @@ def _forwardable(request: Request, settings: Settings) -> tuple[str, float] | No
     """The group of a pop and how long it waits; None if it must be served here."""
     try:
         query = request.query
-        if request.method == "HEAD" or query_flag(request, "autoAck"):
+        if request.method == "HEAD" or query_flag(query, "autoAck"):
             return None
         group = query.get("consumerGroup") or QUEUE_MODE
-        if not query_flag(request, "wait"):
+        if not query_flag(query, "wait"):
             return group, 0.0
-        return group, query_count(request, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms) / 1000
+        return group, query_count(query, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms) / 1000
     except HttpError:
         return None  # the handler says what is wrong with it
 
 
-def read_claim(request: Request, settings: Settings, queue: str, partition: str | None) -> Claim:
+def _read(request: Request, settings: Settings, queue: str, partition: str | None) -> tuple[Claim, int]:
+    """What a pop asks for, and for how many milliseconds it waits for that."""
     if request.method == "HEAD":
         # It would take messages and throw them away.
         raise MethodNotAllowed("HEAD", "GET, OPTIONS")
@@ -133,57 +133,60 @@ def read_claim(request: Request, settings: Settings, queue: str, partition: str 
         check_name(queue, "queue")
     if partition is not None:
         check_name(partition, "partition")
-    group = query_name(request, "consumerGroup") or QUEUE_MODE
-    if query_flag(request, "conflation"):
-        raise InvalidRequest("conflation is not supported", "conflation")
-    autopilot = query_flag(request, "autopilot")
-    default_batch = _AUTOPILOT_BATCH if autopilot else settings.pop.default_batch_size
     query = request.query
-    return Claim(
+    group = query_name(query, "consumerGroup") or QUEUE_MODE
+    if query_flag(query, "conflation"):
+        raise InvalidRequest("conflation is not supported", "conflation")
+    autopilot = query_flag(query, "autopilot")
+    default_batch = _AUTOPILOT_BATCH if autopilot else settings.pop.default_batch_size
+    batch = query_integer(query, "batch", default_batch)
+    partitions = 1 if partition else query_integer(query, "partitions", 1)
+    auto_ack = query_flag(query, "autoAck")
+    timeout = query_count(query, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms)
+    wait_ms = timeout if query_flag(query, "wait") else 0
+    start = parse_start(
+        group, query.get("subscriptionMode"), query.get("subscriptionFrom"), settings.pop.default_subscription_mode
+    )
+    # From here on a client that closes its side counts as gone, so that no lease is taken for it.
+    request.hold()
+    claim = Claim(
         queue=queue,
         partition=partition,
         group=group,
-        batch=min(max(query_integer(request, "batch", default_batch), 1), settings.limits.max_items),
-        partitions=1 if partition else min(max(query_integer(request, "partitions", 1), 1), settings.limits.max_items),
-        auto_ack=query_flag(request, "autoAck"),
-        start=parse_start(
-            group, query.get("subscriptionMode"), query.get("subscriptionFrom"), settings.pop.default_subscription_mode
-        ),
+        batch=min(max(batch, 1), settings.limits.max_items),
+        partitions=min(max(partitions, 1), settings.limits.max_items),
+        auto_ack=auto_ack,
+        start=start,
     )
+    return claim, wait_ms
 
 
-def _wait_ms(request: Request, settings: Settings) -> int:
-    timeout = query_count(request, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms)
-    # From here on a client that closes its side counts as gone, so that no lease is taken for it.
-    request.hold()
-    return timeout if query_flag(request, "wait") else 0
-
-
-def _read_filter(request: Request) -> Filter:
-    which = Filter(query_name(request, "namespace"), query_name(request, "task"))
+def _read_filter(query: Mapping[str, str]) -> Filter:
+    which = Filter(query_name(query, "namespace"), query_name(query, "task"))
     if which.namespace is None and which.task is None:
         raise InvalidRequest("namespace or task is required", "namespace")
     return which
 
 
 def _answer(delivered: Delivered) -> Response:
-    messages = delivered.messages
+    messages, claim = delivered.messages, delivered.claim
     if not messages:
         return Response(204)
+    lease_id = "" if claim.auto_ack else claim.lease_id
     popped = Popped(
         success=True,
-        queue=delivered.claim.queue,
+        queue=claim.queue,
         partition=messages[0].partition,
         partition_id=messages[0].partition_id,
-        lease_id=delivered.lease_id,
-        consumer_group=delivered.claim.group,
+        lease_id=lease_id,
+        consumer_group=claim.group,
         partitions_claimed=len({message.partition_id for message in messages}),
-        messages=[_shown(message, delivered) for message in messages],
+        messages=[_shown(message, claim, lease_id) for message in messages],
     )
     return Response(200, popped)
 
 
-def _shown(message: Delivery, delivered: Delivered) -> PoppedMessage:
+def _shown(message: Delivery, claim: Claim, lease_id: str) -> PoppedMessage:
     return PoppedMessage(
         id=message.id,
         transaction_id=message.transaction_id,
@@ -193,9 +196,9 @@ def _shown(message: Delivery, delivered: Delivered) -> PoppedMessage:
         created_at=iso_micros(message.created_at),
         partition_id=message.partition_id,
         partition=message.partition,
-        lease_id=delivered.lease_id,
-        consumer_group=delivered.claim.group,
-        queue=delivered.claim.queue,
+        lease_id=lease_id,
+        consumer_group=claim.group,
+        queue=claim.queue,
         retry_count=message.retry_count,
         traceparent=UNSET if message.trace_id is None else traceparent_of(message.trace_id, message.id) or UNSET,
     )

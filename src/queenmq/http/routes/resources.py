@@ -48,7 +48,7 @@ _QUEUE_PAGE = page_parameters(_MOST_QUEUES)
 @documented({200: QueuesListed}, query=[NAMESPACE, TASK, Parameter("search", LABEL, "Part of the name."), *_QUEUE_PAGE])
 async def list_queues(request: Request, context: Context) -> Response:
     """The queues by name, with their statistics."""
-    namespace, task, search = (query_name(request, name) for name in ("namespace", "task", "search"))
+    namespace, task, search = (query_name(request.query, name) for name in ("namespace", "task", "search"))
     limit, offset = page(request, context.settings, _MOST_QUEUES)
     await context.broker.statistics.freshen()
     rows = await queues.page(context.reports, namespace=namespace, task=task, search=search, limit=limit, offset=offset)
@@ -76,7 +76,7 @@ async def describe_queue(request: Request, context: Context) -> Response:
 @documented({200: PartitionsListed}, query=[Parameter("queue", LABEL, "Only of this queue."), *PARTITION_PAGE])
 async def list_partitions(request: Request, context: Context) -> Response:
     """Partitions with their current figures, of one queue by name or of all queues."""
-    queue = query_name(request, "queue")
+    queue = query_name(request.query, "queue")
     limit, offset = page(request, context.settings, _MOST_PARTITIONS)
     rows = await partitions.page(context.reports, queue, limit, offset)
     return Response(200, PartitionsListed(partitions=[_partition_listed(row) for row in rows]))
@@ -132,7 +132,7 @@ async def overview(_: Request, context: Context) -> Response:
 @documented({200: Cleared, 202: Cleared, 404: Error}, query=[Parameter("partition", LABEL, "Only of this partition.")])
 async def clear_queue(request: Request, context: Context) -> Response:
     """Delete every message of a queue or of one partition; options, groups and dead letters stay."""
-    queue, partition = request.params[0], query_name(request, "partition")
+    queue, partition = request.params[0], query_name(request.query, "partition")
     check_name(queue, "queue")
     progress = await context.broker.administration.clear(queue, partition)
     if progress is None:

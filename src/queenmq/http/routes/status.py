@@ -92,7 +92,7 @@ async def status(request: Request, context: Context) -> Response:
 async def status_of_queues(request: Request, context: Context) -> Response:
     """The queues by name, with their figures, a page at a time."""
     limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
-    namespace, task = query_name(request, "namespace"), query_name(request, "task")
+    namespace, task = query_name(request.query, "namespace"), query_name(request.query, "task")
     await context.broker.statistics.freshen()
     rows = await queues.page(context.reports, namespace=namespace, task=task, search=None, limit=limit, offset=offset)
     return Response(200, QueuesPage(queues=[queue_listed(row) for row in rows], pagination=Page(limit, offset)))
@@ -105,7 +105,7 @@ async def status_of_queues(request: Request, context: Context) -> Response:
 async def status_of_queue(request: Request, context: Context) -> Response:
     """A queue with its options, its partitions by name, and its current figures."""
     limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
-    wanted = query_flag(request, "includePartitions", True)
+    wanted = query_flag(request.query, "includePartitions", True)
     found = await queue_detail(context, request.params[0], limit, offset)
     detail = QueueStatusDetail(
         queue=_queue_status(found.queue),
@@ -144,7 +144,8 @@ async def status_of_buffers(_: Request, context: Context) -> Response:
 
 
 def _scope(request: Request) -> Scope:
-    return Scope(query_name(request, "queue"), query_name(request, "namespace"), query_name(request, "task"))
+    query = request.query
+    return Scope(query_name(query, "queue"), query_name(query, "namespace"), query_name(query, "task"))
 
 
 def _span(span: TimeRange, series: list[activity.Point]) -> Json:
