@@ -13,7 +13,6 @@ from typing import Any
 import asyncpg
 
 from queenmq.broker.ack import columns
-from queenmq.broker.encryption import PayloadEncryption
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
@@ -28,7 +27,6 @@ SEEK = """
     SELECT moved FROM queen.seek((SELECT id FROM queen.queues WHERE name = $2), $3, $1, $4, NULL, NULL, 1000000)
 """
 RETAIN = "SELECT * FROM queen.retain($1, $2, $3)"
-_CLEAR = PayloadEncryption(None, lambda _: False)
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Session:
         call = PushCall.merge(messages)
         requests = list(range(len(messages)))
         row = await self.sql.fetchrow(
-            statement("push_or_queue"), *call.arguments(_CLEAR), "auto", requests, None, None, LOCK_TIMEOUT
+            statement("push_or_queue"), *call.arguments(), "auto", requests, None, None, LOCK_TIMEOUT
         )
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))

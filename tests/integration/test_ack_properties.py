@@ -26,7 +26,6 @@ from integration import model
 from integration.model import LIMIT_S, Ask, Item, Options, Queue
 from integration.session import LOCK_TIMEOUT, Pop, Popped, Session, ack
 from queenmq.broker.ack import columns
-from queenmq.broker.encryption import PayloadEncryption
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
@@ -422,7 +421,7 @@ class AnySequence(RuleBasedStateMachine):
         call = PushCall.merge(messages)
         self._create_partitions(name for name, _ in items)
         arguments = (
-            *call.arguments(PayloadEncryption(None, lambda _: False)),
+            *call.arguments(),
             *columns(self._acknowledgements(acks)),
             required,
             LOCK_TIMEOUT,

@@ -22,6 +22,8 @@ ROOT = f"{Path(queenmq.__file__).parent}/"
 RESUMABLE = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 PUSH = {"items": [{"queue": "q", "partition": "p", "payload": {"a": 1}}]}
 FRONT = ("httpserver", "http")
+# From the top down. What is not named here (the rules of the domain, ids, errors) calls nothing above it.
+LAYERS = (FRONT, ("broker",), ("operations", "reports", "journal", "cluster"), ("storage",))
 _ROUNDS = 3
 # Modules, and changes of package.
 MOST = {"push": (15, 15), "pop": (15, 15), "ack": (15, 15)}
@@ -32,6 +34,7 @@ class Walk:
     """The functions of Queen that were entered, in order. A coroutine that goes on is not entered again."""
 
     entered: list[tuple[str, str]] = field(default_factory=list)
+    upwards: list[tuple[str, str]] = field(default_factory=list)  # calls of a higher layer: who, and whom
     _seen: set[int] = field(default_factory=set)
     _kept: list[FrameType] = field(default_factory=list)  # so that no id is used again
 
@@ -59,7 +62,26 @@ class Walk:
                 return
             self._seen.add(id(frame))
             self._kept.append(frame)
-        self.entered.append((code.co_filename.removeprefix(ROOT), code.co_qualname))
+        module = code.co_filename.removeprefix(ROOT)
+        self.entered.append((module, code.co_qualname))
+        caller = _caller_of(frame)
+        if caller is not None and _depth(caller) > _depth(module):
+            self.upwards.append((caller, f"{module} {code.co_qualname}"))
+
+
+def _caller_of(frame: FrameType) -> str | None:
+    """The module of Queen that called; None if it was the event loop."""
+    caller = frame.f_back
+    while caller is not None and not caller.f_code.co_filename.startswith(ROOT):
+        if caller.f_code.co_filename == asyncio.events.__file__:
+            return None
+        caller = caller.f_back
+    return None if caller is None else caller.f_code.co_filename.removeprefix(ROOT)
+
+
+def _depth(module: str) -> int:
+    package = module.partition("/")[0]
+    return next((depth for depth, packages in enumerate(LAYERS) if package in packages), len(LAYERS))
 
 
 @contextmanager
@@ -148,5 +170,6 @@ async def test_the_way_of_a_message_is_short(server: Server) -> None:
         walk = walks[name]
         assert len(walk.modules) <= modules, walk.modules
         assert walk.changes <= changes, walk.entered
+    assert not [call for walk in walks.values() for call in walk.upwards]
     for name in MOST:
         assert not any(module.startswith("cluster/") for module in walks[name].modules)

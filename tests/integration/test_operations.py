@@ -13,7 +13,6 @@ import pytest
 from server_settings import changed, settings_with
 
 from integration.queen import Queen, age_partitions, data, until
-from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.load_manager import Choice, Decision
 from queenmq.config import Settings
 from queenmq.core.message import Message
@@ -744,6 +743,6 @@ async def test_a_caller_who_knows_nothing_of_operations_is_refused_and_not_queue
     await queued(http, item(1))
     call = PushCall.merge([Message("q", "p", b"2", str(uuid4()), "2")])
     with pytest.raises(asyncpg.LockNotAvailableError):
-        arguments = call.arguments(PayloadEncryption(None, lambda _: False))
+        arguments = call.arguments()
         await sql.fetchrow(statement("push_or_queue"), *arguments, "refuse", [0], None, None, "1s")
     assert await sql.fetchval("SELECT count(*) FROM queen.operation_queue") == 1

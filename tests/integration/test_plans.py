@@ -18,7 +18,6 @@ import pytest
 
 from integration.session import LOCK_TIMEOUT, Pop, Session, ack
 from queenmq.broker.ack import columns
-from queenmq.broker.encryption import PayloadEncryption
 from queenmq.config import DatabaseSettings
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.core.message import Message
@@ -257,7 +256,7 @@ async def _transact(session: Session, count: int) -> None:
         for _, row in popped
     ]
     leases = [p.lease_id for p, _ in popped]
-    arguments = (*call.arguments(PayloadEncryption(None, lambda _: False)), *columns(acks), leases)
+    arguments = (*call.arguments(), *columns(acks), leases)
     assert await session.sql.fetchrow(statement("transact"), *arguments, LOCK_TIMEOUT)
 
 

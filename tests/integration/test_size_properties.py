@@ -22,7 +22,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from integration.session import LOCK_TIMEOUT, Session, ack
 from integration.test_allocation_properties import Storage
 from queenmq.broker.ack import columns
-from queenmq.broker.encryption import PayloadEncryption
 from queenmq.core.message import Message
 from queenmq.core.push_call import PushCall
 from queenmq.operations.pushes import push_claimed
@@ -54,7 +53,6 @@ SIZE = """
 PLACES = (
     "SELECT p.id FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = $1 AND p.name = $2"
 )
-_CLEAR = PayloadEncryption(None, lambda _: False)
 
 partition = st.sampled_from(PARTITIONS)
 group = st.sampled_from(GROUPS)
@@ -65,7 +63,7 @@ async def push(session: Session, mode: str, queue: str, names: list[str], held: 
     messages = [Message(queue, name, b"1", str(uuid4()), str(uuid4())) for name in names]
     call = PushCall.merge(messages)
     arguments = (mode, [1] * len(messages), 1000, [held] * len(call.queues) if held else None, LOCK_TIMEOUT)
-    row = await session.sql.fetchrow(statement("push_or_queue"), *call.arguments(_CLEAR), *arguments)
+    row = await session.sql.fetchrow(statement("push_or_queue"), *call.arguments(), *arguments)
     assert row is not None
     return row
 
@@ -386,7 +384,7 @@ class TestOneRule:
     @staticmethod
     async def by_transaction(session: Session, transactions: list[str]) -> int:
         call = PushCall.merge([Message("q", "a", b"1", str(uuid4()), one) for one in transactions])
-        arguments = (*call.arguments(_CLEAR), *columns([]), [], LOCK_TIMEOUT)
+        arguments = (*call.arguments(), *columns([]), [], LOCK_TIMEOUT)
         try:
             await session.sql.fetchrow(statement("transact"), *arguments)
         except asyncpg.PostgresError as error:

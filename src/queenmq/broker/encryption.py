@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.core.encryption import decrypt, encrypt
+from queenmq.core.message import Message
 from queenmq.errors import QueenError, UnavailableError
 
 
@@ -30,12 +31,19 @@ class PayloadEncryption:
         if self._key is None and any(self._options.encrypted(queue) for queue in queues):
             raise NoEncryptionKey
 
-    def seal(self, queue: str, payload: bytes) -> tuple[bytes, bool]:
-        """The payload as it is to be stored, and whether that is encrypted."""
-        # Without a key it goes as it is: if the queue really demands encryption, the database refuses it.
-        if self._key is None or not self._options.encrypted(queue):
-            return payload, False
-        return encrypt(self._key, payload), True
+    def seal(self, messages: Iterable[Message]) -> list[tuple[bytes, bool]] | None:
+        """The payloads as they are to be stored, each with whether it is encrypted; None: as they are.
+
+        Without a key that is so: if a queue really demands encryption, the database refuses it.
+        """
+        if self._key is None:
+            return None
+        return [
+            (encrypt(self._key, message.payload), True)
+            if self._options.encrypted(message.queue)
+            else (message.payload, False)
+            for message in messages
+        ]
 
     def require_key(self) -> None:
         """A queue demands encryption for certain. Raises NoEncryptionKey."""

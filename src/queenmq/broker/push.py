@@ -213,10 +213,11 @@ class Pusher:
         known = await self._targets.resolve(call.queues, call.partitions)
         requests = [owners[position] for position in call.order]
         held = self._held(call)
+        sealed = self._encryption.seal(call.messages) if self._encryption.available else None
         try:
             row = await self._database.fetchrow(
                 statement("push_or_queue"),
-                *call.arguments(self._encryption, known),
+                *call.arguments(known, sealed),
                 mode,
                 requests,
                 # What was accepted before has to go somewhere, and whoever accepted it has bounded it.

@@ -165,7 +165,7 @@ class Streams:
         ack = cycle.ack
         row = await self._database.fetchrow(
             statement("stream_cycle"),
-            *call.arguments(self._encryption, known),
+            *call.arguments(known, self._encryption.seal(call.messages)),
             cycle.query_id,
             cycle.partition_id,
             cycle.group,

@@ -100,7 +100,7 @@ class Transactor:
         known = await self._targets.resolve(call.queues, call.partitions) if call.queues else None
         row = await self._database.fetchrow(
             statement("transact"),
-            *call.arguments(self._encryption, known),
+            *call.arguments(known, self._encryption.seal(call.messages)),
             *columns(transaction.acknowledgements),
             transaction.required_leases,
             lock_timeout,

@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -62,8 +62,7 @@ class Siblings:
 
 
 class Node:
-    """The port of the broker to the other servers (`queenmq.cluster.port.Cluster`). `on_death` is told that a server
-    counts as dead."""
+    """The port of the broker to the other servers (`queenmq.cluster.port.Cluster`)."""
 
     def __init__(self, settings: Settings, clock: Clock, siblings: Siblings | None = None) -> None:
         self._settings = settings
@@ -78,7 +77,7 @@ class Node:
             )
         self.ring = _key_ring(settings)
         self.server_id = server_id(settings, siblings)
-        self.on_death: Callable[[str], None] = lambda _server: None
+        self._deaths: dict[str, asyncio.Future[None]] = {}
         self._receiver: Receiver | None = None
         self._state: SharedState | None = None
         self._transport: transport.Transport | None = None
@@ -119,6 +118,12 @@ class Node:
     @property
     def now(self) -> float:
         return self._clock.monotonic()
+
+    def death_of(self, server: str) -> asyncio.Future[None]:
+        """Done when that server, which lives now, counts as dead."""
+        if server not in self._deaths:
+            self._deaths[server] = asyncio.get_running_loop().create_future()
+        return self._deaths[server]
 
     async def open(self, epoch: int, receiver: Receiver) -> None:
         """Take part from now on; `receiver` gets what the others say. Raises StartupError if the UDP address cannot be
@@ -245,7 +250,8 @@ class Node:
                     log.info("server %s has restarted", server)
                 case MemberDied(server):
                     log.warning("server %s is silent and counts as dead", server)
-                    self.on_death(server)
+                    if server in self._deaths:
+                        self._deaths.pop(server).set_result(None)
                 case IdentityConflict(server, (host, port)):
                     log.error(
                         "another server, at %s:%d, has the same name %s: give each server its own QUEEN_SERVER_ID",

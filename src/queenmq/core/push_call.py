@@ -16,14 +16,6 @@ class Row(Protocol):
     def __getitem__(self, column: str, /) -> Any: ...
 
 
-class Sealer(Protocol):
-    available: bool  # False: it has no key, and seals nothing
-
-    def seal(self, queue: str, payload: bytes) -> tuple[bytes, bool]:
-        """The payload as it is to be stored, and whether that is encrypted."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Deferral:
     """A push that is kept durably and stored later: ask for its operation."""
@@ -83,14 +75,13 @@ class PushCall:
         call.repeats = {position: call.place[known] for position, known in repeated.items()}
         return call
 
-    def arguments(self, encryption: Sealer, known: list[str] | None = None) -> tuple[object, ...]:
-        """`known` are the ids of the targets' partitions, as far as the caller knows."""
-        if not encryption.available:
-            return self.arguments_sealed([(m.payload, False) for m in self.messages], known)
-        return self.arguments_sealed([encryption.seal(m.queue, m.payload) for m in self.messages], known)
-
-    def arguments_sealed(self, sealed: list[tuple[bytes, bool]], known: list[str] | None = None) -> tuple[object, ...]:
-        """The same with the payloads as they are to be stored, and whether they are encrypted."""
+    def arguments(
+        self, known: list[str] | None = None, sealed: list[tuple[bytes, bool]] | None = None
+    ) -> tuple[object, ...]:
+        """`known` are the ids of the targets' partitions, if the caller knows them all; `sealed` the payloads of
+        `messages` as they are to be stored, each with whether it is encrypted. Without it, all are stored in clear."""
+        if sealed is None:
+            sealed = [(m.payload, False) for m in self.messages]
         return (
             self.queues,
             self.partitions,

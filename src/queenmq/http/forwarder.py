@@ -86,7 +86,6 @@ class Forwarder:
         self._connect_s = settings.coordinator.connect_timeout_ms / 1000
         self.name = header_name(node.server_id)
         self.served_here = ((b"X-Served-By", self.name),)
-        node.on_death = self.peer_died
 
     @property
     def _coordinator(self) -> Coordinator:
@@ -217,7 +216,9 @@ class Forwarder:
             return None
         pool = self._pools.get(server)
         if pool is None or pool.address != address:
-            if pool is not None:
+            if pool is None:
+                self._node.death_of(server).add_done_callback(lambda _: self._peer_died(server))
+            else:
                 pool.fail("the server has moved")
             pool = self._pools[server] = PeerPool(
                 address, max_connections=self._settings.coordinator.max_connections, connect_s=self._connect_s
@@ -263,7 +264,7 @@ class Forwarder:
             headers=tuple(headers),
         )
 
-    def peer_died(self, server: str) -> None:
+    def _peer_died(self, server: str) -> None:
         """Nobody waits for the dead: what was passed on to it is done elsewhere, at once."""
         pool = self._pools.pop(server, None)
         if pool is not None:

@@ -156,7 +156,7 @@ async def push_claimed(
     encrypted = [flag for row in rows for flag in row["encrypted"]]
     call = PushCall.merge(messages)
     sealed = [(messages[position].payload, encrypted[position]) for position in call.order]
-    answer = await connection.fetchrow(statement("push_now"), *call.arguments_sealed(sealed))
+    answer = await connection.fetchrow(statement("push_now"), *call.arguments(sealed=sealed))
     if answer is None:
         raise AssertionError("queen.push returned no row")
     return call, call.outcomes_of(answer)
