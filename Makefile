@@ -4,6 +4,10 @@
 
 BIN := .venv/bin
 JOBS ?= 2
+PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# Tests start hundreds of Python processes: each would compile everything that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit format clean
@@ -50,12 +54,13 @@ prose:
 	$(BIN)/python .ci/prose
 
 unit:
-	$(BIN)/pytest --quiet --numprocesses 2 tests/unit tests/simulation
+	$(BIN)/pytest --quiet $(PARALLEL) tests/unit tests/simulation
 
 # A file is run by one of the workers, each of which has a PostgreSQL of its own. A test with real processes and real
 # time that fails is run once more, and listed under RERUN either way; unit tests and simulations are not.
 test: lint
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 20 --reruns 1
+	$(BIN)/pytest $(PARALLEL) --durations 20 --reruns 1 --rerun-exclude-path tests/unit \
+	    --rerun-exclude-path tests/simulation
 
 format: setup
 	$(BIN)/ruff check --fix

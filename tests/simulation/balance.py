@@ -10,10 +10,10 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from queenmq.cluster.affinity import AffinityRoutes
+from queenmq.cluster.affinity import AffinityRoutes, Route
 from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.imbalance import imbalance
-from queenmq.cluster.load_tracker import CPU_WEIGHT, OUTSTANDING_WEIGHT, POLL_WEIGHT, LoadTracker, Sample
+from queenmq.cluster.load_tracker import CPU_WEIGHT, OUTSTANDING_WEIGHT, POLL_WEIGHT, LoadTracker, Sample, ServerLoad
 
 HEARTBEAT_S = 1.0
 
@@ -56,16 +56,17 @@ class Balance:
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
         self.now = 0.0
-        self._coming: list[tuple[float, int, Callable[[], None]]] = []
+        self._coming: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()
         self.nodes = [self._server(f"s{number}") for number in range(self.servers)]
+        self._by_name = {node.name: node for node in self.nodes}
         self.history: list[tuple[float, float]] = []  # when, imbalance of the true loads averaged like the reports
         self.moves: Counter[int] = Counter()  # by minute
         self._moved = 0
         self._last: dict[object, str] = {}
         self._watch = LoadTracker(self.settings, "s0")
         for node in self.nodes:
-            self.after(self.chance.random() * HEARTBEAT_S, lambda node=node: self._heartbeat(node))
+            self.after(self.chance.random() * HEARTBEAT_S, self._heartbeat, node)
         self.after(HEARTBEAT_S, self._look)
 
     def _server(self, name: str) -> Server:
@@ -73,43 +74,45 @@ class Balance:
         tracker.see(f"s{number}" for number in range(self.servers))
         return Server(name, tracker, AffinityRoutes(self.settings, tracker, self.chance.random))
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._coming, (self.now + delay_s, next(self._numbers), action))
+    def after(self, delay_s: float, action: Callable[..., None], *given: Any) -> None:
+        heapq.heappush(self._coming, (self.now + delay_s, next(self._numbers), action, given))
 
     def run(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self._coming and self._coming[0][0] <= end:
-            self.now, _, action = heapq.heappop(self._coming)
-            action()
+        end, coming = self.now + seconds, self._coming
+        while coming and coming[0][0] <= end:
+            self.now, _, action, given = heapq.heappop(coming)
+            action(*given)
         self.now = end
 
     def consume(self, at: int, key: object, poll_s: tuple[float, float]) -> None:
         """A consumer of the key that is connected to a server and polls for ever; each poll ends after that time."""
 
+        front, costs, by_name, last, after = self.nodes[at], self.costs, self._by_name, self._last, self.after
+        uniform, work_s = self.chance.uniform, self.costs.work_s
+
         def poll() -> None:
-            front = self.nodes[at]
             route = front.routes.route(key, self.now)
             there = route.server
-            serving = next(node for node in self.nodes if node.name == there.id)
+            serving = by_name[there.id]
             route.began(there)
-            self._last[key] = there.id
+            last[key] = there.id
             serving.parked += 1
             if serving is not front:
-                front.cpu_s += self.costs.pass_on_s
-            self.after(self.chance.uniform(*poll_s), lambda: woken(route, there, serving))
+                front.cpu_s += costs.pass_on_s
+            after(uniform(*poll_s), woken, route, there, serving)
 
-        def woken(route: Any, there: Any, serving: Any) -> None:
+        def woken(route: Route, there: ServerLoad, serving: Server) -> None:
             route.ended(there)
             serving.parked -= 1
             serving.working += 1
-            serving.cpu_s += self.costs.serve_s
-            self.after(self.costs.work_s, lambda: worked(serving))
+            serving.cpu_s += costs.serve_s
+            after(work_s, worked, serving)
 
-        def worked(serving: Any) -> None:
+        def worked(serving: Server) -> None:
             serving.working -= 1
             poll()
 
-        self.after(self.chance.random() * 0.1, poll)
+        after(self.chance.random() * 0.1, poll)
 
     def keys_at(self, server: str) -> list[object]:
         """Whose last poll went there."""
@@ -124,8 +127,8 @@ class Balance:
             if other is node:
                 other.tracker.report(node.name, node.sample)
             elif self.chance.random() > 0.02:  # a packet may get lost
-                self.after(self.chance.uniform(0, 0.01), lambda o=other, s=node.sample: o.tracker.report(node.name, s))
-        self.after(HEARTBEAT_S, lambda: self._heartbeat(node))
+                self.after(self.chance.uniform(0, 0.01), other.tracker.report, node.name, node.sample)
+        self.after(HEARTBEAT_S, self._heartbeat, node)
 
     def _look(self) -> None:
         self.history.append((self.now, imbalance([load.score for load in self._watch])))

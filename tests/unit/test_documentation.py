@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -88,6 +89,7 @@ def test_every_metric_that_is_named_is_listed() -> None:
         assert named - fixtures <= listed, document
 
 
+@cache
 def _defined(path: Path) -> set[str]:
     """The functions, classes and methods of a module, by their qualified names."""
     found = set()

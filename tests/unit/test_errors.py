@@ -15,6 +15,7 @@ import pytest
 import queenmq
 from queenmq import errors as server
 from queenmq.client import errors as client
+from unit.sources import modules
 
 SOURCES = Path(queenmq.__file__).parent
 # Of the client, of the pipeline and of commands: they have trees of their own, or catch theirs in their main.
@@ -107,8 +108,8 @@ def test_what_has_no_kinds_below_it_is_raised_somewhere(module: object) -> None:
 def made() -> set[str]:
     """Names that are called, raised, or kept in a table of what to raise."""
     found: set[str] = set()
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for _, nodes in modules(SOURCES):
+        for node in nodes:
             if isinstance(node, ast.Call):
                 found.add(ast.unparse(node.func).rpartition(".")[2])
             elif isinstance(node, ast.Raise) and node.exc is not None:
@@ -119,8 +120,8 @@ def made() -> set[str]:
 
 
 def test_nobody_raises_an_exception_without_a_kind() -> None:
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, nodes in modules(SOURCES):
+        for node in nodes:
             if isinstance(node, ast.Raise) and node.exc is not None:
                 raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
                 assert ast.unparse(raised) not in ("Exception", "BaseException"), f"{path}:{node.lineno}"

@@ -9,11 +9,11 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
-from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parents[2] / "src"
+from unit.sources import SOURCES, modules
+
 MOST_LINES = 400
 MOST_BY_POSITION = 6
 MOST_IN_ALL = 10
@@ -22,14 +22,10 @@ LONG_MODULES: set[str] = set()
 LONG_CONSTRUCTORS: set[str] = set()
 
 
-def modules() -> Iterator[Path]:
-    yield from sorted(SOURCES.rglob("*.py"))
-
-
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    for path in modules():
+    for path, nodes in modules(SOURCES):
         module = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 yield f"{module}.{node.name}", node
 
@@ -51,7 +47,7 @@ def is_over(node: ast.ClassDef) -> bool:
 def test_modules_are_not_long() -> None:
     found = {
         path.relative_to(SOURCES).as_posix()
-        for path in modules()
+        for path, _ in modules(SOURCES)
         if len(path.read_text(encoding="utf-8").splitlines()) > MOST_LINES
     }
     assert found == LONG_MODULES

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from queenmq.storage.statements import sql_files, statement
+from unit.sources import ROOT, SOURCES, modules
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src/queenmq"
+SOURCE = SOURCES / "queenmq"
 TESTS = ROOT / "tests"
 
 # Calls that take the name of a statement, and at which place: `statement`, those of a report, `rows` of the pipeline.
@@ -24,13 +24,8 @@ COMMENT = re.compile(r"--.*")
 CREATED = re.compile(r"CREATE OR REPLACE FUNCTION queen\.(\w+)")
 
 
-def trees(root: Path) -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(root.rglob("*.py")):
-        yield path, ast.parse(path.read_text("utf-8"))
-
-
-def texts(node: ast.AST) -> Iterator[str]:
-    for one in ast.walk(node):
+def texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for one in nodes:
         if isinstance(one, ast.Constant) and isinstance(one.value, str):
             yield one.value
 
@@ -52,8 +47,8 @@ def named(call: ast.Call) -> Iterator[str]:
 def test_every_statement_that_is_named_exists(root: Path) -> None:
     missing = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
-        for path, tree in trees(root)
-        for node in ast.walk(tree)
+        for path, nodes in modules(root)
+        for node in nodes
         if isinstance(node, ast.Call)
         for name in named(node)
         if name not in QUERIES
@@ -62,7 +57,7 @@ def test_every_statement_that_is_named_exists(root: Path) -> None:
 
 
 def test_every_query_has_a_caller() -> None:
-    used = {text for _, tree in trees(SOURCE) if any(map(is_sender, ast.walk(tree))) for text in texts(tree)}
+    used = {text for _, nodes in modules(SOURCE) if any(map(is_sender, nodes)) for text in texts(nodes)}
     assert not QUERIES.keys() - used
 
 
@@ -77,7 +72,7 @@ def is_sender(node: ast.AST) -> bool:
 def test_every_function_has_a_caller() -> None:
     bodies = [COMMENT.sub("", text) for text in FUNCTIONS.values()]
     bodies += [COMMENT.sub("", statement(name)) for name in QUERIES]
-    bodies += [text for _, tree in trees(SOURCE) for text in texts(tree)]
+    bodies += [text for _, nodes in modules(SOURCE) for text in texts(nodes)]
     everything = "\n".join(bodies)
     unused = []
     for text in FUNCTIONS.values():

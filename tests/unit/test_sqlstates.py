@@ -14,6 +14,7 @@ from queenmq.errors import DatabaseUnavailable, HttpError, InternalError
 from queenmq.storage import sqlstates
 from queenmq.storage.failures import EncryptionRequired, TransactionRefused, translate
 from queenmq.storage.sqlstates import Cause, cause_of, is_about_the_statement, is_content_fault, sqlstate_of, told
+from unit.sources import modules
 
 NOT_THE_CONTENT = [
     "08006",
@@ -135,10 +136,10 @@ def test_no_other_module_chooses_by_sqlstate() -> None:
     }
     literals = set(known.values()) - {"20000"}  # which is a number elsewhere
     found = []
-    for path in SOURCE.rglob("*.py"):
+    for path, nodes in modules(SOURCE):
         if path == Path(sqlstates.__file__):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes:
             match node:
                 case ast.Constant(value=str(text)) if text in literals or OURS.fullmatch(text):
                     found.append((path.name, node.lineno, text))
