@@ -34,7 +34,7 @@ bench:
 
 # What a change must pass before it is worth a run of everything, in half a minute. The parts run beside each other.
 check: setup
-	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target style types imports prose unit
+	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target unit types imports prose style
 
 lint: setup
 	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target style types imports prose

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 from integration.queen import Queen
+from server_settings import NEVER_BUSY
 
 PATIENCE_S = 60.0
 SECRET = "5e" * 32
@@ -37,7 +38,7 @@ class ServeProcess:
     def __init__(self, folder: Path, name: str, *arguments: str, **variables: str) -> None:
         self.name = name
         self.arguments = arguments
-        self.variables = {"QUEEN_SERVER_ID": name} | variables
+        self.variables = {"QUEEN_SERVER_ID": name} | NEVER_BUSY | variables
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         self._process: subprocess.Popen[bytes] | None = None
         self._printed_before = 0

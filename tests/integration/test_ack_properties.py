@@ -627,7 +627,7 @@ def storage(own_database: str) -> Iterator[Storage]:
         yield opened
 
 
-@pytest.mark.timeout(0 if LONG else 300)
+@pytest.mark.timeout(0 if LONG else 600)
 def test_any_sequence_does_what_the_model_does(storage: Storage) -> None:
     run_state_machine_as_test(
         lambda: AnySequence(storage),

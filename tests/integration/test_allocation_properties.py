@@ -205,7 +205,7 @@ def storage(own_database: str) -> Iterator[Storage]:
         yield opened
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_any_transaction_does_what_the_model_does(storage: Storage) -> None:
     run_state_machine_as_test(
         lambda: AnyTransaction(storage),

@@ -66,6 +66,18 @@ HISTORIES = (
 
 Json = dict[str, Any]
 
+# Services that write by themselves: statistics fold what they have counted, and some tests take longer than they pause.
+NEVER_MS = 3_600_000
+QUIET: Json = {
+    "statistics": {"interval_ms": NEVER_MS, "reconcile_interval_ms": NEVER_MS, "sample_interval_ms": NEVER_MS},
+    "retention": {"interval_ms": NEVER_MS, "eviction_interval_ms": NEVER_MS},
+}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return settings_with(**QUIET)
+
 
 class Bad(NamedTuple):
     """A request that must be refused, and how."""
@@ -730,7 +742,7 @@ class TestLimits:
 
     @pytest.fixture
     def settings(self) -> Settings:
-        return settings_with(limits={"max_items": 3}, http={"max_body_bytes": self.MAX_BODY})
+        return settings_with(limits={"max_items": 3}, http={"max_body_bytes": self.MAX_BODY}, **QUIET)
 
     def body_of(self, size: int) -> bytes:
         empty = js({"items": [{"queue": "q", "payload": ""}]})

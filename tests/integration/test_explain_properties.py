@@ -360,7 +360,7 @@ def settings() -> Settings:
     return settings_with(retention={"interval_ms": day_ms, "eviction_interval_ms": day_ms})
 
 
-@pytest.mark.timeout(7200 if LONG else 300)
+@pytest.mark.timeout(7200 if LONG else 600)
 async def test_what_explain_says_the_next_pop_does(queen: Queen, sql: asyncpg.Connection, server: Server) -> None:
     seeds = [int(CHOSEN)] if CHOSEN else [random.getrandbits(32) for _ in range(HISTORIES)]
     heard: dict[str, int] = {}

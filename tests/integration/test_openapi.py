@@ -171,7 +171,7 @@ class TestWithTokens:
                 assert {"401", "403"} <= operation["responses"].keys()
 
 
-@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.timeout(3600 if LONG else 600)
 async def test_schemathesis_finds_nothing(
     server: Server, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

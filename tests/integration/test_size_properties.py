@@ -244,7 +244,7 @@ def storage(own_database: str) -> Iterator[Storage]:
         yield opened
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_any_life_of_a_queue_keeps_to_its_size(storage: Storage) -> None:
     run_state_machine_as_test(
         lambda: AnyLife(storage),
