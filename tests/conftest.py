@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
 import asyncpg
@@ -18,6 +19,7 @@ import httpx
 import hypothesis
 import hypothesis.core
 import pytest
+from httpx._transports import default as httpx_transport
 from longest import expected_s
 from server_settings import settings_with
 
@@ -37,6 +39,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("queen")
+
+# A new client of httpx reads all certificates of the machine: 25 ms, more than a server takes to start and stop.
+httpx_transport.create_ssl_context = cache(httpx_transport.create_ssl_context)  # type: ignore[attr-defined]
 
 # A shell's `&` starts its command with SIGINT ignored, and the processes that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -168,6 +168,13 @@ def fill(disk: Path) -> None:
             filler.write(bytes(512))
 
 
+@pytest.fixture(autouse=True)
+def _without_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is created in this process does not wait for the disk; what holders create does, as in production."""
+    command = embedded._initdb_command
+    monkeypatch.setattr(embedded, "_initdb_command", lambda *given: [*command(*given), "--no-sync"])
+
+
 async def test_data_and_port_survive_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path / "new" / "data") as (_, first):
         await execute(first, "CREATE TABLE kept AS SELECT 42 AS answer")
