@@ -101,6 +101,12 @@ class Plan:
                 dropped = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
                 yield node, (node["Actual Rows"] + dropped) * node["Actual Loops"]
 
+    def steps(self) -> Iterator[tuple[Json, float]]:
+        """All nodes, with the rows that they handled: what they gave on and what they left out."""
+        for node in self.nodes():
+            dropped = sum(value for name, value in node.items() if name.startswith("Rows Removed by"))
+            yield node, (node["Actual Rows"] + dropped) * node["Actual Loops"]
+
 
 class Explained:
     """A session that keeps the plan of every statement, nested ones too."""
@@ -298,6 +304,23 @@ async def test_no_statement_scans_or_touches_more_than_it_is_about(explained: Ex
             if node["Node Type"] == "Seq Scan" or rows > SLACK + count * MESSAGES * 3:
                 found = f"{node['Node Type']} on {node['Relation Name']}, {rows:.0f} rows"
                 wrong.add(f"{name}: {found} in\n{plan.text}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+async def test_a_large_call_costs_its_size_also_when_it_was_planned_for_small_ones(explained: Explained) -> None:
+    """A session plans a statement for the calls that it sees first, and keeps the plan: joins must not be quadratic."""
+    wrong = set()
+    for name, operation in OPERATIONS.items():
+        for _ in range(6):
+            async with explained.undone() as session:
+                await operation(session, 1)
+        count = 400
+        async with explained.undone() as session:
+            await operation(session, count)
+        for plan in explained.plans:
+            for node, rows in plan.steps():
+                if rows > SLACK + count * MESSAGES * 6:
+                    wrong.add(f"{name}: {node['Node Type']} handled {rows:.0f} rows in\n{plan.text}")
     assert not wrong, "\n".join(sorted(wrong))
 
 

@@ -23,7 +23,7 @@ BEGIN
         FROM unnest(p_partition, p_group) WITH ORDINALITY AS t (part, grp, i)
         LEFT JOIN LATERAL (
             SELECT min(c.consumer_group) AS grp FROM queen.partition_consumers c
-            WHERE t.grp IS NULL AND c.partition_id = t.part AND c.lease_id = ANY (p_required)
+            WHERE t.grp IS NULL AND c.partition_id = t.part AND CASE WHEN c.lease_id = ANY (p_required) THEN true END
               AND c.lease_expires_at > clock_timestamp()
             HAVING count(*) = 1
         ) held ON true;

@@ -13,15 +13,16 @@ BEGIN
         RAISE feature_not_supported USING MESSAGE = 'queen.messages must be written in READ COMMITTED transactions';
     END IF;
 
+    -- The newest id comes from the same pass: a join of new_messages with itself would be planned for the rows of the first
+    -- statement of the session, as a nested loop, and be quadratic for later ones.
     WITH heads AS (
         SELECT partition_id, min("offset") AS first_new, max("offset") AS last_new,
-               count(*) AS added, max(created_at) AS at
+               count(*) AS added, max(created_at) AS at, (array_agg(id ORDER BY "offset" DESC))[1] AS last_id
         FROM new_messages GROUP BY partition_id
     ), updated AS (
         UPDATE queen.partition_lookup l
-        SET last_offset = h.last_new, last_message_id = n.id, last_message_at = greatest(h.at, l.last_message_at)
+        SET last_offset = h.last_new, last_message_id = h.last_id, last_message_at = greatest(h.at, l.last_message_at)
         FROM heads h
-        JOIN new_messages n ON n.partition_id = h.partition_id AND n."offset" = h.last_new
         WHERE l.partition_id = h.partition_id
           AND h.last_new - h.first_new + 1 = h.added
           AND h.first_new = l.last_offset + 1
@@ -45,14 +46,15 @@ BEGIN
         GROUP BY q.id;
     END IF;
 
+    -- CASE keeps the planner from the index of ready_at, which has an entry for every idle row, and for its old versions.
     PERFORM 1 FROM queen.partition_consumers
-    WHERE partition_id = ANY (v_partitions) AND ready_at IS NULL
+    WHERE partition_id = ANY (v_partitions) AND CASE WHEN ready_at IS NULL THEN true END
     ORDER BY partition_id, consumer_group FOR NO KEY UPDATE;
     IF FOUND THEN
         UPDATE queen.partition_consumers c
         SET ready_at = clock_timestamp() + make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s))
         FROM queen.queues q
-        WHERE c.partition_id = ANY (v_partitions) AND c.ready_at IS NULL AND q.id = c.queue_id;
+        WHERE c.partition_id = ANY (v_partitions) AND CASE WHEN c.ready_at IS NULL THEN true END AND q.id = c.queue_id;
     END IF;
     RETURN NULL;
 END $$;

@@ -43,11 +43,12 @@ BEGIN
         END IF;
         SELECT array_agg(l.last_offset ORDER BY t.i), array_agg(l.last_message_at ORDER BY t.i)
         INTO last_offsets, last_times
-        FROM (
-            SELECT partition_id, last_offset, last_message_at FROM queen.partition_lookup
-            WHERE partition_id = ANY (partition_ids) AND queue_id = ANY (v_owners) ORDER BY partition_id FOR NO KEY UPDATE
-        ) l
-        JOIN unnest(partition_ids) WITH ORDINALITY AS t (id, i) ON t.id = l.partition_id;
+        FROM (SELECT id, i FROM unnest(partition_ids) WITH ORDINALITY AS u (id, i) ORDER BY id) t
+        -- LIMIT, as above: a join would be planned for few targets, and be quadratic for many.
+        CROSS JOIN LATERAL (
+            SELECT h.last_offset, h.last_message_at FROM queen.partition_lookup h
+            WHERE h.partition_id = t.id AND CASE WHEN h.queue_id = ANY (v_owners) THEN true END LIMIT 1 FOR NO KEY UPDATE
+        ) l;
         -- Fewer heads than targets: a queue was deleted since its partitions were known, or while this call waited. It is made
         -- anew. Of a large one the old heads may still be there, but they belong to a queue that has no name any more.
         IF cardinality(last_offsets) = cardinality(partition_ids) THEN
