@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -253,26 +253,25 @@ async def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(
 
 
 async def test_an_exhausted_pool_loses_nothing(
-    server: Server, http: httpx.AsyncClient, queen: Queen, monkeypatch: pytest.MonkeyPatch
+    server: Server, http: httpx.AsyncClient, queen: Queen, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool, is_alive = server.database._pool, server.database.is_alive
-    assert pool is not None
+    is_alive = server.database.is_alive
     judged: list[bool] = []
 
     async def judge(within_s: float) -> bool:
         judged.append(await is_alive(within_s))
         return judged[-1]
 
-    taken = [await pool.acquire() for _ in range(pool.get_max_size())]
-    pushing = asyncio.create_task(push(http, item(1)))
-    await until(lambda: server.database.waiting > 0)
-    monkeypatch.setattr(server.database, "is_alive", judge)
-    await until(lambda: len(judged) > 10)
-    assert all(judged), "a busy pool is no outage"
-    assert server.database.is_open
-    assert not pushing.done()
-    for connection in taken:
-        await pool.release(connection)
+    async with AsyncExitStack() as taken:
+        for _ in range(settings.database.pool_size):
+            await taken.enter_async_context(server.database.connection())
+        pushing = asyncio.create_task(push(http, item(1)))
+        await until(lambda: server.database.waiting > 0)
+        monkeypatch.setattr(server.database, "is_alive", judge)
+        await until(lambda: len(judged) > 10)
+        assert all(judged), "a busy pool is no outage"
+        assert server.database.is_open
+        assert not pushing.done()
     assert (await pushing).status_code == 201
     assert data(await queen.drain("q", "p")) == [1]
 
