@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from ports import free_udp_port
@@ -63,7 +64,7 @@ class Member:
         return await self.http.post("/api/v1/push", json=body)
 
     async def pop(self, queue: str, **params: Any) -> httpx.Response:
-        return await self.http.get(f"/api/v1/pop/queue/{queue}", params=params)
+        return await self.http.get(f"/api/v1/pop/queue/{quote(queue, safe='')}", params=params)
 
     def reach(self, member: Member, address: Address) -> None:
         """Have this server pass requests on to another one by a detour."""
@@ -227,8 +228,9 @@ def work_and_break(member: Member) -> Callable[[Handler, Request], Awaitable[Res
     async def misbehave(handler: Handler, request: Request) -> Response:
         response = await handler(request)
         [connection] = [each for each in member.server.front.connections if each._active is request]
-        head = b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n" % (response.status, len(response.encode()) + 1)
-        connection._transport.write(head + response.body[:-5])
+        head = b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n" % (response.status, len(response.encode()) + 1)
+        headers = b"".join(b"%b: %b\r\n" % header for header in response.headers)
+        connection._transport.write(head + headers + b"\r\n" + response.body[:-5])
         connection._transport.close()
         await asyncio.Event().wait()
         raise AssertionError

@@ -153,7 +153,7 @@ class Session:
         return await self.sql.fetchval(statement("delete_group"), group, queue, metadata)
 
     async def delete_queue(self, queue: str) -> bool:
-        return await self.sql.fetchval(statement("delete_queue"), queue, "{}", "session", None, EVERYTHING)
+        return await self.sql.fetchval(statement("delete_queue"), queue, "session", None, EVERYTHING)
 
     async def sweep(self, step: str, queue: str) -> int:
         """Run `retain` or `evict` over a queue. Returns the messages deleted."""

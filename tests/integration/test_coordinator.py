@@ -45,7 +45,9 @@ from queenmq.cluster.node import Siblings
 from queenmq.cluster.peer_proof import Envelope, prove
 from queenmq.core.message import Message
 from queenmq.errors import StartupError
-from queenmq.http.plans import give_back
+from queenmq.http.forwarder import Forwarder
+from queenmq.http.peer_connection import PeerAnswer
+from queenmq.http.plans import LEASE, give_back, lease_header
 from queenmq.ids import uuid7_text
 from queenmq.server import Server
 
@@ -414,13 +416,39 @@ async def test_a_client_that_goes_away_leaves_neither_a_poll_nor_a_lease(databas
         assert (answer.status_code, fate(answer)) == (200, ("b", "a", None))
 
 
-@pytest.mark.parametrize("cut", [0, 20])
-async def test_a_lease_whose_answer_comes_for_nobody_is_given_back(database_url: str, cut: int) -> None:
+async def test_the_answer_to_a_forwarded_pop_names_its_lease_to_the_server_and_not_to_the_client(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster(database_url, "ab") as (a, b):
+        a.send_consumers(("q", "g"), b)
+        seen: list[PeerAnswer] = []
+        judged = Forwarder._judged
+
+        def note(self: Forwarder, answer: PeerAnswer, *rest: Any) -> PeerAnswer | None:
+            seen.append(answer)
+            return judged(self, answer, *rest)
+
+        monkeypatch.setattr(Forwarder, "_judged", note)
         await a.push("q", {"payload": 1})
-        answer = await b.pop("q", consumerGroup="g")
-        give_back(a.server.broker, answer.content[: len(answer.content) - cut])
+        answer = await a.pop("q", consumerGroup="g")
+        assert (answer.status_code, fate(answer)) == (200, ("b", "a", None))
+        given = [peer.headers for peer in seen if LEASE in peer.headers]
+        assert given == [seen[-1].headers]
+        assert "x-queen-lease" not in answer.headers
+        give_back(a.server.broker, given[0])
         again = await a.pop("q", consumerGroup="g", wait=True, timeout=5000)
+        assert again.json()["leaseId"] != answer.json()["leaseId"]
+        direct = await b.pop("other", consumerGroup="g")
+        assert "x-queen-lease" not in direct.headers
+
+
+@pytest.mark.parametrize("queue", ["q", "sales/ü 1%"])
+async def test_a_lease_whose_answer_comes_for_nobody_is_given_back(database_url: str, queue: str) -> None:
+    async with cluster(database_url, "ab") as (a, b):
+        await a.push(queue, {"payload": 1})
+        answer = await b.pop(queue, consumerGroup="g")
+        give_back(a.server.broker, dict([lease_header(answer.json()["leaseId"], queue)]))
+        again = await a.pop(queue, consumerGroup="g", wait=True, timeout=5000)
         assert again.status_code == 200
         assert again.json()["leaseId"] != answer.json()["leaseId"]
 

@@ -81,8 +81,9 @@ async def test_operations(queen: Queen, sql: asyncpg.Connection) -> None:
     for identity in ids:
         await sql.execute(
             "INSERT INTO queen.operation_queue (id, kind, queue_name, partition_name, status, result, finished_at) "
-            "VALUES ($1, 'push', 'q', 'p', 'completed', to_jsonb((SELECT array_agg(gen_random_uuid()) "
-            "FROM generate_series(1, 40))), now())",
+            "VALUES ($1, 'push', 'q', 'p', 'completed', (SELECT jsonb_agg(jsonb_build_object("
+            "'status', 'queued', 'transactionId', n::text, 'messageId', gen_random_uuid())) "
+            "FROM generate_series(1, 40) n), now())",
             identity,
         )
     rows = (await get(queen, "/api/v1/operations"))["operations"]

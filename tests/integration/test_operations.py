@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -92,6 +93,47 @@ async def test_x_direct_y_queued_z_behind_it(server: Server, http: httpx.AsyncCl
     assert (done["status"], done["items"], done["queuePosition"]) == ("completed", 2, None)
     assert [result["status"] for result in done["result"]] == ["queued", "queued"]
     assert [result["transactionId"] for result in done["result"]] == ["4", "5"]
+
+
+async def test_the_result_of_a_deferred_push_has_the_shape_that_published_clients_read(
+    server: Server, http: httpx.AsyncClient, busy: Any, sql: asyncpg.Connection
+) -> None:
+    busy(True)
+    [deferred] = await queued(http, item(1))
+    [again] = await queued(http, item(1))
+    await run_all(server)
+    [first] = (await operation(http, deferred["operationId"]))["result"]
+    message = first["messageId"]
+    ids = {"transaction_id": "1", "transactionId": "1", "message_id": message, "messageId": message}
+    assert first == {"index": 0, "status": "queued"} | ids
+    [second] = (await operation(http, again["operationId"]))["result"]
+    assert second == {"index": 0, "status": "duplicate"} | ids
+    recorded = await sql.fetchval("SELECT result::text FROM queen.operation_queue WHERE id = $1", again["operationId"])
+    assert json.loads(recorded) == [{"status": "duplicate", "transactionId": "1", "messageId": message}]
+
+
+async def test_results_that_older_versions_have_recorded_are_shown_as_they_were(
+    http: httpx.AsyncClient, sql: asyncpg.Connection
+) -> None:
+    ids = {"transaction_id": "1", "transactionId": "1", "message_id": str(uuid4())}
+    full = {"error": "the queue is full: the message would exceed max capacity (maxSize)"}
+    moved = {"messageId": ids["message_id"], "operationId": str(uuid4())}
+    results = {
+        "push": [
+            {"index": 0, "status": "queued", **ids, **moved},
+            {"index": 1, "status": "failed", **ids, "messageId": ids["message_id"], **full},
+        ],
+        "clear": {"cleared": True, "queue": "q", "partition": None, "deleted": 7},
+        "retention": {"deleted": 3, "partitionsDropped": 1},
+    }
+    for kind, result in results.items():
+        operation_id = await sql.fetchval(
+            "INSERT INTO queen.operation_queue (id, kind, queue_name, status, result, finished_at) "
+            "VALUES (gen_random_uuid(), $1, 'q', 'completed', $2, now()) RETURNING id",
+            kind,
+            json.dumps(result),
+        )
+        assert (await operation(http, str(operation_id)))["result"] == result
 
 
 async def test_producers_race_with_the_load_and_the_worker_and_keep_their_order(

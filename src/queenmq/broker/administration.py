@@ -12,10 +12,10 @@ from queenmq.broker.activity import Activity
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
 from queenmq.broker.wake_ups import Wake
-from queenmq.core.names import iso_millis
 from queenmq.core.options import QueueOptions
 from queenmq.errors import DatabaseUnavailable
 from queenmq.ids import uuid7_text
+from queenmq.operations.steps import StepParameters
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -97,16 +97,11 @@ class Administration:
 
     async def clear(self, queue: str, partition: str | None) -> OperationProgress | None:
         """Delete every message of a queue or partition that is there now. None if there is no such queue."""
-        answer = {"cleared": True, "queue": queue, "partition": partition}
-        return await self._operations.begin(
-            "clear", queue, {"partition": partition, "answer": answer, "count": "deleted"}
-        )
+        return await self._operations.begin("clear", queue, StepParameters(partition=partition))
 
     async def redrive(self, queue: str, partition: str | None, group: str | None) -> OperationProgress | None:
         """Have the dead letters that are there now delivered again, in order. None if there is no such queue."""
-        answer = {"success": True, "queue": queue, "partition": partition, "consumerGroup": group}
-        wanted = {"partition": partition, "group": group, "answer": answer, "count": "redriven"}
-        return await self._operations.begin("redrive", queue, wanted)
+        return await self._operations.begin("redrive", queue, StepParameters(partition=partition, group=group))
 
     async def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> int:
         """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""
@@ -122,14 +117,8 @@ class Administration:
 
     async def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> OperationProgress:
         """Move a group behind `at`, or to the end if it is None, in a queue or a partition of it."""
-        answer: dict[str, object] = {"success": True, "consumerGroup": group, "queueName": queue}
-        wanted: dict[str, object] = {"group": group, "partition": partition, "at": at, "answer": answer}
-        if partition is not None:
-            answer["partitionName"] = partition
-        else:
-            answer |= {"seekToEnd": at is None, "targetTimestamp": None if at is None else iso_millis(at)}
-            wanted["count"] = "partitionsUpdated"
-        return await self._operations.begin("seek", queue, wanted) or OperationProgress(0)
+        parameters = StepParameters(partition=partition, group=group, at=at)
+        return await self._operations.begin("seek", queue, parameters) or OperationProgress(0)
 
     async def purge(self, which: Purge) -> tuple[int, bool]:
         """Forget dead letters, the oldest first, at most `limit`; messages that are stored stay.

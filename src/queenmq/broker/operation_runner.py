@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from queenmq.broker.activity import Activity
 from queenmq.broker.caches import Caches
@@ -21,7 +20,7 @@ from queenmq.config import OperationSettings
 from queenmq.errors import Conflict, HttpError
 from queenmq.operations.pushes import DeferredPushes
 from queenmq.operations.queue import OperationQueue
-from queenmq.operations.steps import Begun, Claimed, Step, SteppedOperations
+from queenmq.operations.steps import Begun, Claimed, Step, StepKind, StepParameters, SteppedOperations
 from queenmq.storage.database import Database
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class OperationRunner:
 
     # Stepped operations
 
-    async def begin(self, kind: str, queue: str, parameters: Mapping[str, Any]) -> OperationProgress | None:
+    async def begin(self, kind: StepKind, queue: str, parameters: StepParameters) -> OperationProgress | None:
         """Run an operation to its end, or as far as the time for an answer allows. None if there is no such queue."""
         deadline = self._deadline()
         begun = await self.steps.begin(kind, queue, parameters, claim=self._has_room())
@@ -147,14 +146,16 @@ class OperationRunner:
             timeout_s = max(0.0, deadline - self._clock.monotonic())
             await asyncio.wait((self._start(begun.claimed),), timeout=timeout_s)
         while True:
-            row = await self._queue.find(begun.operation_id)
-            if row is None or row["status"] in ("failed", "cancelled"):
-                raise Conflict(f"operation {begun.operation_id} was stopped: {row and row['error']}")
-            if row["status"] == "completed":
-                return OperationProgress(row["done"])
+            found = await self._queue.find(begun.operation_id)
+            if found is None:
+                raise Conflict(f"operation {begun.operation_id} was stopped, and there is no record of it any more")
+            if found.status in ("failed", "cancelled"):
+                raise Conflict(f"operation {begun.operation_id} was stopped: {found.error}")
+            if found.status == "completed":
+                return OperationProgress(found.done)
             if self._clock.monotonic() >= deadline:
-                status: Literal["running", "queued"] = "running" if row["status"] == "processing" else "queued"
-                return OperationProgress(row["done"], row["total"], begun.operation_id, status, row["unit"])
+                status: Literal["running", "queued"] = "running" if found.status == "processing" else "queued"
+                return OperationProgress(found.done, found.total, begun.operation_id, status, found.unit)
             await asyncio.sleep(_POLL_S)
 
     def _start(self, claimed: Claimed) -> asyncio.Task[None]:

@@ -94,11 +94,12 @@ class App:
         self.router = Router(ROUTES)
 
     async def handle(self, request: Request) -> Response:
-        route: Route = request.route or await self.admit(request)
+        admitted = request.admitted
+        route = admitted if isinstance(admitted, Route) else await self.admit(request)
         return await route.handler(request, self._context)
 
     async def admit(self, request: Request) -> Route:
-        """Find the route, and refuse whoever may not call it; needs nothing but the head of the request.
+        """Find the route, and refuse a caller that may not use it; needs only the head of the request.
 
         Raises NotFound, MethodNotAllowed, Unauthenticated, Forbidden, or UnavailableError when keys cannot be had.
         """
@@ -112,7 +113,7 @@ class App:
             )
         else:
             request.role = Role.ADMIN
-        request.route = route
+        request.admitted = route
         return route
 
 

@@ -17,6 +17,8 @@ refused there and journalled here, and nothing is passed on past what is journal
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from queenmq.cluster.peer_proof import Envelope, ProofChecker, Proven
 from queenmq.errors import Forbidden, HttpError, WouldJournal
 from queenmq.http.app import App
@@ -28,6 +30,13 @@ from queenmq.httpserver.origins import Origins
 from queenmq.httpserver.refusals import error_response
 
 
+class _Forwarded(NamedTuple):
+    """A request that another server has forwarded: its route, and the proof of it."""
+
+    route: Route
+    proven: Proven
+
+
 class CoordinatedApp(App):
     def __init__(self, context: Context, authenticator: Authenticator, origins: Origins, forwarder: Forwarder) -> None:
         super().__init__(context, authenticator, origins)
@@ -36,9 +45,14 @@ class CoordinatedApp(App):
         self._checker = ProofChecker(self._node.ring)
 
     async def handle(self, request: Request) -> Response:
-        route: Route = request.route or await self.admit(request)
-        if request.proven is not None:
-            return await self._handle_passed_on(request, route, request.proven)
+        if request.admitted is None:
+            await self.admit(request)
+        admitted = request.admitted
+        if isinstance(admitted, _Forwarded):
+            return await self._handle_forwarded(request, admitted)
+        if not isinstance(admitted, Route):
+            raise AssertionError("a request without a route was admitted")
+        route = admitted
         if route.forwarding is None:
             return await route.handler(request, self._context)
         # Before the first contact with the database there are no others to pass anything on to.
@@ -51,27 +65,29 @@ class CoordinatedApp(App):
 
     async def admit(self, request: Request) -> Route:
         if request.path.startswith(FORWARDED):
-            return self._admit_passed_on(request)
+            return self._admit_forwarded(request)
         if FORWARDED_BY in request.headers:
             raise Forbidden("only servers of this cluster may send X-Forwarded-By")
         return await super().admit(request)
 
-    def _admit_passed_on(self, request: Request) -> Route:
-        """Raises Forbidden if it was not another server that has passed it on."""
+    def _admit_forwarded(self, request: Request) -> Route:
+        """Raises Forbidden if no server of the cluster has forwarded it."""
         request.path = request.path.removeprefix(FORWARDED)
-        request.proven = proven = self._proven(request)
+        proven = self._proven(request)
+        request.forwarded = True
         request.origin = proven.origin
         route = self.router.resolve(request)
         if route.forwarding is None:
             raise Forbidden("this request must not be forwarded")
-        request.route = route
+        request.admitted = _Forwarded(route, proven)
         return route
 
-    async def _handle_passed_on(self, request: Request, route: Route, proven: Proven) -> Response:
-        """Serve here what another server has passed on, and prove that it was this server that did. The pages that may
-        use the cluster were checked where the request came in."""
+    async def _handle_forwarded(self, request: Request, admitted: _Forwarded) -> Response:
+        """Serve here what another server has forwarded, and prove that this server did it. The origin of the page was
+        checked where the request arrived."""
+        route = admitted.route
         try:
-            if not proven.covers(request.body):
+            if not admitted.proven.covers(request.body):
                 raise Forbidden("only servers of this cluster may forward requests")
             request.subject, request.role = await self._authenticator.authenticate(
                 request.path, request.headers.get(b"authorization"), route.role

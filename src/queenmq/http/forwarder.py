@@ -19,7 +19,7 @@ from queenmq.cluster.peer_proof import Answer, Envelope, is_proven_answer, prove
 from queenmq.config import Settings
 from queenmq.http.peer_connection import PeerAnswer, PeerFailure
 from queenmq.http.peer_pool import PeerPool, PoolExhausted
-from queenmq.http.plans import Plan
+from queenmq.http.plans import LEASE, Plan
 from queenmq.http.route import Context, Handler
 from queenmq.httpserver.messages import BODILESS, JSON, Header, Request, Response
 from queenmq.ids import uuid7_text
@@ -61,6 +61,7 @@ _NOT_PASSED_BACK = frozenset(
         SERVED_BY,
         FORWARDED_BY,
         PROOF,
+        LEASE,
     }
 )
 # Written by the HTTP front when the answer is proven already, and not passed on; or the proof itself.
@@ -207,7 +208,7 @@ class Forwarder:
             # for others by that.
             target.breaker.abandoned()
         if served and plan.late is not None:
-            plan.late(answer.body)
+            plan.late(answer.headers)
         return None
 
     def _pool(self, server: str) -> PeerPool | None:

@@ -1,13 +1,13 @@
 """One connection to another server of the cluster: one request at a time, its answer as bytes.
 
-Owns the way such a request ends early. The connection is closed, which tells the peer that nobody waits any more; if
-the answer may hold a lease, only half of it, and it is read to its end: what was on its way by then is handed over.
+Owns the way such a request ends early. The connection is closed, which tells the peer that the client is gone. If the
+answer may hold a lease, only the sending side is closed, and the answer is read to its end: `late` gets its headers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
 from httptools import HttpParserError, HttpResponseParser
@@ -15,7 +15,7 @@ from httptools import HttpParserError, HttpResponseParser
 MAX_ANSWER_BYTES = 128 * 1024 * 1024  # far above what a server of the cluster answers; another may be at its address
 LATE_S = 60.0  # a peer that was stopped and goes on answers what it has read, and that may be a lease
 
-Late = Callable[[bytes], None]
+Late = Callable[[Mapping[bytes, bytes]], None]
 
 
 class PeerFailure(Exception):
@@ -55,8 +55,7 @@ class PeerConnection(asyncio.Protocol):
     def send(self, request: bytes, late: Late | None = None) -> asyncio.Future[PeerAnswer]:
         """The answer; PeerFailure if the connection ends without one.
 
-        `late` gets the body of an answer that comes when the request has been given up, and a part of a body if
-        there will not be more.
+        `late` gets the headers of an answer that comes after the request was given up, also if the answer is cut off.
         """
         if self._transport is None:
             raise PeerFailure("the connection is closed")
@@ -109,8 +108,8 @@ class PeerConnection(asyncio.Protocol):
         self._transport = None
         self._end("the connection was lost before the answer was complete")
         late, self._late = self._late, None
-        if late is not None and self._pieces:
-            late(b"".join(self._pieces))
+        if late is not None and self._headers:
+            late(self._headers)
         self._closed(self)
 
     def _end(self, reason: str) -> None:
@@ -142,7 +141,7 @@ class PeerConnection(asyncio.Protocol):
         if future is None or future.done():
             # It was given up, perhaps in this very moment: whoever has cancelled it has not come to withdraw it yet.
             if late is not None:
-                late(body)
+                late(answer.headers)
             self._close()
             return
         if again:

@@ -45,7 +45,7 @@ class PeerPool:
             if not _has_come(answer):
                 connection.withdraw()
             elif late is not None:
-                late(answer.result().body)
+                late(answer.result().headers)
             raise
 
     def fail(self, reason: str) -> None:

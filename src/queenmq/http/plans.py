@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
-
-import msgspec
+from urllib.parse import quote, unquote
 
 from queenmq.broker.broker import Broker
 from queenmq.cluster.coordinator import Coordinator
 from queenmq.cluster.load_tracker import ServerLoad
 from queenmq.http.peer_connection import Late
 from queenmq.http.requests import PushItem
+from queenmq.httpserver.messages import Header
+from queenmq.ids import is_uuid
 
-_LEASE: Final = re.compile(rb'"leaseId":"([0-9a-f-]{36})"')
-_OF_QUEUE: Final = re.compile(rb'"queue":("(?:[^"\\]|\\.)*")')
-_decode_text = msgspec.json.Decoder(str).decode
+LEASE: Final = b"x-queen-lease"  # on the answer to a forwarded pop: the lease and the queue of its messages
 
 
 class Plan(Protocol):
     @property
     def wait_s(self) -> float:
-        """Longest time that the request may be held, beside the time for passing it on."""
+        """Longest time that the request may be held, beside the time for forwarding it."""
 
     @property
     def late(self) -> Late | None:
-        """Told of an answer that nobody waits for any more; with it, a client that closes its side counts as gone."""
+        """Called with the headers of an answer that no client waits for any more. If it is not None, a client that
+        closes its sending side counts as gone."""
 
     def first(self) -> ServerLoad | None:
         """None: here."""
@@ -119,8 +118,12 @@ def push_plan(broker: Broker, items: Sequence[PushItem]) -> Plan | None:
     return producer_plan(broker, [item.queue for item in items])
 
 
-def give_back(broker: Broker, answer: bytes) -> None:
-    """The answer of a pop, or a part of it, has come for nobody: end its lease."""
-    lease, queue = _LEASE.search(answer), _OF_QUEUE.search(answer)
-    if lease is not None and queue is not None:
-        broker.give_back(lease[1].decode(), _decode_text(queue[1]))
+def lease_header(lease_id: str, queue: str) -> Header:
+    return LEASE, f"{lease_id} {quote(queue, safe='')}".encode()
+
+
+def give_back(broker: Broker, headers: Mapping[bytes, bytes]) -> None:
+    """No client waits any more for the answer of a pop, which had these headers: end its lease."""
+    lease_id, _, queue = headers.get(LEASE, b"").decode("latin-1").partition(" ")
+    if is_uuid(lease_id) and queue:
+        broker.give_back(lease_id, unquote(queue))

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -33,9 +33,9 @@ class Request(msgspec.Struct, eq=False):
     """One request, complete with its body. Header names are lower case; `path` is still escaped.
 
     `origin` names a request that may be carried out on more than one server: it gives the ids of everything it makes,
-    so that a repetition makes the same. `parsed` is the body, if somebody has read it already. `route` and `proven`
-    belong to the application: where the request goes, once it is admitted, and what proves that another server has
-    forwarded it.
+    so that a repetition makes the same. `parsed` is the body, if it was decoded already. `forwarded` says that it
+    comes from another server, which serves it itself if this one refuses. `admitted` belongs to the application: what
+    it found out about the request when it admitted it.
     """
 
     method: str
@@ -51,14 +51,9 @@ class Request(msgspec.Struct, eq=False):
     half_closed: bool = False
     origin: str | None = None
     parsed: object = None
-    route: Any = None
-    proven: Any = None
+    forwarded: bool = False
+    admitted: object = None
     _query: dict[str, str] | None = None
-
-    @property
-    def passed_on(self) -> bool:
-        """Whether it comes from another server, which serves it itself if this one refuses."""
-        return self.proven is not None
 
     @property
     def query(self) -> dict[str, str]:

@@ -11,10 +11,10 @@ from itertools import islice
 import asyncpg
 
 from queenmq.core.message import Message
+from queenmq.core.operations import record_outcomes
 from queenmq.core.push_call import Outcome, PushCall
 from queenmq.errors import HttpError, InternalError
 from queenmq.ids import uuid7_text
-from queenmq.operations.results import push_result
 from queenmq.storage.database import Database
 from queenmq.storage.sqlstates import is_about_the_statement, is_content_fault, told
 from queenmq.storage.statements import statement
@@ -132,7 +132,8 @@ class DeferredPushes:
                 call, outcomes = await push_claimed(connection, held)
                 dealt = iter(outcomes)
                 results = [
-                    push_result(list(islice(dealt, len(row["message_ids"]))), row["transaction_ids"]) for row in held
+                    record_outcomes(list(islice(dealt, len(row["message_ids"]))), row["transaction_ids"])
+                    for row in held
                 ]
                 await connection.execute(statement("complete_operations"), [row["id"] for row in held], results)
                 readable = list(zip(call.queues, call.partitions, strict=True))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import asyncpg
-
+from queenmq.core.operations import OperationStatus, record_outcomes
 from queenmq.core.push_call import Outcome
-from queenmq.operations.results import push_result
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -42,12 +40,26 @@ class ReplayedPush:
     outcomes: Sequence[Outcome]
 
 
+@dataclass(frozen=True, slots=True)
+class FoundOperation:
+    """How far an operation is, in `unit`; `error` says why it failed or how far it came before it was cancelled."""
+
+    status: OperationStatus
+    error: str | None
+    done: int
+    total: int | None
+    unit: str
+
+
 class OperationQueue:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def find(self, operation_id: str) -> asyncpg.Record | None:
-        return await self._database.fetchrow(statement("operation"), operation_id, repeatable=True)
+    async def find(self, operation_id: str) -> FoundOperation | None:
+        row = await self._database.fetchrow(statement("operation"), operation_id, repeatable=True)
+        if row is None:
+            return None
+        return FoundOperation(row["status"], row["error"], row["done"], row["total"], row["unit"])
 
     async def retry(self, operation_id: str) -> Retried | None:
         """Run a failed operation again, or run one at once that is blocked or waits for its next attempt.
@@ -77,7 +89,7 @@ class OperationQueue:
             [push.operation_id for push in pushes],
             [push.queue for push in pushes],
             [push.partition for push in pushes],
-            [push_result(push.outcomes, push.transaction_ids) for push in pushes],
+            [record_outcomes(push.outcomes, push.transaction_ids) for push in pushes],
         )
 
     async def forget(self, keep_s: int, keep_failed_s: int, most: int) -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Literal
 
 import asyncpg
 import msgspec
@@ -34,6 +35,17 @@ class Claimed:
 
     operation_id: str
     claim: str
+
+
+StepKind = Literal["clear", "seek", "redrive"]
+
+
+class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a stepped operation is about, each if given. It is stored with the operation."""
+
+    partition: str | None = None
+    group: str | None = None
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +92,15 @@ class SteppedOperations:
 
     # Beginning
 
-    async def begin(self, kind: str, queue: str, parameters: Mapping[str, Any], *, claim: bool) -> Begun | None:
+    async def begin(self, kind: StepKind, queue: str, parameters: StepParameters, *, claim: bool) -> Begun | None:
         """Take the first step, and with `claim`, claim the rest. None if there is no such queue."""
-        wanted = {name: value for name, value in parameters.items() if value is not None}
         await self._release_interrupted()
         with self._new_claim() as new:
             row = await self._database.fetchrow(
                 statement("begin_operation"),
                 kind,
                 queue,
-                _encode(wanted).decode(),
+                _encode(parameters).decode(),
                 self._server_id,
                 new if claim else None,
                 self._settings.step,
@@ -105,13 +116,11 @@ class SteppedOperations:
 
     async def delete_queue(self, queue: str, *, claim: bool) -> DeletedQueue:
         """Delete a queue. After it the name is free, and nothing of the queue is reachable."""
-        answer = {"answer": {"deleted": True, "queue": queue, "existed": True}}
         await self._release_interrupted()
         with self._new_claim() as new:
             row = await self._database.fetchrow(
                 statement("delete_queue"),
                 queue,
-                _encode(answer).decode(),
                 self._server_id,
                 new if claim else None,
                 self._settings.step,
@@ -223,13 +232,12 @@ class SteppedOperations:
 
 
 def _step(row: asyncpg.Record) -> Step:
-    told = msgspec.json.decode(row["told"] or "{}") if row["kind"] == "retention" else {}
     return Step(
         kind=row["kind"],
         queue=row["queue_name"],
         done=row["done"],
         finished=row["finished"],
-        retained_in=told.get("queue") or "",
-        retained=told.get("deleted") or 0,
-        dropped=[(queue, partition) for queue, partition in told.get("dropped") or ()],
+        retained_in=row["retained_in"] or "",
+        retained=row["retained"] or 0,
+        dropped=list(zip(row["dropped_queues"] or (), row["dropped_partitions"] or (), strict=True)),
     )

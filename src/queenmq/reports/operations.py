@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 from msgspec import Struct
 
+from queenmq.core.operations import OperationStatus
 from queenmq.reports.reading import Query, Reader
-
-OperationStatus = Literal["pending", "processing", "blocked", "completed", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,17 @@ class OperationFilter:
 
 
 class Operation(Struct, frozen=True):
-    """`result` is JSON text; `omitted` if it is left out because those before it are large. `before` is how many come
-    before it, None in a list."""
+    """`result` of a push is JSON text, for `core.operations.read_outcomes`; `omitted` if it is left out because those
+    before it are large. Of a stepped operation it is what an older version has recorded, the answer as it was.
+
+    `group` and `moment` are what a stepped operation was asked for, `position` where a seek in one partition has moved
+    the group; `deleted` messages and `dropped` partitions are those of retention. `before` is how many operations come
+    before it, None in a list.
+    """
 
     id: UUID
     kind: str
-    queue_name: str
+    queue_name: str | None
     partition_name: str | None
     priority: int
     status: OperationStatus
@@ -37,6 +41,11 @@ class Operation(Struct, frozen=True):
     error: str | None
     result: str | None
     omitted: bool
+    group: str | None
+    moment: datetime | None
+    position: int | None
+    deleted: int | None
+    dropped: int | None
     created_at: datetime
     claimed_at: datetime | None
     finished_at: datetime | None

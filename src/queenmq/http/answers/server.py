@@ -3,10 +3,11 @@ session, and the runs of pipeline jobs."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from queenmq.core.operations import OperationStatus
 from queenmq.http.schemas import Moment, Page, Progress, Uuid
 
 
@@ -187,7 +188,24 @@ class Notified(Struct):
     status: Literal["ok"]
 
 
-OperationStatus = Literal["pending", "processing", "blocked", "completed", "failed", "cancelled"]
+class PushRecorded(Struct, kw_only=True):
+    """The result of one message of a deferred push. Ids have both spellings that published clients read."""
+
+    index: int
+    status: Literal["queued", "duplicate", "failed", "buffered", "rejected"]
+    transaction_id: str
+    transaction_id_camel: str = field(name="transactionId")
+    message_id: Uuid
+    message_id_camel: Uuid = field(name="messageId")
+    operation_id: Uuid | UnsetType = field(name="operationId", default=UNSET)
+    error: str | UnsetType = UNSET
+
+
+class Retained(Struct, kw_only=True, rename="camel"):
+    """What a run of retention has done."""
+
+    deleted: int
+    partitions_dropped: int
 
 
 class OperationState(Struct, kw_only=True, rename="camel"):
@@ -214,7 +232,7 @@ class OperationState(Struct, kw_only=True, rename="camel"):
     queue_position: int | None
     estimated_wait: float | None
     progress: Progress | None
-    result: Raw | None
+    result: Any | None
     omitted: bool | UnsetType = UNSET
     """True if the result is left out because the listing has enough; ask for the operation by its id."""
 

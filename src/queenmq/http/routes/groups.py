@@ -9,7 +9,7 @@ from queenmq.config import Settings
 from queenmq.core.explanation import BEHIND_S, READING_S, group_state
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis, parse_start, parse_timestamp
 from queenmq.errors import InvalidRequest, NotFound
-from queenmq.http.administered import administered
+from queenmq.http.administered import administered, partition_sought, sought
 from queenmq.http.answers.groups import (
     GroupInQueue,
     GroupListed,
@@ -123,15 +123,7 @@ async def seek(request: Request, context: Context) -> Response:
     given = None if body.timestamp is None else parse_timestamp(body.timestamp, "timestamp")
     at = None if body.to_end else given
     progress = await context.broker.administration.seek(group, queue, None, at)
-    sought = Sought(
-        success=True,
-        consumer_group=group,
-        queue_name=queue,
-        seek_to_end=at is None,
-        target_timestamp=optional_iso_millis(at),
-        partitions_updated=progress.done,
-    )
-    return administered(progress, sought)
+    return administered(progress, sought(group, queue, at, progress.done))
 
 
 @documented({200: SeekEffect, 404: Error}, query=_TARGET)
@@ -167,15 +159,9 @@ async def seek_partition(request: Request, context: Context) -> Response:
     position = None
     if progress.status == "completed":
         position = await groups.position(context.reports, partition_id, group)
-    sought = PartitionSought(
-        success=True,
-        consumer_group=group,
-        queue_name=queue,
-        partition_name=partition,
-        updated=progress.done > 0,
-        cursor_moved_to=position,
+    return administered(
+        progress, partition_sought(group, queue, partition, updated=progress.done > 0, position=position)
     )
-    return administered(progress, sought)
 
 
 async def _forget(request: Request, broker: Broker, group: str, queue: str | None) -> GroupDeleted:

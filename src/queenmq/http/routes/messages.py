@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TypedDict, get_args
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -105,7 +105,7 @@ async def messages_of_queue(request: Request, context: Context) -> Response:
     check_name(queue, "queue")
     most = min(context.settings.limits.max_items, messages.MOST_EXAMINED)
     limit = query_count(request.query, "limit", min(_SHORT_LIMIT, most), most)
-    return Response(200, [_short(row) for row in await messages.newest(context.reports, queue, limit)])
+    return Response(200, [MessageShort(**_brief(row)) for row in await messages.newest(context.reports, queue, limit)])
 
 
 @documented({200: MessageDescribed, 404: Error}, path=_FROM_THE_SERVER)
@@ -165,37 +165,55 @@ def _type(queue_mode: bool, groups: int) -> ListingType:
     return "bus" if groups else "none"
 
 
-def _short(row: messages.ListedMessage) -> MessageShort:
-    return MessageShort(
-        id=str(row.id),
-        transaction_id=row.transaction_id,
-        partition_id=str(row.partition_id),
-        queue_path=f"{row.queue}/{row.partition}",
-        queue=row.queue,
-        partition=row.partition,
-        status=row.status,
-        created_at=iso_millis(row.created_at),
-    )
+class _Brief(TypedDict):
+    id: str
+    transaction_id: str
+    partition_id: str
+    queue_path: str
+    queue: str
+    partition: str
+    status: messages.MessageStatus
+    created_at: str
+
+
+class _Full(_Brief):
+    namespace: str
+    task: str
+    trace_id: str | None
+    producer_sub: str | None
+    lease_expires_at: str | None
+
+
+def _brief(row: messages.ListedMessage | messages.Message) -> _Brief:
+    return {
+        "id": str(row.id),
+        "transaction_id": row.transaction_id,
+        "partition_id": str(row.partition_id),
+        "queue_path": f"{row.queue}/{row.partition}",
+        "queue": row.queue,
+        "partition": row.partition,
+        "status": row.status,
+        "created_at": iso_millis(row.created_at),
+    }
+
+
+def _full(row: messages.ListedMessage | messages.Message) -> _Full:
+    return {
+        **_brief(row),
+        "namespace": row.namespace,
+        "task": row.task,
+        "trace_id": None if row.trace_id is None else str(row.trace_id),
+        "producer_sub": row.producer_sub,
+        "lease_expires_at": optional_iso_millis(row.lease_expires_at),
+    }
 
 
 def _listed(row: messages.ListedMessage, payload: Raw | UnsetType) -> MessageListed:
     return MessageListed(
-        id=str(row.id),
-        transaction_id=row.transaction_id,
-        partition_id=str(row.partition_id),
-        queue_path=f"{row.queue}/{row.partition}",
-        queue=row.queue,
-        partition=row.partition,
-        namespace=row.namespace,
-        task=row.task,
-        status=row.status,
+        **_full(row),
         queue_status=row.queue_status,
         bus_status=BusStatus(consumed_by=row.consumed_by, total_groups=row.named_groups),
-        trace_id=None if row.trace_id is None else str(row.trace_id),
-        producer_sub=row.producer_sub,
         queue_priority=row.priority,
-        created_at=iso_millis(row.created_at),
-        lease_expires_at=optional_iso_millis(row.lease_expires_at),
         payload=payload,
         omitted=row.omitted or UNSET,
     )
@@ -203,24 +221,12 @@ def _listed(row: messages.ListedMessage, payload: Raw | UnsetType) -> MessageLis
 
 def _described(row: messages.Message, groups: list[messages.MessageGroup], payload: bytes | None) -> MessageDescribed:
     return MessageDescribed(
-        id=str(row.id),
-        transaction_id=row.transaction_id,
-        partition_id=str(row.partition_id),
-        queue_path=f"{row.queue}/{row.partition}",
-        queue=row.queue,
-        partition=row.partition,
-        namespace=row.namespace,
-        task=row.task,
-        status=row.status,
+        **_full(row),
         payload=Raw(b"null" if payload is None else payload),
         is_encrypted=row.is_encrypted,
         undecryptable=payload is None,
-        trace_id=None if row.trace_id is None else str(row.trace_id),
-        producer_sub=row.producer_sub,
-        created_at=iso_millis(row.created_at),
         error_message=row.error_message,
         retry_count=row.retry_count,
-        lease_expires_at=optional_iso_millis(row.lease_expires_at),
         queue_config=MessageConfig(
             lease_time=row.lease_time_s,
             retry_limit=row.retry_limit,

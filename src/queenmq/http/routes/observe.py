@@ -10,7 +10,7 @@ from queenmq.broker.administration import Purge, Trace
 from queenmq.broker.broker import Broker
 from queenmq.core.names import check_name, iso_micros, iso_millis
 from queenmq.errors import InvalidRequest, NotFound
-from queenmq.http.administered import administered
+from queenmq.http.administered import administered, redriven
 from queenmq.http.answers.messages import (
     NamedTrace,
     NamedTraces,
@@ -90,14 +90,7 @@ async def redrive(request: Request, context: Context) -> Response:
     progress = await context.broker.administration.redrive(body.queue, body.partition, body.consumer_group)
     if progress is None:
         raise NotFound("Queue not found")
-    redriven = Redriven(
-        success=True,
-        queue=body.queue,
-        partition=body.partition,
-        consumer_group=body.consumer_group,
-        redriven=progress.done,
-    )
-    return administered(progress, redriven)
+    return administered(progress, redriven(body.queue, body.partition, body.consumer_group, progress.done))
 
 
 @documented({200: Purged, 404: Error}, query=_CHOSEN)

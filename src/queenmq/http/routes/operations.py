@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from msgspec import UNSET, Raw
 
 from queenmq.broker.broker import Broker
 from queenmq.broker.load_manager import Choice
 from queenmq.core.names import iso_millis, optional_iso_millis
+from queenmq.core.operations import OperationStatus, RecordedOutcome, read_outcomes
 from queenmq.errors import Conflict, HttpError, InvalidRequest, NotFound
+from queenmq.http.administered import cleared, partition_sought, queue_deleted, redriven, sought
 from queenmq.http.answers.server import (
     JournalState,
     LoadState,
@@ -16,12 +20,14 @@ from queenmq.http.answers.server import (
     OperationState,
     OperationStats,
     OperationTotals,
+    PushRecorded,
+    Retained,
 )
 from queenmq.http.decoding import query_count, query_name
 from queenmq.http.openapi import COUNT, NAME, Parameter, documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
-from queenmq.http.schemas import Error, Page, Progress
+from queenmq.http.schemas import Administered, Error, Page, Progress
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 from queenmq.journal.interface import JournalledOperation
@@ -29,7 +35,7 @@ from queenmq.reports import operations
 
 _ONE = "/api/v1/operations/{operationId}"
 _PATH = {"operationId": {"type": "string", "format": "uuid"}}
-_STATES = ("pending", "processing", "blocked", "completed", "failed", "cancelled")
+_STATES = get_args(OperationStatus)
 _KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
 _MOST = 1000
 _QUERY = (
@@ -42,6 +48,7 @@ _QUERY = (
 _IN_JOURNAL = "it is in the journal of this server, from where it can only go into the database"
 _IN_QUARANTINE = "it is in the quarantine of the journal of this server: use `queen journal retry`, or delete the file"
 _BEHIND = "it was set aside, so its messages are stored behind what has come after them in their partition"
+_FULL = "the queue is full: the message would exceed max capacity (maxSize)"
 _MISSING = "there is no such operation; completed ones are forgotten after a while"
 
 
@@ -160,8 +167,46 @@ def _shown(row: operations.Operation, broker: Broker) -> OperationState:
         queue_position=before,
         estimated_wait=broker.load.estimated_wait_s(before + 1) if before is not None and is_estimable else None,
         progress=None if is_push else Progress(done=row.done, total=row.total, unit=row.unit),
-        result=None if row.result is None else Raw(row.result.encode()),
+        result=_result(row),
         omitted=row.omitted or UNSET,
+    )
+
+
+def _result(row: operations.Operation) -> object:
+    """What a completed operation has done. A stepped one has the answer that its request would have got."""
+    if row.status != "completed":
+        return None
+    if row.kind == "push":
+        return None if row.result is None else [_pushed(*each) for each in enumerate(read_outcomes(row.result))]
+    if row.result is not None:
+        return Raw(row.result.encode())
+    if row.kind == "retention":
+        return Retained(deleted=row.deleted or 0, partitions_dropped=row.dropped or 0)
+    return {} if row.queue_name is None else _administered(row, row.queue_name)
+
+
+def _administered(row: operations.Operation, queue: str) -> Administered:
+    if row.kind == "delete_queue":
+        return queue_deleted(queue, existed=True)
+    if row.kind == "clear":
+        return cleared(queue, row.partition_name, row.done, finished=True)
+    if row.kind == "redrive":
+        return redriven(queue, row.partition_name, row.group, row.done)
+    if row.partition_name is None:
+        return sought(row.group or "", queue, row.moment, row.done)
+    return partition_sought(row.group or "", queue, row.partition_name, updated=row.done > 0, position=row.position)
+
+
+def _pushed(index: int, outcome: RecordedOutcome) -> PushRecorded:
+    return PushRecorded(
+        index=index,
+        status=outcome.status,
+        transaction_id=outcome.transaction_id,
+        transaction_id_camel=outcome.transaction_id,
+        message_id=outcome.message_id,
+        message_id_camel=outcome.message_id,
+        operation_id=outcome.operation_id or UNSET,
+        error=_FULL if outcome.status == "failed" else UNSET,
     )
 
 

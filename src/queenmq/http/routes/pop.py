@@ -13,7 +13,7 @@ from queenmq.core.trace_context import traceparent_of
 from queenmq.errors import HttpError, InvalidRequest, MethodNotAllowed
 from queenmq.http.decoding import query_count, query_flag, query_integer, query_name
 from queenmq.http.openapi import COUNT, FLAG, INTEGER, LABEL, MOMENT, Parameter, documented
-from queenmq.http.plans import Plan, consumer_plan
+from queenmq.http.plans import Plan, consumer_plan, lease_header
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Popped, PoppedMessage
@@ -64,20 +64,20 @@ _LINKS: dict[str, dict[str, object]] = {
 @documented(_ANSWERS, query=_POP_MANY, links=_LINKS)
 async def pop_queue(request: Request, context: Context) -> Response:
     """Pop messages from any partition of a queue; 204 if there are none."""
-    return _answer(await context.broker.pop(*_read(request, context.settings, request.params[0], None)))
+    return _answer(request, await context.broker.pop(*_read(request, context.settings, request.params[0], None)))
 
 
 @documented(_ANSWERS, query=_POP, links=_LINKS)
 async def pop_partition(request: Request, context: Context) -> Response:
     """Pop messages from one partition; 204 if there are none."""
-    return _answer(await context.broker.pop(*_read(request, context.settings, *request.params)))
+    return _answer(request, await context.broker.pop(*_read(request, context.settings, *request.params)))
 
 
 @documented(_ANSWERS, query=_MATCHING, links=_LINKS)
 async def pop_matching(request: Request, context: Context) -> Response:
     """Pop messages from a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
     which = _read_filter(request.query)
-    return _answer(await context.broker.pop_matching(which, *_read(request, context.settings, "", None)))
+    return _answer(request, await context.broker.pop_matching(which, *_read(request, context.settings, "", None)))
 
 
 # A pop with autoAck is never forwarded: what it takes would be lost with its answer.
@@ -168,7 +168,7 @@ def _read_filter(query: Mapping[str, str]) -> Filter:
     return which
 
 
-def _answer(delivered: Delivered) -> Response:
+def _answer(request: Request, delivered: Delivered) -> Response:
     messages, claim = delivered.messages, delivered.claim
     if not messages:
         return Response(204)
@@ -183,7 +183,8 @@ def _answer(delivered: Delivered) -> Response:
         partitions_claimed=len({message.partition_id for message in messages}),
         messages=[_shown(message, claim, lease_id) for message in messages],
     )
-    return Response(200, popped)
+    headers = (lease_header(lease_id, claim.queue),) if request.forwarded and lease_id else ()
+    return Response(200, popped, headers=headers)
 
 
 def _shown(message: Delivery, claim: Claim, lease_id: str) -> PoppedMessage:

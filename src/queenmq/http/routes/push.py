@@ -42,7 +42,7 @@ async def push(request: Request, context: Context) -> Response:
     check_count(len(body.items), context.settings, "items")
     messages = [to_message(item, f"items[{index}]", request) for index, item in enumerate(body.items)]
     broker = context.broker
-    outcomes = await (broker.push_unless_journalled if request.passed_on else broker.push)(messages)
+    outcomes = await (broker.push_unless_journalled if request.forwarded else broker.push)(messages)
     results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
     return Response(201 if all(outcome.deferral is None for outcome in outcomes) else 202, results)
 

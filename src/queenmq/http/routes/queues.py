@@ -7,7 +7,7 @@ import msgspec
 from queenmq.core.names import MAX_NAME, check_name, check_text
 from queenmq.core.options import QueueOptions
 from queenmq.errors import InvalidRequest
-from queenmq.http.administered import administered
+from queenmq.http.administered import administered, queue_deleted
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.requests import ConfigureBody
@@ -51,7 +51,7 @@ async def delete_queue(request: Request, context: Context) -> Response:
     queue = request.params[0]
     check_name(queue, "queue")
     existed, progress = await context.broker.administration.delete_queue(queue)
-    return administered(progress, QueueDeleted(deleted=True, queue=queue, existed=existed))
+    return administered(progress, queue_deleted(queue, existed))
 
 
 def _label(given: str | None, field: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import NotFound
-from queenmq.http.administered import administered
+from queenmq.http.administered import administered, cleared
 from queenmq.http.answers.queues import (
     Backlog,
     Cleared,
@@ -138,7 +138,7 @@ async def clear_queue(request: Request, context: Context) -> Response:
     if progress is None:
         raise NotFound("Queue not found")
     finished = progress.operation_id is None
-    return administered(progress, Cleared(cleared=finished, queue=queue, partition=partition, deleted=progress.done))
+    return administered(progress, cleared(queue, partition, progress.done, finished))
 
 
 @documented({200: Refreshed})

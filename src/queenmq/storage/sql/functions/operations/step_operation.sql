@@ -3,7 +3,8 @@
 -- A step renews the claim, and what failed before it is forgiven.
 -- Locks: the operation, then as queen.take_step.
 CREATE OR REPLACE FUNCTION queen.step_operation(p_id uuid, p_claim uuid, p_limit integer)
-RETURNS TABLE (kind text, queue_name text, done bigint, total bigint, finished boolean, told jsonb)
+RETURNS TABLE (kind text, queue_name text, done bigint, total bigint, finished boolean,
+               retained_in text, retained bigint, dropped_queues text[], dropped_partitions text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -24,11 +25,8 @@ BEGIN
         total = CASE WHEN v_step.finished THEN o.done + v_step.done ELSE greatest(o.total, o.done + v_step.done) END,
         status = CASE WHEN v_step.finished THEN 'completed' ELSE o.status END,
         claim = CASE WHEN v_step.finished THEN NULL ELSE o.claim END,
-        finished_at = CASE WHEN v_step.finished THEN clock_timestamp() END,
-        result = CASE WHEN v_step.finished THEN
-            coalesce(o.parameters -> 'answer', '{}') || coalesce(v_step.cursor -> 'result', '{}')
-            || CASE WHEN o.parameters ? 'count' THEN jsonb_build_object(o.parameters ->> 'count', o.done + v_step.done)
-                    ELSE '{}' END END
+        finished_at = CASE WHEN v_step.finished THEN clock_timestamp() END
     WHERE o.id = p_id
-    RETURNING o.kind, o.queue_name, o.done, o.total, v_step.finished, v_step.told;
+    RETURNING o.kind, o.queue_name, o.done, o.total, v_step.finished,
+              v_step.retained_in, v_step.retained, v_step.dropped_queues, v_step.dropped_partitions;
 END $$;

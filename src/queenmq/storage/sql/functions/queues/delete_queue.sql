@@ -6,7 +6,7 @@
 -- Locks: queen.administer, the queue's operations, the queue FOR UPDATE; for a small one then its heads by partition and its groups' rows
 -- by (partition, group), in the order in which pushes and acks take them, so that the cascade meets nothing that waits for it.
 CREATE OR REPLACE FUNCTION queen.delete_queue(
-    p_queue text, p_parameters jsonb, p_worker text, p_claim uuid, p_limit bigint,
+    p_queue text, p_worker text, p_claim uuid, p_limit bigint,
     OUT existed boolean, OUT id uuid, OUT total bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -56,7 +56,7 @@ BEGIN
     v_now := clock_timestamp();
     INSERT INTO queen.operation_queue
         (id, kind, queue_name, queue_id, parameters, total, created_at, status, worker, claim, claimed_at, attempts)
-    SELECT queen.uuid7(), 'delete_queue', p_queue, v_queue, p_parameters, delete_queue.total, v_now, s.status, s.worker,
+    SELECT queen.uuid7(), 'delete_queue', p_queue, v_queue, '{}', delete_queue.total, v_now, s.status, s.worker,
            s.claim, s.claimed_at, s.attempts
     FROM queen.first_claim(p_worker, p_claim) s
     RETURNING operation_queue.id INTO id;

@@ -1,15 +1,19 @@
 -- Operations in a status ($1), of a queue ($2), of a kind ($3), newest first. Results and errors of up to $6 bytes in all;
--- further ones are left out, or cut. Results are stored compressed, so their size is an estimate.
+-- further ones are left out, or cut. Results are stored compressed, and what is
+-- answered is about twice what is stored, so their size is an estimate.
 SELECT o.id, o.kind, o.queue_name, o.partition_name, o.priority,
        queen.shown_status(o.status, o.next_attempt_at) AS status, o.attempts,
        CASE WHEN o.upto <= $6 THEN o.error ELSE left(o.error, 1000) END AS error,
        CASE WHEN o.upto <= $6 THEN o.result END::text AS result, o.upto > $6 AND o.result IS NOT NULL AS omitted,
+       o.parameters ->> 'group' AS "group", (o.parameters ->> 'at')::timestamptz AS moment,
+       (o.cursor ->> 'position')::bigint AS position, (o.cursor ->> 'deleted')::bigint AS deleted,
+       (o.cursor ->> 'dropped')::bigint AS dropped,
        o.created_at, o.claimed_at, o.finished_at, o.done, o.total, queen.unit(o.kind) AS unit,
        CASE WHEN o.next_attempt_at < 'infinity' AND o.status = 'pending' THEN o.next_attempt_at END AS next_attempt_at,
        CASE WHEN o.kind = 'push' THEN coalesce(o.items, jsonb_array_length(o.result)) END AS items,
        NULL::bigint AS before
 FROM (
-SELECT o.*, sum(coalesce(pg_column_size(o.result), 0) * 8 + coalesce(octet_length(o.error), 0))
+SELECT o.*, sum(coalesce(pg_column_size(o.result), 0) * 16 + coalesce(octet_length(o.error), 0))
                 OVER (ORDER BY o.number DESC ROWS UNBOUNDED PRECEDING) AS upto
 FROM (
 SELECT o.* FROM queen.operation_queue o

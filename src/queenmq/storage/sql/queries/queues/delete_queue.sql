@@ -1,1 +1,1 @@
-SELECT d.*, nextval('queen.versions') AS version FROM queen.delete_queue($1, $2, $3, $4, $5) d
+SELECT d.*, nextval('queen.versions') AS version FROM queen.delete_queue($1, $2, $3, $4) d
