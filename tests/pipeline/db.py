@@ -64,7 +64,7 @@ class Db:
             queue,
         )
 
-    def lanes(self, queue: str, what: str = "convert_from(m.payload, 'UTF8')::json") -> dict[str, list[Any]]:
+    def partitions(self, queue: str, what: str = "convert_from(m.payload, 'UTF8')::json") -> dict[str, list[Any]]:
         """What each partition holds, in the order of the offsets."""
         found = self.sql(
             f'SELECT p.name, array_agg({what} ORDER BY m."offset") FROM queen.messages m '
@@ -76,11 +76,11 @@ class Db:
 
     def assert_healthy(self, queue: str) -> None:
         """Offsets from 1 without gaps, heads in step, nothing left in the staging table."""
-        for name, offsets in self.lanes(queue, 'm."offset"').items():
+        for name, offsets in self.partitions(queue, 'm."offset"').items():
             assert offsets == list(range(1, len(offsets) + 1)), name
         assert self.sql("SELECT * FROM queen.stale_lookup()") == []
 
     def assert_copied(self, source: str, target: str) -> None:
         """Every message of the source is in the same partition of the target, once and in order."""
-        assert self.lanes(target) == self.lanes(source)
+        assert self.partitions(target) == self.partitions(source)
         self.assert_healthy(target)

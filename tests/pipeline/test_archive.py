@@ -38,7 +38,9 @@ def findings(spark: Any, db: Db, lake: Path) -> list[str]:
 
 
 def stored(db: Db) -> list[tuple[str, int]]:
-    return sorted((name, offset) for name, lane in db.lanes("orders", 'm."offset"').items() for offset in lane)
+    return sorted(
+        (name, offset) for name, partition in db.partitions("orders", 'm."offset"').items() for offset in partition
+    )
 
 
 def test_incrementally_and_once(spark: Any, db: Db, tmp_path: Path) -> None:

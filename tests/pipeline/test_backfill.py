@@ -36,11 +36,11 @@ def file(tmp_path: Path) -> Path:
 
 def test_rows_become_objects_in_their_partition_and_order(spark: Any, db: Db, file: Path) -> None:
     assert run(spark, db, file, partition="customer", order=("order",))["messages written"] == 30
-    lanes = db.lanes("orders")
-    assert {name: [one["order"] for one in lane] for name, lane in lanes.items()} == {
+    partitions = db.partitions("orders")
+    assert {name: [one["order"] for one in partition] for name, partition in partitions.items()} == {
         f"c{n}": list(range(n, 30, 3)) for n in range(3)
     }
-    assert lanes["c1"][0] == {"order": 1, "customer": "c1", "amount": 1.5}
+    assert partitions["c1"][0] == {"order": 1, "customer": "c1", "amount": 1.5}
     db.assert_healthy("orders")
 
 

@@ -147,8 +147,8 @@ def test_speculative_tasks_do_not_double(db: Db, cluster: str, tmp_path: Path) -
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert marker.exists(), "Spark has not speculated"
-    lanes = db.lanes("orders")
-    assert {name: [one["id"] for one in lane] for name, lane in lanes.items()} == {
+    partitions = db.partitions("orders")
+    assert {name: [one["id"] for one in partition] for name, partition in partitions.items()} == {
         f"p{n}": list(range(n, 4000, 3)) for n in range(3)
     }
     db.assert_healthy("orders")

@@ -78,7 +78,7 @@ def test_two_runs(db: Db, tmp_path: Path) -> None:
         table = pyarrow.parquet.read_table(folder / "spark-warehouse" / "orders")
         assert table.num_rows == total
         large = [n * 20.0 for n in range(5, total // 3 + 1)]
-        assert {name: [one["amount"] for one in lane] for name, lane in db.lanes("large-orders").items()} == {
-            f"p{n}": large for n in range(3)
-        }
+        assert {
+            name: [one["amount"] for one in partition] for name, partition in db.partitions("large-orders").items()
+        } == {f"p{n}": large for n in range(3)}
     db.assert_healthy("large-orders")

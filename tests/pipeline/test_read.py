@@ -49,10 +49,10 @@ def test_everything_is_read_once_with_its_columns(spark: Any, db: Db) -> None:
 def test_rows_come_in_the_order_of_their_partition(spark: Any, db: Db) -> None:
     db.fill("orders", 3, 4000)
     rows = read(spark, db.url, "orders", columns="partition string, offset long", minPartitions=2).collect()
-    lanes: dict[str, list[int]] = {}
+    partitions: dict[str, list[int]] = {}
     for row in rows:
-        lanes.setdefault(row["partition"], []).append(row["offset"])
-    assert lanes == {f"p{n}": list(range(1, 4001)) for n in range(3)}
+        partitions.setdefault(row["partition"], []).append(row["offset"])
+    assert partitions == {f"p{n}": list(range(1, 4001)) for n in range(3)}
 
 
 def test_headers_and_parsed_values(spark: Any, db: Db) -> None:

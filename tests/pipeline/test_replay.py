@@ -38,7 +38,7 @@ def test_everything_comes_back_in_order_with_its_ids(spark: Any, db: Db, lake: s
     assert run(spark, db, lake)["messages written"] == 30
     db.assert_copied("orders", "again")
     for what in ("m.transaction_id", "m.id::text"):
-        assert db.lanes("again", what) == db.lanes("orders", what)
+        assert db.partitions("again", what) == db.partitions("orders", what)
 
 
 def test_the_same_replay_is_done_once_even_after_retention(spark: Any, db: Db, lake: str) -> None:
@@ -63,7 +63,10 @@ def test_filtered_by_time_partition_and_predicate(spark: Any, db: Db, lake: str)
     run(
         spark, db, lake, since=since, until=until, partitions=("p0", "p1"), where="get_json_object(value, '$.n') <> '4'"
     )
-    assert {name: [m["n"] for m in lane] for name, lane in db.lanes("again").items()} == {"p0": [3, 5], "p1": [3, 5]}
+    assert {name: [m["n"] for m in partition] for name, partition in db.partitions("again").items()} == {
+        "p0": [3, 5],
+        "p1": [3, 5],
+    }
 
 
 def test_throttled(spark: Any, db: Db, lake: str) -> None:

@@ -49,9 +49,9 @@ async def test_from_push_to_pop(spark: Any, http: httpx.AsyncClient, database_ur
     await queen.ack_batch(heard)
     heard += await queen.drain("loud", consumerGroup="listener")
     assert len(heard) == 20
-    for lane in range(3):
-        told = [message["data"] for message in heard if message["partition"] == f"p{lane}"]
-        assert told == [f"ORDER {number}" for number in range(lane, 20, 3)]
+    for partition in range(3):
+        told = [message["data"] for message in heard if message["partition"] == f"p{partition}"]
+        assert told == [f"ORDER {number}" for number in range(partition, 20, 3)]
     assert {message["transactionId"] for message in heard} == {f"order {number}" for number in range(20)}
 
 

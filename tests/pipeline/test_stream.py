@@ -93,7 +93,7 @@ def test_latest_is_the_usual_start(spark: Any, db: Db, tmp_path: Path) -> None:
     db.fill("orders", 1, 5)
     db.fill("orders", 1, 3, first=1)
     copy(spark, db, tmp_path)
-    assert {name: len(lane) for name, lane in db.lanes("copy").items()} == {"p0": 5, "p1": 3}
+    assert {name: len(partition) for name, partition in db.partitions("copy").items()} == {"p0": 5, "p1": 3}
 
 
 def drop(db: Db, name: str, by: str) -> None:

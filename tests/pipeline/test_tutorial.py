@@ -21,4 +21,4 @@ def test_every_cell_runs(spark: Any, db: Db, monkeypatch: pytest.MonkeyPatch) ->
     names: dict[str, Any] = {}
     for number, cell in enumerate(code):
         exec(compile(cell, f"cell {number}", "exec"), names)
-    assert set(db.lanes("tutorial-stats")) == {str(n) for n in range(7)}
+    assert set(db.partitions("tutorial-stats")) == {str(n) for n in range(7)}

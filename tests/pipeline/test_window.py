@@ -61,8 +61,8 @@ def run(spark: Any, db: Db, folder: Path, **changes: Any) -> dict[str, Any]:
 
 def results(db: Db) -> dict[tuple[str, str], dict[str, Any]]:
     found = {}
-    for lane in db.lanes("stats").values():
-        for one in lane:
+    for partition in db.partitions("stats").values():
+        for one in partition:
             key = (one["window"]["start"][11:19], one["customer"])
             assert key not in found, "a final result came twice"
             found[key] = one
@@ -94,7 +94,7 @@ def test_tumbling_windows_come_out_once_when_they_are_over(spark: Any, db: Db, t
         ("12:01:00", "a"): (2, 11.0),
         ("12:01:00", "b"): (1, 7.0),
     }
-    assert set(db.lanes("stats")) == {"a", "b"}
+    assert set(db.partitions("stats")) == {"a", "b"}
     run(spark, db, tmp_path / "another")
     assert len(results(db)) == 4, "a lost checkpoint does not double results"
 
@@ -105,7 +105,7 @@ def test_late_messages_go_to_the_side_queue(spark: Any, db: Db, tmp_path: Path) 
     push(db, (200, "a", 1))
     run(spark, db, tmp_path, late="orders-late")
     assert results(db)[("12:00:00", "a")]["orders"] == 1
-    assert [one["amount"] for one in db.lanes("orders-late")["Default"]] == [100]
+    assert [one["amount"] for one in db.partitions("orders-late")["Default"]] == [100]
 
 
 def push_without_time(db: Db, at: str = "yesterday") -> None:
@@ -155,7 +155,7 @@ def test_messages_without_a_time_go_to_a_queue_and_late_ones_are_counted(spark: 
     summary = run(spark, db, tmp_path, badTime={"queue": "orders-undated"})
     assert (summary["without a time"], summary["late"]) == (1, 1)
     assert results(db)[("12:00:00", "a")]["orders"] == 1
-    assert [one["amount"] for one in db.lanes("orders-undated")["Default"]] == [100]
+    assert [one["amount"] for one in db.partitions("orders-undated")["Default"]] == [100]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_updates_by_arrival(spark: Any, db: Db, tmp_path: Path) -> None:
     run(spark, db, tmp_path, emit="updates", time="arrival")
     push(db, (20, "a", 5))
     run(spark, db, tmp_path, emit="updates", time="arrival")
-    assert [one["orders"] for one in db.lanes("stats")["a"]] == [2, 3]
+    assert [one["orders"] for one in db.partitions("stats")["a"]] == [2, 3]
 
 
 def test_over_a_batch_as_a_library(spark: Any, db: Db) -> None:

@@ -43,8 +43,8 @@ def batches(count: int) -> list[pyarrow.RecordBatch]:
 
 def test_rows_arrive_once_and_in_order(spark: Any, db: Db) -> None:
     write(numbers(spark, 3000), db.url, "orders")
-    lanes = db.lanes("orders")
-    assert {name: [one["id"] for one in lane] for name, lane in lanes.items()} == {
+    partitions = db.partitions("orders")
+    assert {name: [one["id"] for one in partition] for name, partition in partitions.items()} == {
         f"p{n}": list(range(n, 3000, 3)) for n in range(3)
     }
     db.assert_healthy("orders")
@@ -63,8 +63,8 @@ def test_a_transaction_id_is_stored_once(spark: Any, db: Db) -> None:
     rows = [("1", "p0", "5"), ("2", "p0", "new"), ("3", "p0", "new"), ("4", "p1", "5"), ("5", "p0", None)]
     frame = spark.createDataFrame(rows, "value string, partition string, transactionId string").coalesce(1)
     write(frame, db.url, "orders")
-    assert db.lanes("orders")["p0"][5:] == [2, 5]
-    assert db.lanes("orders")["p1"] == [4]
+    assert db.partitions("orders")["p0"][5:] == [2, 5]
+    assert db.partitions("orders")["p1"] == [4]
     db.assert_healthy("orders")
 
 
@@ -88,7 +88,7 @@ def test_the_same_write_with_other_rows_is_refused(spark: Any, db: Db) -> None:
 def test_rows_choose_their_queue(spark: Any, db: Db) -> None:
     frame = spark.createDataFrame([("1", "a"), ("2", None)], "value string, queue string")
     write(frame, db.url, "usual")
-    assert (db.lanes("a"), db.lanes("usual")) == ({"Default": [1]}, {"Default": [2]})
+    assert (db.partitions("a"), db.partitions("usual")) == ({"Default": [1]}, {"Default": [2]})
 
 
 def test_a_waiting_group_gets_them(spark: Any, db: Db) -> None:
@@ -291,4 +291,6 @@ def test_a_copy_equals_its_source(spark: Any, db: Db) -> None:
     copied = read(spark, db.url, "orders", minPartitions=3).select("value", "partition", "transactionId")
     write(copied, db.url, "copy")
     db.assert_copied("orders", "copy")
-    assert json.dumps(db.lanes("copy", "m.transaction_id")) == json.dumps(db.lanes("orders", "m.transaction_id"))
+    assert json.dumps(db.partitions("copy", "m.transaction_id")) == json.dumps(
+        db.partitions("orders", "m.transaction_id")
+    )

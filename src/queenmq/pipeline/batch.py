@@ -26,7 +26,8 @@ class SliceOfWork(InputPartition):
 def tasks(options: ReadOptions) -> int:
     """How many tasks are wanted.
 
-    Spark does not tell its parallelism, so it is twice the cores of this machine unless the option says more.
+    Spark does not say how many tasks it runs at once, so these are twice the cores of this
+    machine unless the option says more.
     """
     return options.least_tasks or 2 * (os.cpu_count() or 1)
 

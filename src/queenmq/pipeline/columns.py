@@ -65,14 +65,14 @@ class Columns:
         self._parse = parser(options.value_schema or "", lenient) if parsed else None
         self._makers: dict[str, Callable[[Any, Any], Any]] = {
             "queue": lambda batch, _: self._repeated(batch.num_rows),
-            "partition": lambda batch, lanes: lanes[0].take(compute.abs(batch.column("lane"))),
-            "partitionId": lambda batch, lanes: lanes[1].take(compute.abs(batch.column("lane"))),
+            "partition": lambda batch, partitions: partitions[0].take(compute.abs(batch.column("range_index"))),
+            "partitionId": lambda batch, partitions: partitions[1].take(compute.abs(batch.column("range_index"))),
             "offset": lambda batch, _: batch.column("offset"),
             "timestamp": lambda batch, _: batch.column("created_at").cast(pyarrow.timestamp("us", "UTC")),
             "transactionId": lambda batch, _: batch.column("transaction_id"),
             "traceId": lambda batch, _: batch.column("trace_id"),
             "messageId": lambda batch, _: batch.column("id"),
-            "encrypted": lambda batch, _: compute.less(batch.column("lane"), 0),
+            "encrypted": lambda batch, _: compute.less(batch.column("range_index"), 0),
         }
         self.schema = pyarrow.schema([(name, self._type(name)) for name in names])
 
@@ -89,16 +89,16 @@ class Columns:
         """The cheaper one that brings what is asked for, for messages one by one."""
         return "pipeline_read" if self.needs_payload else "pipeline_read_keys"
 
-    def lanes(self, ranges: list[Range]) -> tuple[Any, Any]:
+    def partitions(self, ranges: list[Range]) -> tuple[Any, Any]:
         """Names and ids of the slice's partitions; rows come with a 1-based index into them, negative if encrypted."""
         names = self._pa.array([None, *(part.partition for part in ranges)], self._pa.string())
         ids = self._pa.array([None, *(part.partition_id for part in ranges)], self._pa.string())
         return names, ids
 
-    def make(self, batch: Any, lanes: tuple[Any, Any]) -> Any:
+    def make(self, batch: Any, partitions: tuple[Any, Any]) -> Any:
         """The batch with the columns that were asked for."""
         value = self._value(batch) if self.needs_payload else None
-        parsed = self._parsed(self._parse, batch, lanes, value) if self._parse is not None else {}
+        parsed = self._parsed(self._parse, batch, partitions, value) if self._parse is not None else {}
         made = []
         for name in self._names:
             if name == "value":
@@ -106,14 +106,16 @@ class Columns:
             elif name in parsed:
                 made.append(parsed[name])
             else:
-                made.append(self._makers[name](batch, lanes))
+                made.append(self._makers[name](batch, partitions))
         return self._pa.RecordBatch.from_arrays(made, schema=self.schema)
 
-    def _parsed(self, parse: Callable[[Any], Any], batch: Any, lanes: tuple[Any, Any], value: Any) -> dict[str, Any]:
+    def _parsed(
+        self, parse: Callable[[Any], Any], batch: Any, partitions: tuple[Any, Any], value: Any
+    ) -> dict[str, Any]:
         found, misfits = parse(value)
         if self._options.bad_values == "fail" and any(misfits):
             place, told = next((place, told) for place, told in enumerate(misfits) if told)
-            partition = lanes[0][abs(batch.column("lane")[place].as_py())].as_py()
+            partition = partitions[0][abs(batch.column("range_index")[place].as_py())].as_py()
             raise PipelineError(
                 f"queue {self._options.queue!r}, partition {partition!r}, offset {batch.column('offset')[place]}: "
                 f"{told}; badValues=null reads null instead"
@@ -134,7 +136,7 @@ class Columns:
 
     def _value(self, batch: Any) -> Any:
         payloads = batch.column("payload")
-        encrypted = self._compute.less(batch.column("lane"), 0)
+        encrypted = self._compute.less(batch.column("range_index"), 0)
         if encrypted.true_count == 0 or self._options.encrypted == "raw":
             return payloads.cast(self._pa.string())
         flags = encrypted.to_pylist()

@@ -1,6 +1,6 @@
 """The option `valueSchema`: a type in Spark's DDL or JSON form, and JSON texts parsed into Arrow arrays of it.
 
-What does not fit becomes null, as in Spark's own `from_json`, and is told beside.
+What does not fit becomes null, as in Spark's own `from_json`, and is reported with the reason.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def parser(text: str, lenient: frozenset[str] | None = None) -> Callable[[Any], 
     """From an Arrow array of JSON texts to one of the schema's type, and for each text what did not fit, or None.
 
     What does not fit becomes null. A field that is absent or null fits, and so does anything in the fields that
-    `lenient` names (paths such as `at` or `a.b`); without `lenient` nothing is told.
+    `lenient` names (paths such as `at` or `a.b`); without `lenient` nothing is reported.
     """
     import pyarrow as pa
 

@@ -22,7 +22,7 @@ _DIGITS: Final = [place for place in range(_UUID_TEXT) if place not in _HYPHENS]
 class PackedRange(NamedTuple):
     """A row of pipeline_packed. What was not asked for, or has no message, is None."""
 
-    lane: int
+    range_index: int
     messages: int
     special: int
     created_at: bytes | None
@@ -55,10 +55,10 @@ def unpack(found: Sequence[PackedRange], ranges: Sequence[tuple[int, int]]) -> A
     total = int(counts.sum())
     # A message's place among all, less the place of the first one of its range, plus the offset of that one.
     offsets = np.arange(total, dtype=np.int64) + np.repeat(first - (np.cumsum(counts) - counts), counts)
-    lanes = np.array([part.lane for part in found], np.int32)
+    indexes = np.array([part.range_index for part in found], np.int32)
     created = np.frombuffer(_glued(part.created_at for part in found), ">i8").astype(np.int64) + _POSTGRES_EPOCH_US
     columns = {
-        "lane": pa.array(np.repeat(lanes, counts)),
+        "range_index": pa.array(np.repeat(indexes, counts)),
         "offset": pa.array(offsets),
         "created_at": pa.array(created).cast(pa.timestamp("us", "UTC")),
         "transaction_id": _texts(

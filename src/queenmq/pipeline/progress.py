@@ -2,7 +2,7 @@
 Pure.
 
 A position is the last offset that was read. Beside the positions stand the newest record of a dropped partition that
-was looked at, and the ids of a few messages that were read last: in a database that was restored from an older copy,
+was read, and the ids of a few messages that were read last: in a database that was restored from an older copy,
 other messages have their offsets. Few partitions are a readable map of partition numbers; many are packed:
 numbers and positions as differences in 7-bit groups, deflated, so that a hundred thousand partitions are a text of
 some hundred kilobytes.

@@ -114,9 +114,9 @@ class _Reader:
         """What the last portion did not have. Everything that came packed was complete."""
         import numpy as np
 
-        lanes = np.concatenate([np.zeros(0, np.int32), *(np.abs(lane) for lane, _ in self._read)])
+        indexes = np.concatenate([np.zeros(0, np.int32), *(np.abs(index) for index, _ in self._read)])
         offsets = np.concatenate([np.zeros(0, np.int64), *(offset for _, offset in self._read)])
-        counts = np.bincount(lanes, minlength=len(self._single) + 1)[1:]
+        counts = np.bincount(indexes, minlength=len(self._single) + 1)[1:]
         ends = np.cumsum(counts)
         found: Portion = []
         for place, (index, first, last) in enumerate(self._single):
@@ -132,12 +132,12 @@ class _Reader:
         if self._connection.info.parameter_status("server_encoding") != "UTF8":
             return  # the lengths are those of the texts as they are stored
         columns = self._columns
-        lanes = columns.lanes([self._ranges[index] for index, _, _ in portion])
+        partitions = columns.partitions([self._ranges[index] for index, _, _ in portion])
         for group in _groups(self._packed_ranges(portion)):
-            batch = packed.unpack(group, [portion[part.lane - 1][1:] for part in group])
+            batch = packed.unpack(group, [portion[part.range_index - 1][1:] for part in group])
             if batch is None:
                 return
-            yield columns.make(batch, lanes), len(group)
+            yield columns.make(batch, partitions), len(group)
 
     def _packed_ranges(self, portion: Portion) -> Iterator[packed.PackedRange]:
         ids = [self._ranges[index].partition_id for index, _, _ in portion]
@@ -150,7 +150,7 @@ class _Reader:
 
     def _read_single(self, portion: Portion) -> Iterator[Any]:
         self._single, self._read = portion, []
-        lanes = self._columns.lanes([self._ranges[index] for index, _, _ in portion])
+        partitions = self._columns.partitions([self._ranges[index] for index, _, _ in portion])
         ids = "{" + ",".join(self._ranges[index].partition_id for index, _, _ in portion) + "}"
         first = "{" + ",".join(str(first) for _, first, _ in portion) + "}"
         last = "{" + ",".join(str(last) for _, _, last in portion) + "}"
@@ -161,8 +161,8 @@ class _Reader:
         cursor.execute(statement(self._columns.statement))
         for batch in batches(cursor):
             # Copied: a column keeps the memory of its whole batch, payloads included.
-            self._read.append((batch.column("lane").to_numpy().copy(), batch.column("offset").to_numpy().copy()))
-            yield self._columns.make(batch, lanes)
+            self._read.append((batch.column("range_index").to_numpy().copy(), batch.column("offset").to_numpy().copy()))
+            yield self._columns.make(batch, partitions)
 
     @cached_property
     def _connection(self) -> Any:

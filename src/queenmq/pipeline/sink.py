@@ -1,10 +1,10 @@
 """Writing rows into queues, exactly once.
 
-A task copies its rows into a staging table under an id of its own attempt and tells the driver the id and the count.
-The commit of the epoch moves the rows of the attempts that won into the queues in one transaction (`queen.promote`),
-guarded by a row for (sink, epoch): a replayed epoch finds it and does nothing. That row also says what the epoch was
-made of, because an epoch of the same number with other messages (a checkpoint that was restored from an older copy)
-must not be taken for a replay. What losing attempts have staged is swept.
+A task copies its rows into a staging table under an id of its own attempt and reports the id and the count to the
+driver. The commit of the epoch moves the rows of the attempts that won into the queues in one transaction
+(`queen.promote`), guarded by a row for (sink, epoch): a replayed epoch finds it and does nothing. That row also says
+what the epoch was made of, because an epoch of the same number with other messages (a checkpoint that was restored from
+an older copy) must not be taken for a replay. What losing attempts have staged is swept.
 
 The sink of a stream is its query, the epoch its batch. A batch write is a sink of its own; `writeId` names it, so
 that the same write after a crash of the driver is known to be the same.

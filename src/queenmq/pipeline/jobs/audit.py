@@ -1,6 +1,6 @@
 """audit: proves or disproves that nothing of a queue was lost or doubled.
 
-Looks at everything that is stored: offsets without gaps, no message twice, heads and groups in step, every offset below
+Checks everything that is stored: offsets without gaps, no message twice, heads and groups in step, every offset below
 a group's position accounted for, dead letters complete, and the archive equal to the source, file by file and message
 by message. It may run while servers do: what is pushed, consumed or deleted meanwhile is not a finding.
 """

@@ -3,7 +3,7 @@
 -- their lengths, numbers are big-endian. $4: with payloads, $5: with ids. `special` counts messages that do not fit
 -- this form, because they are encrypted or have more than $6 bytes: pipeline_read reads them.
 -- The order is the index's, so the aggregates see the messages in it without a sort.
-SELECT t.i AS lane, g.*
+SELECT t.i AS range_index, g.*
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS t (id, first, last, i)
 CROSS JOIN LATERAL (
     SELECT count(*) AS messages,

@@ -1,6 +1,6 @@
 -- As pipeline_read, without the payloads.
 -- The lateral part with its ORDER BY stays a loop over the slice, so the rows come in order without a sort of the whole.
-SELECT CASE WHEN m.is_encrypted THEN -t.i ELSE t.i END::integer AS lane, m."offset", m.created_at, m.transaction_id, m.trace_id, m.id
+SELECT CASE WHEN m.is_encrypted THEN -t.i ELSE t.i END::integer AS range_index, m."offset", m.created_at, m.transaction_id, m.trace_id, m.id
 FROM unnest(current_setting('queen.slice_ids')::uuid[], current_setting('queen.slice_from')::bigint[],
             current_setting('queen.slice_upto')::bigint[]) WITH ORDINALITY AS t (id, first, last, i)
 CROSS JOIN LATERAL (
