@@ -155,7 +155,7 @@ async def test_the_group_is_at_the_end_and_has_given_something_up(queen: Queen) 
     for partition, letters in ((None, 3), ("eu", 2), ("us", 1)):  # type: ignore[assignment]
         explained = await explain(queen, **({} if partition is None else {"partition": partition}))
         assert (explained["reason"], explained["deadLetters"]) == ("end_reached", letters)
-        said = "1 message of it is a dead letter" if letters == 1 else f"{letters} messages of it are dead letters"
+        said = "1 message became a dead letter" if letters == 1 else f"{letters} messages became dead letters"
         assert said in explained["explanation"]
         assert "redrive" in explained["advice"]
     assert (await get(queen, "explain/orders", consumerGroup="other"))["deadLetters"] == 0

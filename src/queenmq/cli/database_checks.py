@@ -61,8 +61,8 @@ async def _checks(database: Database) -> AsyncIterator[Finding]:
         yield bad("schema", f"it is newer than this Queen (version {max(unknown)})", "run a newer Queen")
         return
     if pending:
-        told = f"{plural(len(pending), 'migration')} pending (`queen admin migrations`)"
-        yield bad("schema", told, "start a server of this version; it applies them")
+        sentence = f"{plural(len(pending), 'migration')} pending (`queen admin migrations`)"
+        yield bad("schema", sentence, "start a server of this version; it applies them")
         return
     yield (
         good("schema", f"all {len(found.migrations)} migrations are applied")

@@ -212,19 +212,19 @@ def _journal_problem(journal: dict[str, Any]) -> Finding | None:
     if waiting := journal.get("waitingForKey"):
         return bad(
             "journal",
-            f"{waiting:,} accepted pushes wait for the key with which they were encrypted",
+            f"pushes that were accepted and wait for the key with which they were encrypted: {waiting:,}",
             "start the server with that QUEEN_ENCRYPTION_KEY; its log has the fingerprint of the key",
         )
     if stuck := journal.get("stuck"):
         return bad(
             "journal",
-            f"the database refuses {stuck:,} accepted pushes; the server keeps retrying them",
+            f"pushes that were accepted and that the database refuses: {stuck:,}; the server keeps retrying them",
             "correct the cause in the database; the log of the server has the error",
         )
     if aside := journal.get("quarantined") or journal["damaged"]:
         return bad(
             "journal",
-            f"{plural(aside, 'record')} of accepted pushes are quarantined",
+            f"records of accepted pushes in quarantine: {aside:,}",
             "run `queen journal` on the machine of the server to list and retry them",
         )
     return None
@@ -255,7 +255,7 @@ def _peers(body: dict[str, Any]) -> Iterator[Finding]:
     if unsigned:
         yield doubtful(
             "secrets",
-            f"{plural(unsigned, 'packet')} received that were not signed with the secret of this server",
+            f"{plural(unsigned, 'packet')} received without a signature by the secret of this server",
             "give all servers the same QUEEN_SYNC_SECRET",
         )
     if dropped.get("wrong_version"):

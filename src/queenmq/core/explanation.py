@@ -135,8 +135,9 @@ def judge(position: PositionState, options: Options, held: HeldBack = _NOTHING_H
     if position.lease_id is not None and position.lease_expires_at is not None and position.lease_expires_at > now:
         return Verdict(
             "leased",
-            f"Lease {position.lease_id} holds {_messages(position.leased)} of it that are not acknowledged yet; "
-            f"no other consumer of the group gets messages from it until {_time(position.lease_expires_at)}.",
+            f"Lease {position.lease_id} holds {_messages(position.leased)} that {_are(position.leased)} not "
+            "acknowledged yet; no other consumer of the group gets messages of this partition until "
+            f"{_time(position.lease_expires_at)}.",
             "Wait for the consumer to acknowledge, or for the lease to end; if the consumer is dead, seek the group in "
             "this partition, which ends its lease. Consumers that need longer should renew, and those that die often "
             f"need a shorter leaseTime (now {options.lease_s} s).",
@@ -182,9 +183,8 @@ def _nothing_left(position: PositionState, options: Options, held: HeldBack) -> 
     if position.expired:
         return Verdict(
             "expired",
-            f"{_messages(position.expired)} {'is' if position.expired == 1 else 'are'} stored that were not read and "
-            f"that {'has' if position.expired == 1 else 'have'} expired: older than ttl, {options.ttl_s} s. "
-            "They are not delivered any more.",
+            f"{_messages(position.expired)} expired unread and {_are(position.expired)} not delivered any more: "
+            f"older than the ttl of the queue, {options.ttl_s} s.",
             "Push something, or raise ttl if the consumers need longer.",
         )
     return Verdict(
@@ -249,8 +249,8 @@ def _not_awake(position: PositionState) -> Verdict:
         )
     return Verdict(
         "delayed",
-        f"{_messages(position.unread)} are unread, but pops do not find this partition: its entry in the index of "
-        "partitions is wrong.",
+        f"{_messages(position.unread)} {_are(position.unread)} unread, but pops do not find this partition: "
+        "its entry in the index of partitions is wrong.",
         "Run `queen admin resync-lookup`, which repairs it while servers run, and report it: this should not happen.",
     )
 
@@ -258,7 +258,7 @@ def _not_awake(position: PositionState) -> Verdict:
 def _given_up_soon(position: PositionState) -> str:
     if position.doomed is None:
         return ""
-    return f" Message {position.doomed} before them has used up its attempts: the pop makes it a dead letter."
+    return f" Message {position.doomed}, which comes first, has used up its attempts: the pop makes it a dead letter."
 
 
 def given_up(letters: int) -> Verdict:
@@ -266,7 +266,7 @@ def given_up(letters: int) -> Verdict:
     return Verdict(
         "end_reached",
         "The group has finished every message that is stored. "
-        f"{_messages(letters)} of it {'is a dead letter' if letters == 1 else 'are dead letters'}.",
+        f"{_messages(letters)} became {'a dead letter' if letters == 1 else 'dead letters'}.",
         "Inspect the dead letters (GET /api/v1/dlq) and redrive them when the consumer is fixed; or push something, "
         "or seek the group back to read old messages again.",
     )
@@ -278,7 +278,8 @@ def held_back(held: HeldBack) -> Verdict:
         return Verdict(
             "backpressure",
             "Everything that is stored was read. Still in the operation queue: "
-            f"{_pushes(held.operations)}, of which the oldest failed: {held.error}",
+            f"{_pushes(held.operations)}, {'which' if held.operations == 1 else 'of which the oldest'} failed: "
+            f"{held.error}",
             "Remove the cause and retry it, or cancel it: GET /api/v1/operations?status=blocked shows it, "
             "then use `queen operations retry` or `queen operations cancel`."
             if held.is_blocked
@@ -315,6 +316,10 @@ def _time(moment: datetime) -> str:
 
 def _messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _pushes(count: int) -> str:

@@ -20,7 +20,7 @@ from queenmq.reports.queues import KnownQueue
 
 _NO_PARTITION: Final = Verdict("end_reached", "The queue has no partition: nothing is stored in it.", "Push something.")
 _NOTHING_HELD: Final = HeldBack()
-_NOT_ALL: Final = "There are more partitions than were looked at; ask about one of them to be sure."
+_NOT_ALL: Final = "There are more partitions than were examined; ask about one of them to be sure."
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _unknown(question: Question, missing: Literal["no queue", "no partition"], g
             f"Queue {question.queue!r} has no partition {question.partition!r}.",
             "Check the name, or push something to it: that makes the partition.",
         )
-    waiting = f" {groups} group(s) wait for it." if groups else ""
+    waiting = f" {groups} groups wait for it." if groups > 1 else " One group waits for it." if groups else ""
     return Verdict(
         "queue_unknown",
         f"There is no queue {question.queue!r}.{waiting}",
@@ -213,6 +213,6 @@ def _never_started(group: str, groups: list[str], starts_new: bool, overall: Ver
         first = f" Its first pop gets nothing yet. {overall.sentence}"
     return Verdict(
         "group_never_started",
-        f"{who} has never popped here, so it has no place in the queue.{known}{first}",
+        f"{who} has never popped here, so it has no position in the queue.{known}{first}",
         "Let a consumer of this group pop once; it starts at the first stored message, or at new ones if it says so.",
     )

@@ -118,7 +118,7 @@ def test_everything_is_read() -> None:
     assert judged(place("a"), place("b")).verdict.sentence == "The group has finished every message that is stored."
     given_up = judged(place("a"), dead_letters=2)
     assert (given_up.verdict.reason, given_up.dead_letters) == ("end_reached", 2)
-    assert "2 messages of it are dead letters" in given_up.verdict.sentence
+    assert "2 messages became dead letters" in given_up.verdict.sentence
 
 
 def test_a_queue_without_partitions() -> None:
@@ -172,7 +172,7 @@ def test_what_does_not_exist() -> None:
     question = Question("orders", "eu")
     unknown = explained(question, Evidence("g", ["g", "h"], [], "no queue"), ServerState())
     assert (unknown.verdict.reason, unknown.places, unknown.dead_letters) == ("queue_unknown", [], 0)
-    assert unknown.verdict.sentence == "There is no queue 'orders'. 2 group(s) wait for it."
+    assert unknown.verdict.sentence == "There is no queue 'orders'. 2 groups wait for it."
     partition = explained(question, Evidence("g", [], [], "no partition"), ServerState())
     assert partition.verdict.sentence == "Queue 'orders' has no partition 'eu'."
     held = explained(question, Evidence("g", [], [queued("eu")], "no queue"), ServerState())
