@@ -69,7 +69,7 @@ def uuid7_text() -> str:
 
 
 def uuid7_for(origin: str, name: str) -> str:
-    """The id of a part of something that has the version 7 UUID `origin`: the same whoever asks, and as old."""
+    """The id of a part of something that has the version 7 UUID `origin`: the same on every server, and as old."""
     digest = int.from_bytes(hashlib.sha256(f"{origin} {name}".encode()).digest()[:16])
     milliseconds = int(origin[:8] + origin[9:13], 16)
     return _text(

@@ -1,4 +1,4 @@
-"""What the log looks like: lines for people, or a JSON object a line. Each names the request that caused it."""
+"""The format of the log: lines for people, or a JSON object a line. Each names the request that caused it."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def log_to_stderr(settings: Settings) -> None:
     logging.basicConfig(level=settings.server.log_level.upper(), handlers=[handler])
     # A terminal or a pipe that is gone must not fill the log with complaints about the log.
     logging.raiseExceptions = False
-    # A database that is away is told in our own words; where the driver was at that moment helps nobody.
+    # That the database is away is logged in our own words; the traceback of the driver would not help.
     logging.getLogger("asyncpg.pool").addFilter(_without_traceback)

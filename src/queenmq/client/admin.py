@@ -1,4 +1,4 @@
-"""Administration and looking around: one method a call of the contract, answered with plain dicts and lists.
+"""Administration and listings: one method for each call of the HTTP API, which returns plain dicts and lists.
 
 What an answer has is in the server's `/openapi.json`. A call that the server does not have raises NotFound.
 The class is the same for both twins: `R` is an awaitable of the answer, or the answer.

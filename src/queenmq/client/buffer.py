@@ -159,7 +159,7 @@ class Buffer:
             if len(batch) == 1:
                 self._refuse(error, 1)
                 return 1
-            # The server takes fewer at once than the buffer was told.
+            # The server accepts fewer messages at once than the buffer is configured for.
             self._most_items = len(batch) // 2
             return 0
         except QueenError as error:

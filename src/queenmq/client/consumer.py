@@ -104,7 +104,7 @@ class Consumer(Awaitable[ConsumerStats]):
             worker.cancel()
 
     async def ended(self) -> None:
-        """Return when it has ended; not with its error, which goes to whoever awaits it."""
+        """Return when it has ended. Does not raise its error: the caller that awaits the consumer gets that."""
         if self._workers:
             await asyncio.wait(self._workers)
 
@@ -238,7 +238,7 @@ class Consumer(Awaitable[ConsumerStats]):
             await self._release(messages)
             raise
         except Exception as error:
-            # Whoever takes errors tells them; otherwise this is the only place where a person sees them.
+            # A callback for errors reports them; without one, this line is the only place where a person sees them.
             level = logging.WARNING if self._on_error is None else logging.INFO
             logger.log(level, "consuming %s: the handler failed", self._options.name, exc_info=error)
             self.stats.failed += len(messages)

@@ -1,4 +1,4 @@
-"""Looking at dead letters: `queue.dlq().limit(10).get()`. The filters are here, the getting is the twins'."""
+"""The query for dead letters: `queue.dlq().limit(10).get()`. The filters are here; the two clients implement `get`."""
 
 from __future__ import annotations
 

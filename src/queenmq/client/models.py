@@ -157,7 +157,7 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     |---|---|
     | `queued` | stored in PostgreSQL |
     | `duplicate` | was stored before, under the same transactionId; `message_id` is the stored one |
-    | `accepted` | durable in the server's operation queue; `operation_id` tells how it goes on |
+    | `accepted` | durable in the server's operation queue; the operation `operation_id` has its result later |
     | `buffered` | durable in the server's journal; `operation_id` as above |
     | `failed` | refused; `error` says why |
     | `pending` | still in the buffer of this client |
@@ -278,7 +278,7 @@ class BufferStats(Struct, kw_only=True):
 
 
 class Operation(Struct, kw_only=True, rename="camel"):
-    """A queued operation as the server tells it. `result` is there once it is completed."""
+    """An operation as the server reports it. `result` is set once it is completed."""
 
     status: str
     operation_id: str = ""

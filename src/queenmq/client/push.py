@@ -1,4 +1,4 @@
-"""A push that can still be told what to do with its results: `await queue.push(items).on_duplicate(…)`."""
+"""A push that has not been sent yet, to which callbacks can be added: `await queue.push(items).on_duplicate(…)`."""
 
 from __future__ import annotations
 

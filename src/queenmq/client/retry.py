@@ -1,4 +1,4 @@
-"""When to try again. Pure: it is told what failed and says how long to wait, or that it is enough."""
+"""When to retry. No I/O: it gets what failed and returns how long to wait, or that there are no more attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server gets the next request. Pure: it is told the time and what worked."""
+"""Which server gets the next request. No I/O: it gets the time and which requests succeeded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The W3C trace context, if the program uses OpenTelemetry: its span goes along with each request, and a handler runs
-in the trace of the message that it gets. A program that does not use it pays one look into a dictionary.
+in the trace of the message that it gets. A program that does not use it pays one lookup in a dictionary.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Transaction(TransactionSteps):
         """Apply all steps. Raises TransactionFailed if nothing was applied.
 
         It is repeated when an answer is lost, and never applied twice. If it pushes something without a transactionId
-        of yours, the repetition tells what happened; otherwise the error has `uncertain` set.
+        of yours, the retry returns what happened; otherwise the error has `uncertain` set.
         """
         return await self._commit()
 

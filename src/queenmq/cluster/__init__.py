@@ -1,1 +1,1 @@
-"""What servers tell each other so that they ask the database less. Advice only: PostgreSQL is the truth."""
+"""Messages between servers, which save database calls. They are hints only: PostgreSQL decides."""

@@ -19,7 +19,7 @@ class Circuit(Enum):
 
 
 class CircuitBreaker:
-    """Whoever was let through by `enter` has to report `succeeded`, `failed` or `abandoned`."""
+    """A caller that `enter` has admitted must report `succeeded`, `failed` or `abandoned`."""
 
     __slots__ = ("_bounds", "_failures", "_open_until", "_probing", "_wait_s")
 

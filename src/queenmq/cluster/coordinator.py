@@ -1,4 +1,4 @@
-"""Which server serves a request best. It decides and keeps the books; passing requests on is done elsewhere.
+"""Which server serves a request best. It decides and counts; `http.forwarder` forwards requests.
 
 Everything it goes by is advice: a wrong decision costs a detour, never a message.
 """
@@ -58,7 +58,7 @@ class Coordinator:
             self._heard = {server: stamp for server, stamp in self._heard.items() if server in known}
 
     def measured(self, sample: Sample) -> None:
-        """What this server tells the others of itself."""
+        """The load that this server reports to the others."""
         self.tracker.report(self.local.id, sample)
 
     def consumer_route(self, key: Hashable, now: float) -> Route:

@@ -1,5 +1,5 @@
-"""What the shared state tells its owner to act on: wake-ups, changes of members, and what other servers say of the
-database, as they said it."""
+"""What the shared state reports to its owner, who acts on it: wake-ups, changes of members, and what other servers
+report about the database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemberRestarted:
 
 @dataclass(frozen=True, slots=True)
 class MemberReturned:
-    """A server that was thought dead is heard again, in the same life."""
+    """A server that counted as dead sends packets again, in the same life."""
 
     server: str
 

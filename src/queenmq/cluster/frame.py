@@ -4,8 +4,8 @@
     sender 32 (UTF-8, zero padded) · receiver 16 · boot epoch u64 · sequence u64 · payload
 
 Big endian. The signature covers every other field and the payload. The receiver is the number that it has given itself
-for this life; only a greeting, which is believed by its challenge alone, may go to whom it may concern. Owns what can
-be told from one packet and the keys; whether the packet is a repetition, and what its payload means, is left to others.
+for this life; only a greeting, which is believed by its challenge alone, may go to whom it may concern. Owns what
+follows from one packet and the keys; whether the packet is a repetition, and what its payload means, is left to others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How servers come to believe each other: challenges that were sent, and greetings that were answered. Pure.
 
-A challenge is a number that nobody can guess, sent to one address. Whoever sends it back in a signed greeting has the
-secret, lives now, and is reached at that address: so nothing that was recorded, in whichever life of whichever server,
-makes anybody believe in a new address or a new life.
+A challenge is a number that nobody can guess, sent to one address. A server that sends it back in a signed greeting has
+the secret, lives now, and is reached at that address: so no recorded packet, in whichever life of whichever server,
+makes another server believe in a new address or a new life.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Greetings:
         return len(self._sent) + len(self._answered)
 
     def challenge(self, address: Address, now: float) -> bytes:
-        """A new one for whoever is at that address."""
+        """A new challenge for the server at that address."""
         oldest = now - self._bounds.challenge_s
         while self._sent and (len(self._sent) >= self._bounds.max_challenges or self._first().at < oldest):
             self._sent.popitem(last=False)

@@ -77,7 +77,7 @@ class Inbox:
         self._presence = presence
         self._lease_hints = lease_hints
         self._traffic = traffic
-        self.newcomers: dict[str, None] = {}  # who has to be told what this server is
+        self.newcomers: dict[str, None] = {}  # members that need to learn the state of this server
         self.replies: dict[Address, Reply] = {}  # who has to be greeted
 
     def receive(self, datagram: bytes, source: Address, now: float) -> list[Event]:

@@ -1,7 +1,7 @@
 """How busy the servers of the cluster are, as this one sees it.
 
-Reports come with the heartbeats, once a second, and are averaged, so they tell of the past. What this server itself has
-sent to each of them it knows better: the long polls that it has placed there count as soon as they are placed, and
+Reports come with the heartbeats, once a second, and are averaged, so they are about the past. What this server itself
+has sent to each of them it knows better: the long polls that it has placed there count as soon as they are placed, and
 the part of them that the average has by now is taken off again. In the same way the other work of what is moved from
 one server to another counts at once, by its share of the requests. Without that, every new consumer of a second would
 be sent to the same server.

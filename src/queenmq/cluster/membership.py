@@ -86,7 +86,7 @@ class Membership:
         return any(peer[0] == host for peer in self._peers)
 
     def is_known_at(self, address: Address, life: bytes, now: float) -> bool:
-        """Whether a member is heard in that life and has answered from that address."""
+        """Whether a member sends in that life and has answered from that address."""
         return any(
             member.life == life and not self._is_silent(member, now)
             for member in self._members.values()
@@ -147,7 +147,7 @@ class Membership:
         return change
 
     def heartbeat(self, server: str, stamp: Stamp, heartbeat: Heartbeat, now: float) -> None:
-        """A heartbeat of a server that `heard` was told of."""
+        """A heartbeat of a server; call `heard` for it first."""
         self.heartbeats_received += 1
         member = self._members[server]
         if stamp >= member.stamp:
@@ -191,8 +191,8 @@ class Membership:
         return tuple(Recipient(member.address, member.life) for member in self._members.values())
 
     def to_greet(self, now: float) -> tuple[Address, ...]:
-        """Addresses at which somebody may be who is not known, or of whom nothing was heard for a while: it may have
-        restarted, or it may have moved to an address that it has to tell."""
+        """Addresses at which there may be a server that is unknown or has been silent for a while: it may have
+        restarted, or moved to an address that it has to announce."""
         heard = {m.id for m in self._members.values() if not self._is_silent(m, now)}
         taken = {m.address for m in self._members.values() if m.id in heard}
         taken |= {address for address, server in self._aliases.items() if server in heard}

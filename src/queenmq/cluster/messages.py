@@ -1,7 +1,7 @@
-"""What servers tell each other: the types with their numbers, and their payloads in MessagePack.
+"""The messages between servers: the types with their numbers, and their payloads in MessagePack.
 
 A payload that decodes is well formed: names have a length, counts are not negative. It may still be untrue, and
-whoever uses it must be able to live with that. Most payloads carry lists, so that one packet tells many things.
+its users must tolerate that. Most payloads carry lists, so that one packet carries many changes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MessageAvailable(_Payload, frozen=True):
 class Heartbeat(_Payload, frozen=True):
     """The sender lives; where its HTTP interface is (an empty host: where its packets go to), and its load.
 
-    `coordinates` says that it serves what others pass on.
+    `coordinates` says that it serves requests that others forward.
     """
 
     http_host: Annotated[str, Meta(max_length=MAX_NAME)]

@@ -1,6 +1,6 @@
-"""This server as a member of its cluster: the shared state, its socket, its clock, and what waits to be told.
+"""This server as a member of its cluster: the shared state, its socket, its clock, and what waits to be sent.
 
-A server without peers has a node, too: its caches are the same, it only tells nobody. What happens in one turn of the
+A server without peers has a node, too: its caches are the same, it only sends nothing. What happens in one turn of the
 event loop goes out together, so that a merged call is one packet and not one for each of its partitions.
 """
 
@@ -48,7 +48,7 @@ from queenmq.errors import DatabaseUnavailable, StartupError
 log = logging.getLogger(__name__)
 
 _TICKS_A_HEARTBEAT = 4
-_MOST_NAMES = 16  # of partitions in a notification; beyond, the receiver looks for itself
+_MOST_NAMES = 16  # of partitions in a notification; beyond, the receiver probes all of them
 _RESOLVE_AGAIN_S = 5.0
 
 
@@ -270,7 +270,7 @@ class Node:
             self._tick()
 
     def _own_address(self, to: Address) -> Address:
-        """Where whoever is at that address reaches this server; ("", 0) if that cannot be known."""
+        """Where a server at that address reaches this one; ("", 0) if that cannot be known."""
         # Of several workers only the first has the configured port.
         if self._advertised is not None and (self._siblings is None or self._siblings.index == 0):
             return self._advertised
@@ -293,7 +293,7 @@ class Node:
         self.coordinator.observe(self.now)
 
     def measure(self) -> None:
-        """Look how busy this process is, once a heartbeat."""
+        """Measure how busy this process is, once a heartbeat."""
         now = self.now
         if now < self._measure_due or self._own_load is None:
             return

@@ -1,4 +1,4 @@
-"""What this server tells the others, and whom: each frame is signed for the one who gets it."""
+"""What this server sends, and to which servers: each frame is signed for its receiver."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Outbox:
         return self._send(MessageType.PRESENCE_SNAPSHOT, pack_snapshot(queues), recipients) if recipients else []
 
     def notify(self, message: MessageType, entries: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
-        """Tell (queue, partitions) to the servers with consumers of the queue, to all where nothing is known."""
+        """Send (queue, partitions) to the servers with consumers of the queue, or to all if none is known."""
         everybody = len(self._members.reachable())
         for queue, _ in entries:
             servers = self._interested(queue)
@@ -107,6 +107,6 @@ class Outbox:
         return Outgoing(address, datagram)
 
     def greet(self, greeting: Greeting, address: Address) -> Outgoing:
-        """To whoever is there."""
+        """A greeting to the server at that address, whichever it is."""
         self._sequence += 1
         return self._sealed(MessageType.GREETING, ANYBODY, encode(greeting), address)

@@ -1,4 +1,4 @@
-"""The queues that this server's own consumers wait for, and what of it the others are told.
+"""The queues that this server's own consumers wait for, and which of them are announced to the others.
 
 The first consumer of a queue is announced at once, the going of the last one after a pause: a consumer that
 takes a message and polls again would otherwise be announced twice a message. The bound is that of the long polls.
@@ -24,7 +24,7 @@ class OwnConsumers:
         return list(self._announced)
 
     def came(self, queue: str) -> bool:
-        """True if the others must be told."""
+        """True if this must be announced to the others."""
         self._leaving.pop(queue, None)
         if queue in self._announced:
             return False
@@ -36,7 +36,7 @@ class OwnConsumers:
             self._leaving[queue] = now
 
     def gone(self, now: float) -> list[str]:
-        """The queues whose last consumer has been away long enough to tell the others, each once."""
+        """The queues whose last consumer has been away long enough to announce it, each once."""
         queues = []
         for queue, since in self._leaving.items():
             if now - since < self._pause_s:

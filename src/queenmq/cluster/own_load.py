@@ -1,4 +1,4 @@
-"""The load of this process, as its heartbeats tell it."""
+"""The load of this process, as its heartbeats report it."""
 
 from __future__ import annotations
 

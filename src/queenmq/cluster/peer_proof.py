@@ -1,11 +1,11 @@
-"""How servers of a cluster show each other that a request which is passed on, and its answer, come from one of them.
+"""How servers of a cluster show each other that a forwarded request, and its answer, come from one of them.
 
 A proof is a MAC with the cluster's secret over everything that is said. That of a request covers who sends it, to whom,
 when, under which id, the method, the target, the caller's token and the digest of the body; it is good for one request
 at one server: it names the receiver, ends after half a minute, and its id is accepted once. The digest stands in the
 proof, so that the sender is known before the body is read. That of an answer covers the request's proof, the status,
-the headers and the body: whoever has taken over the address of a server cannot answer for it. Owns those decisions;
-headers and connections are the concern of others.
+the headers and the body: a program that has taken over the address of a server cannot answer for it. Owns those
+decisions; headers and connections are the concern of others.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ProofChecker:
         seen[origin] = at_ms
         while seen:
             oldest = next(iter(seen))
-            # What comes from a clock that is ahead stays valid for longer than it looks.
+            # A proof from a clock that is ahead stays valid for longer than its time suggests.
             if seen[oldest] + WINDOW_MS >= now_ms and len(seen) <= self._max:
                 break
             if seen[oldest] + WINDOW_MS >= now_ms:

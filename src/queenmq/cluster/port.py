@@ -1,9 +1,9 @@
 """What a broker and its cluster know of each other.
 
-`Cluster` is what the broker tells the other servers, `Receiver` what they tell the broker, and `Alone` the cluster of a
-server that has no others.
+`Cluster` is what the broker sends to the other servers, `Receiver` what it gets from them, and `Alone` the cluster of
+a server that has no others.
 
-Everything told is advice: a message that is lost or wrong costs time, never correctness.
+Everything sent is a hint: a message that is lost or wrong costs time, never correctness.
 """
 
 from __future__ import annotations

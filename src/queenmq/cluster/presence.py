@@ -1,4 +1,4 @@
-"""Which other servers have consumers of which queue, so that a push tells only them.
+"""Which other servers have consumers of which queue, so that a push notifies only them.
 
 What a server says of itself is ordered by its (boot epoch, sequence); a part of a snapshot speaks for every queue in
 its range of hashes. Claims that no snapshot confirms fade. A server that claims more than there is room for counts as

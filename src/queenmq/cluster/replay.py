@@ -2,7 +2,7 @@
 
 A sender's life has a boot epoch that only grows. A newer epoch is believed at once; an older one is a former life and
 never comes back. Within a life a sliding window (the kind of RFC 6479) admits reordered packets and refuses repeated
-ones. The window begins with the first packet heard, so that what was recorded before this server knew the sender
+ones. The window begins with the first packet received, so that what was recorded before this server knew the sender
 is refused; and what was overtaken for longer than an age is refused too, however few packets came since.
 """
 
@@ -25,7 +25,7 @@ class _Floor(NamedTuple):
 
 
 class _Life:
-    """What was heard in one life of a sender."""
+    """What was received in one life of a sender."""
 
     __slots__ = ("bits", "epoch", "highest", "lowest", "mark", "marked_at", "since")
 
@@ -34,7 +34,7 @@ class _Life:
         self.since = now
         self.highest = self.lowest = self.mark = sequence
         self.marked_at = now
-        self.bits = 1  # bit n: highest - n was heard
+        self.bits = 1  # bit n: highest - n was received
 
     def admit(self, sequence: int, now: float, window: int, age_s: float) -> Refusal | None:
         if now - self.marked_at >= age_s:
@@ -56,7 +56,7 @@ class _Life:
 class ReplayGuard:
     def __init__(self, bounds: ClusterBounds) -> None:
         self._bounds = bounds
-        self._lives: OrderedDict[str, _Life] = OrderedDict()  # the least recently heard first
+        self._lives: OrderedDict[str, _Life] = OrderedDict()  # the least recently active first
         self._floors: OrderedDict[str, _Floor] = OrderedDict()
 
     def __len__(self) -> int:
@@ -75,9 +75,9 @@ class ReplayGuard:
         return refusal
 
     def know_epochs(self, epochs: Mapping[str, int], read_started_at: float) -> None:
-        """The epochs that the database has issued: older ones are refused even if nothing was heard of the newer.
+        """The epochs that the database has issued: older ones are refused even if nothing of the newer was received.
 
-        An epoch that the database had not issued when it was read, and that was heard before, was a lie.
+        An epoch that the database had not issued when it was read, and that was received before, was invented.
         """
         for sender, epoch in epochs.items():
             known = self._lives.get(sender) or self._floors.get(sender)

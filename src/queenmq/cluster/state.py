@@ -56,8 +56,8 @@ class SharedState:
         own_address: Callable[[Address], Address] = lambda _to: ("", 0),
     ) -> None:
         """`epoch` must be greater than in every former life of this server. `random` gives numbers in [0, 1), `token`
-        numbers that nobody can guess, `own_address` where whoever is at an address reaches this server: an empty host
-        if it cannot know.
+        numbers that nobody can guess, `own_address` where a server at an address reaches this one: an empty host if
+        it cannot know.
 
         Raises ValueError for a server id that does not fit the frame.
         """
@@ -138,7 +138,7 @@ class SharedState:
         return self.outbox.tell_list(MessageType.CONSUMER_REGISTERED, [queue], self.members.reachable())
 
     def consumer_deregistered(self, queue: str, now: float) -> list[Outgoing]:
-        """The last one went; the others are told when none has come back for a moment."""
+        """The last consumer left. That is announced when none has come back for a moment."""
         self.own_consumers.went(queue, now)
         return self._tell_gone(now)
 

@@ -92,7 +92,7 @@ class Transport(asyncio.DatagramProtocol):
         return int(self._transport.get_extra_info("sockname")[1])
 
     def address_towards(self, peer: Address) -> Address:
-        """Where that peer reaches this socket, as far as this machine can tell; ("", 0) if there is no way there."""
+        """Where that peer reaches this socket, as far as this machine knows; ("", 0) if there is no route to it."""
         if self._transport is None:
             return "", 0
         host, port = self._transport.get_extra_info("sockname")[:2]

@@ -73,7 +73,7 @@ def _parse(item: Field[Any], raw: str) -> Any:
 
 
 def unknown_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Names in the environment that look like variables of Queen and have no effect, each with some advice."""
+    """Names in the environment that resemble variables of Queen and have no effect, each with some advice."""
     source = os.environ if environment is None else environment
     settings = {item.metadata["env"] for item in declared()}
     found = {}

@@ -1,6 +1,6 @@
 """Payloads at rest: AES-256-GCM, kept as a JSON object of three base64 texts.
 
-Whether a payload is encrypted is told by a flag beside it, never by the look of its content; that flag
+Whether a payload is encrypted is known from a flag stored with it, never from its content; that flag
 and the key belong to the callers.
 """
 

@@ -1,4 +1,4 @@
-"""Which PostgreSQL is the newest of those that were written to: how a former primary is told from the present one.
+"""Which PostgreSQL is the newest of those that were written to: which one is the primary now.
 
 A copy of a PostgreSQL (backup, standby) has the system identifier of the original. Each promotion of a standby begins a
 timeline with a higher number, so that a former primary has a lower one than its successor.

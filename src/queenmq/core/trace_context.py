@@ -2,7 +2,7 @@
 
 A message keeps the trace id of its push and nothing else: that is a UUID, which every way that a message can take
 carries already. The span that made it has an id that follows from the id of the message, so the whole context can be
-told wherever the message is, also after an outage or from the dead letters.
+derived wherever the message is, also after an outage or from the dead letters.
 """
 
 from __future__ import annotations

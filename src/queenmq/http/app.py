@@ -174,7 +174,7 @@ class Router:
         return self._search(request)
 
     def _search(self, request: Request) -> Route:
-        # A capture may serve a method that the literal path does not, so every match is looked at.
+        # A capture may serve a method that the literal path does not, so every match is considered.
         matches = self._matches(request.path)
         for method in ("HEAD", "GET") if request.method == "HEAD" else (request.method,):
             for routes, captured in matches:

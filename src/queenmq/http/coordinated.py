@@ -1,18 +1,17 @@
 """The application of a server that coordinates: pops, pushes, acks and transactions may be served by another server.
 
 Which requests may be forwarded, and what of them says where to, is in the tables of `routes`. A request that another
-server has passed on comes under a path of its own, with a proof, and is served here whatever happens: so there is one
-hop at most.
+server has forwarded has a path of its own, with a proof, and is always served here: so there is one hop at most.
 
 What is done twice must be the same as done once, because an attempt whose answer is lost is repeated elsewhere:
 
 * a push and a transaction make the same ids on every server, those of the request's origin;
-* an ack is passed on only if it has no lease and only completes: of any other a repetition would be answered with
+* an ack is forwarded only if it has no lease and only completes: of any other a repetition would be answered with
   "expired lease" although the first attempt had done it;
-* a pop with autoAck is never passed on: what it takes would be gone if its answer were lost on the way.
+* a pop with autoAck is never forwarded: its messages would be lost with its answer.
 
 A journal keeps the order of the pushes that arrive at its server. So a push that the other server would journal is
-refused there and journalled here, and nothing is passed on past what is journalled here.
+refused there and journalled here, and nothing is forwarded past what is journalled here.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class CoordinatedApp(App):
         route = admitted
         if route.forwarding is None:
             return await route.handler(request, self._context)
-        # Before the first contact with the database there are no others to pass anything on to.
+        # Before the first contact with the database there are no others to forward anything to.
         plan = route.forwarding(request, self._context) if self._node.is_open else None
         if plan is not None:
             return await self._forwarder.serve(request, route.handler, self._context, plan)

@@ -38,7 +38,7 @@ class Family:
 
 
 class Exposition:
-    """Families in the order in which they are first told of; a family without a sample is left out."""
+    """Families in the order in which they are first mentioned; a family without a sample is left out."""
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}

@@ -1,4 +1,4 @@
-"""Passing requests on to other servers, and doing them here when that fails.
+"""Forwards requests to other servers, and serves them here when that fails.
 
 Owns the attempts, their headers and their common time. Where a request should go is said by the `Plan`; what an
 attempt must not do twice is guarded by the origin, the id that all attempts of a request share.
@@ -64,7 +64,7 @@ _NOT_PASSED_BACK = frozenset(
         LEASE,
     }
 )
-# Written by the HTTP front when the answer is proven already, and not passed on; or the proof itself.
+# Written by the HTTP front when the answer is proven already, and not forwarded; or the proof itself.
 _NOT_PROVEN = frozenset({b"connection", b"content-length", b"content-type", b"x-request-id", PROOF})
 _CORS = b"access-control-"
 _OVERLOADED = 429
@@ -173,7 +173,7 @@ class Forwarder:
         return self._judged(answer, plan, target, self._is_proven(answer, proof))
 
     def proved(self, response: Response, request_proof: bytes) -> Response:
-        """The answer to a request that was passed on to this server, with the proof that this server has given it."""
+        """The answer to a request that was forwarded to this server, with the proof that this server has given it."""
         headers = (*response.headers, *self.served_here)
         covered = tuple((name.lower(), value) for name, value in headers)
         answer = Answer(response.status, _type_of(response), covered, response.encode())
@@ -183,8 +183,8 @@ class Forwarder:
     def _is_proven(self, answer: PeerAnswer, request_proof: bytes) -> bool:
         headers = answer.headers
         covered = tuple((name, value) for name, value in headers.items() if name not in _NOT_PROVEN)
-        told = Answer(answer.status, headers.get(b"content-type", b""), covered, answer.body)
-        return is_proven_answer(self._node.ring, headers.get(PROOF, b""), told, request_proof)
+        given = Answer(answer.status, headers.get(b"content-type", b""), covered, answer.body)
+        return is_proven_answer(self._node.ring, headers.get(PROOF, b""), given, request_proof)
 
     def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad, proven: bool) -> PeerAnswer | None:
         """The answer, if the peer has served the request. Without a proof it is nobody's."""
@@ -266,13 +266,13 @@ class Forwarder:
         )
 
     def _peer_died(self, server: str) -> None:
-        """Nobody waits for the dead: what was passed on to it is done elsewhere, at once."""
+        """What was forwarded to a dead server is served elsewhere at once."""
         pool = self._pools.pop(server, None)
         if pool is not None:
             pool.fail("the server counts as dead")
 
     def end_long_polls(self) -> None:
-        """This server stops: what it has passed on ends here, where long polls are answered at once."""
+        """This server stops: what it has forwarded ends here, where long polls are answered at once."""
         self._stopping = True
         for pool in self._pools.values():
             pool.fail("this server is stopping")

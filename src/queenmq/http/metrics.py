@@ -29,7 +29,7 @@ _CLUSTER = {"scope": "cluster"}
 
 
 async def collect(context: Context) -> Exposition:
-    """Everything that Prometheus is told of this server; without what the database knows while it is away."""
+    """All metrics of this server; while the database is away, without those that come from it."""
     broker = context.broker
     told = Exposition()
     _process(told, broker)

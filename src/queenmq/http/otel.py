@@ -106,7 +106,7 @@ class OpenTelemetry:
         started = self._now()
         span = self._start(_name(request.method, path), SpanKind.SERVER, _parent(request), started)
         context = span.get_span_context()
-        # What is made by this request, here or on the server that it is passed on to, belongs to this span.
+        # What is made by this request, here or on the server that it is forwarded to, belongs to this span.
         request.headers[b"traceparent"] = _written(context)
         try:
             response = await handler(request)
@@ -122,7 +122,7 @@ class OpenTelemetry:
             span.end(self._now())
 
     def _created(self, results: list[PushResult], context: SpanContext, started: int) -> None:
-        """A span for each message that was stored, whose context a pop can tell from the message."""
+        """A span for each message that was stored, whose context a pop can derive from the message."""
         if not context.trace_flags.sampled:
             return
         parent = set_span_in_context(NonRecordingSpan(context))
@@ -177,7 +177,7 @@ class OpenTelemetry:
 
 
 class _Metrics(Service):
-    """What Prometheus would be told, taken in the event loop and read by the threads of the SDK."""
+    """The metrics of Prometheus, collected in the event loop and read by the threads of the SDK."""
 
     name = "telemetry"
 

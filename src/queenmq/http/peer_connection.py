@@ -29,7 +29,7 @@ class PeerAnswer(NamedTuple):
 
 
 class PeerConnection(asyncio.Protocol):
-    """`released` is told when the connection may be used again, `closed` when it is gone."""
+    """`released` is called when the connection may be used again, `closed` when it is gone."""
 
     def __init__(self, released: Callable[[PeerConnection], None], closed: Callable[[PeerConnection], None]) -> None:
         self.idle_since = 0.0
@@ -139,7 +139,7 @@ class PeerConnection(asyncio.Protocol):
         future, self._answer = self._answer, None
         late, self._late = self._late, None
         if future is None or future.done():
-            # It was given up, perhaps in this very moment: whoever has cancelled it has not come to withdraw it yet.
+            # It was given up, perhaps just now: the task that was cancelled may not have withdrawn it yet.
             if late is not None:
                 late(answer.headers)
             self._close()

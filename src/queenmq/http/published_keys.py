@@ -39,7 +39,7 @@ class PublishedKeys:
     """The key set at JWT_JWKS_URL, fetched when first needed, when old, and for an unknown `kid`.
 
     One fetch runs at a time and all who need it wait for that one. After a fetch REFETCH_PAUSE_S pass
-    before the next, except while there are no keys at all: then whoever comes next tries again. Keys
+    before the next, except while there are no keys at all: then the next request tries again. Keys
     that could not be renewed stay in use.
     """
 

@@ -35,7 +35,7 @@ def end_of_minute(at: datetime) -> datetime:
 def query_range(request: Request, default_hours: float, longest: timedelta | None = _LONGEST) -> TimeRange:
     """The range of `from` and `to`. Raises InvalidRequest if it ends before it begins, or is longer than a year.
 
-    That is for histories, which are told in full; what is cut to a page may have a range of any length.
+    That is for histories, which are returned in full; what is cut to a page may have a range of any length.
     """
     until = query_time(request.query, "to") or datetime.fromtimestamp(_clock.wall(), UTC)
     since = query_time(request.query, "from") or max(_EARLIEST, until) - timedelta(hours=default_hours)

@@ -1,6 +1,6 @@
 """What a token says, once its signature is checked: when, from whom and for whom it is valid.
 
-A token without `exp` is accepted, as in the reference. `iat` is not looked at.
+A token without `exp` is accepted, as in the reference. `iat` is not checked.
 """
 
 from __future__ import annotations

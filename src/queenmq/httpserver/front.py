@@ -37,8 +37,8 @@ class HttpFront:
 
     `admit` gets the requests that have more than a small body before that is read, and raises HttpError to refuse them.
 
-    When the stop begins, `stopping` is set and every callback of `on_stop` is called: whoever holds requests
-    for long must let go of them then.
+    When the stop begins, `stopping` is set and every callback of `on_stop` is called: code that holds
+    requests for long must let go of them then.
     """
 
     def __init__(

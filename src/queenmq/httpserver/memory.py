@@ -17,8 +17,8 @@ class BodyBudget:
     """Room for request bodies: how many bytes of them may be in memory together.
 
     A body that is not small gets its whole room before it is read, and keeps it until its request is answered. While
-    there is none, nothing is read, so that its sender waits; whoever asked first gets it first. Because room is given
-    as a whole, bodies that are being read never wait for each other.
+    there is none, nothing is read, so that its sender waits; room is given in the order of the requests. Because it is
+    given as a whole, bodies that are being read never wait for each other.
     """
 
     def __init__(self, limit: int) -> None:
@@ -33,7 +33,7 @@ class BodyBudget:
         return len(self._waiting)
 
     async def reserve(self, size: int) -> None:
-        """Wait for room, which whoever gets it gives back with `release`. A waiter that is cancelled has none."""
+        """Wait for room; the caller gives it back with `release`. A waiter that is cancelled has none."""
         if not self._waiting and self.reserved + size <= self.limit:
             self.reserved += size
             return

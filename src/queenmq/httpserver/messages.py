@@ -127,7 +127,7 @@ def head_of(response: Response, keep_alive: bool) -> bytes:
 
 @lru_cache(maxsize=256)
 def _head_block(status: int, content_type: bytes, keep_alive: bool) -> bytes:
-    # "keep-alive" is said to everyone because HTTP/1.0 clients need to hear it.
+    # "keep-alive" is always sent, because HTTP/1.0 clients need it.
     connection = b"keep-alive" if keep_alive else b"close"
     head = b"HTTP/1.1 %d %b\r\nConnection: %b\r\n" % (status, _REASONS.get(status, b"Unknown"), connection)
     if status in BODILESS:

@@ -13,7 +13,7 @@ Decisions:
   READ_AHEAD_BYTES have come behind a request that waits for its turn.
 * A body that is more than a small one is not read before its request is admitted by its head (route, token) and there
   is room for it in the budget of all bodies. Nothing is read meanwhile, so its sender waits. Room is held until the
-  request is answered, and lost by whoever sends too slowly.
+  request is answered, and lost by a client that sends too slowly.
 * Input is parsed in slices, so that one read cannot make more than a slice's worth of objects.
 """
 
@@ -132,7 +132,7 @@ class HttpProtocol(Connection):
             self._fail(RequestTimeout())
 
     def _is_too_slow(self, size: int, took_s: float) -> bool:
-        """Whoever holds room in the budget must make use of it, above all while others wait for it."""
+        """A client that holds room in the budget must use it, above all while others wait for room."""
         limits = self._front.limits
         pressed = self._front.bodies.waiting and took_s > limits.pressed_s
         return took_s > limits.body_s or bool(pressed and size < took_s * limits.pressed_bytes_a_s)

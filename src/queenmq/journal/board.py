@@ -3,7 +3,7 @@
 For each partition a bucket counts the journalled pushes that belong to it, or to another one of the same bucket: zero
 means for certain that nothing of a partition is journalled. Only the keeper writes; it counts a push before it is
 accepted, and no longer once the database has it. A keeper that dies leaves its counts, until its successor has counted
-anew, so whoever reads never sees less than there is. The figures of the journal are there, too.
+anew, so a reader never sees less than there is. The figures of the journal are there, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass, fields
 from typing import Final
 
 BUCKETS: Final = 16_384  # two partitions of a thousand share one with a probability of 3 %
-# Native and aligned, so that a count is written at once: whoever reads never sees half of one.
+# Native and aligned, so that a count is written at once: a reader never sees half of one.
 _COUNT: Final = struct.Struct("@I")
 
 

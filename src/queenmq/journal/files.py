@@ -218,7 +218,7 @@ class JournalFiles:
     # Recovery
 
     def _recover(self) -> None:
-        """Bodies are not kept: whoever replays reads them one by one."""
+        """Bodies are not kept: the replay reads them one by one."""
         done: set[int] = set()
         pushes: list[RecordRef] = []
         self._segments = self._folder.segments()

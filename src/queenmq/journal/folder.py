@@ -15,7 +15,7 @@ from queenmq.journal.segment import Segment, sync_folder
 
 LOCK: Final = "lock"
 ASIDE: Final = "quarantine"
-RETRY: Final = "retry"  # what was set aside and is to be replayed after all; whoever has the folder takes it up
+RETRY: Final = "retry"  # set aside, and to be replayed after all by the server that has the folder
 WHY: Final = ".why"
 GIVEN_UP: Final = "given-up"  # a file with fingerprints of keys that are lost: whatever waits for them is set aside
 
@@ -45,7 +45,7 @@ class JournalFolder:
         return sorted(found, key=lambda segment: segment.number)
 
     def set_aside(self, name: str, data: bytes, why: str) -> bool:
-        """Keep bytes that cannot be used, for a person to look at. False if they are there already."""
+        """Keep bytes that cannot be used, for a person to inspect. False if they are there already."""
         self.aside.mkdir(exist_ok=True, mode=0o700)
         if (self.aside / name).exists():
             return False

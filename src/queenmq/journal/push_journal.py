@@ -1,7 +1,7 @@
 """Pushes that are kept in the journal until the database takes them.
 
 Knows which partitions have journalled messages: a push to one of them has to wait behind them. A partition is push
-from the moment in which the first of its messages is put into the journal, before any other request can look.
+from the moment in which the first of its messages is put into the journal, before any other request can check.
 With a key every record is encrypted as a whole, whatever its queues demand: during an outage nobody can ask them.
 
 What the journals of processes that are gone have left is replayed from where it is. A record that cannot be stored for
@@ -172,7 +172,7 @@ class PushJournal:
         return self._pending.count_in(queue, partition)
 
     def messages_of(self, queue: str) -> int:
-        """How many journalled messages a queue has, as far as can be told without the keys of others."""
+        """How many journalled messages a queue has, as far as is known without the keys of others."""
         return self._pending.messages_of[queue]
 
     async def find(self, operation_id: str) -> JournalledOperation | None:
@@ -216,7 +216,7 @@ class PushJournal:
         return self._pending.unpark(now)
 
     async def finish(self, replayed: Sequence[JournalledPush]) -> None:
-        """The database has them. Whoever waits behind them may go on."""
+        """The database has them. Pushes that wait behind them may go on."""
         for files in self._files:
             refs = [push.ref for push in replayed if push.files is files and push.ref is not None]
             if refs:
@@ -295,7 +295,7 @@ class PushJournal:
     # The quarantine
 
     async def take_back(self) -> None:
-        """Journal anew what a person wants to have replayed after all, behind everything; and look at the quarantine.
+        """Journal again, behind everything, what a person wants to have replayed after all; and read the quarantine.
 
         Raises Overloaded or JournalFailed; what is not journalled by then stays where it is.
         """
@@ -308,7 +308,7 @@ class PushJournal:
         await self._let_go()
 
     async def _let_go(self) -> None:
-        """Journals that others have left and that are empty are free for whoever starts next."""
+        """Journals that others have left and that are empty are free for the server that starts next."""
         for files in self._files[1:]:
             if not files.open_records and not files.size and not files.aside[0]:
                 self._files.remove(files)

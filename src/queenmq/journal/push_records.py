@@ -126,7 +126,7 @@ class RecordCodec:
         return Locked()
 
     def _decrypted(self, stored: bytes, start: int, locked: Locked) -> Opened | Locked:
-        """Whoever reads a record has checked its bytes: if it cannot be decrypted, it was written with another key."""
+        """The reader has checked the bytes of a record: if it cannot be decrypted, it was written with another key."""
         nonce, sealed = stored[start : start + _NONCE_BYTES], stored[start + _NONCE_BYTES :]
         if self._cipher is None:
             return locked

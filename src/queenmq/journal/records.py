@@ -2,7 +2,7 @@
 
 A record is a header and a body. The header has the length of the body and a checksum of it, and ends with a checksum
 of itself, so that damage in one record never hides the next one. Both checksums are keyed with the salt of the file:
-a body that happens to look like a record, or was made to, is never taken for one.
+a body that resembles a record, by chance or on purpose, is never taken for one.
 """
 
 from __future__ import annotations

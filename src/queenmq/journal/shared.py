@@ -1,8 +1,9 @@
 """One journal for all worker processes of a server: the first worker keeps it, the others ask it.
 
-Before a push goes to the database, a worker looks at the board that the keeper writes: one look at memory that is
+Before a push goes to the database, a worker reads the board that the keeper writes: one read of memory that is
 zero as long as nothing is journalled. Otherwise it asks the keeper, over a Unix socket that only this user can open.
-While the keeper is gone, whoever needs it waits until its successor answers, for a bounded time, and fails with 503.
+While the keeper is gone, requests that need it wait until its successor answers, for a bounded time; then they fail
+with 503.
 
 Frames are a length and a MessagePack value: (number, verb, deadline, arguments) and (number, result, error).
 """
@@ -289,7 +290,7 @@ class RemoteJournal:
         finally:
             del self._asked[number]
             if answer.done() and not answer.cancelled():
-                answer.exception()  # somebody has looked at it: it is no error that nobody handles
+                answer.exception()  # it counts as retrieved, so that asyncio does not log it
 
     async def _send(self, frame: bytes) -> None:
         async with self._connecting:

@@ -12,7 +12,7 @@ from queenmq.reports.reading import Query, Reader
 
 
 class PipelineRun(Struct, frozen=True):
-    """`lost` is a run that has not been heard of for five minutes. `options`, `offsets` and `summary` are JSON text."""
+    """`lost` is a run that has not reported for five minutes. `options`, `offsets` and `summary` are JSON text."""
 
     id: UUID
     job: str

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _EVER = datetime.max.replace(tzinfo=UTC)
 _AT_ONCE = 1000
-# Transactions that began before the clock was set back may still commit: it is looked again and again until the clock
+# Transactions that began before the clock was set back may still commit: this is repeated until the clock
 # has caught up, with this share of the time at most.
 _PAUSES = 20
 

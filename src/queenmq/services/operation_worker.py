@@ -12,7 +12,7 @@ from queenmq.storage.database import Database
 
 _CLEAN_EVERY_S = 60.0
 _CLEAN_STEP = 1000
-# For so long pushes are run before stepped operations are looked for again.
+# For so long pushes are run before stepped operations are claimed again.
 _PUSHES_FOR_S = 0.2
 
 

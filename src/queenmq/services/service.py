@@ -51,7 +51,7 @@ class Service(ABC):
                 await self.work()
                 self._held_up, self._complaint = False, ""
             except UnavailableError as error:
-                # An outage may last for hours: one line of each service tells it.
+                # An outage may last for hours: each service logs it once.
                 log.log(logging.DEBUG if self._held_up else logging.WARNING, "%s: %s", self.name, error)
                 self._held_up = True
             except Exception as error:

@@ -1,4 +1,4 @@
-"""Reads what servers tell each other from the database, too: a word that was lost or wrong does no harm for long."""
+"""Reads from the database what servers also send each other, so that a lost or wrong message does no harm for long."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Vacuums the two small, hot tables often, so that pops never wade through dead rows.
 
-Every push and pop rewrites rows there; autovacuum looks only once a minute. One server at a time does it.
+Every push and pop rewrites rows there; autovacuum checks only once a minute. One server at a time does it.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Database:
             await asyncio.wait((asking,), timeout=within_s / 2)
             if asking.done():
                 return asking.result()
-            # Not cancelled: asyncpg would try to tell that to a server that does not answer.
+            # Not cancelled: asyncpg would send the cancellation to a server that does not answer.
             self._cut_lifeline()
         return self.answers > before
 
@@ -149,7 +149,7 @@ class Database:
         except (asyncpg.PostgresError, *BROKEN):
             return False
         if self._pool is None or self._lifeline is not None:
-            # It was given up meanwhile, or whoever asked before and was no longer waited for has connected, too.
+            # It was given up meanwhile, or an earlier attempt that was given up has connected, too.
             fresh.terminate()
             return self._pool is not None
         self._lifeline = fresh
@@ -174,7 +174,7 @@ class Database:
         return True
 
     def _leave(self, error: BaseException) -> None:
-        """Whoever waits for this PostgreSQL waits in vain: the writer is, or will be, another one."""
+        """Close the connections: the writer is, or will be, another PostgreSQL, so waiting for this one is in vain."""
         if self._pool is not None:
             log.error("%s; its connections are closed until the writer is found", str(error) or type(error).__name__)
             self.abandon()
@@ -182,7 +182,7 @@ class Database:
     def on_notice(self, channel: str, heard: Callable[[str], None]) -> None:
         """Call `heard` with the payload of each NOTIFY on `channel`, while the database is there.
 
-        The connection on which is_alive asks hears them: what is sent before it is there (`is_listening`) is missed.
+        The connection on which is_alive asks receives them: what is sent before it is there (`is_listening`) is missed.
         """
         self._heard[channel] = heard
 
@@ -193,7 +193,7 @@ class Database:
         except (asyncpg.PostgresError, *BROKEN) as error:
             if is_connection_lost(error):
                 return False
-            # It is there all the same. Long polls find by themselves what they are not told of.
+            # It is there all the same. Long polls find by their own probes what no NOTIFY announces.
             log.warning("the database refuses LISTEN: %s", without_details(error))
             return await self._answers(connection)
         self.is_listening = self._lifeline is connection
@@ -206,7 +206,7 @@ class Database:
             self._lifeline = None
 
     def abandon(self) -> None:
-        """The database does not answer: cut every connection, so that whoever waits for it learns that now."""
+        """The database does not answer: cut every connection, so that everything that waits for it fails now."""
         self._cut_lifeline()
         if self._silence is not None:
             self._silence.stop()
@@ -267,7 +267,7 @@ class Database:
         Handing over costs a task and three turns of the event loop, so it is done only when it must be: for a waiting
         caller, after an error, and now and then, because the pool replaces connections that have served for long. A
         connection with which that fails, or takes long because a statement on it was cancelled and the server does not
-        say so, has been cut by then: whoever had borrowed it has nothing to do with that.
+        say so, has been cut by then: the borrower is not affected by that.
         """
         connection.uses += 1
         if is_clean and not self.waiting and connection.uses < _MOST_USES and connection.pool is self._pool:

@@ -84,7 +84,7 @@ log_destination = 'stderr'
 
 
 class PortTaken(StartupError):
-    """Somebody took the port between our look and PostgreSQL's."""
+    """Another program took the port between our check and the start of PostgreSQL."""
 
 
 class EmbeddedPostgres:

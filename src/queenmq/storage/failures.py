@@ -49,7 +49,7 @@ class RowLocked(TryAgain):
 
 
 class AnswerLost(DatabaseUnavailable):
-    """The connection went while a statement ran: it may have been committed or not. Asking again will tell."""
+    """The connection went while a statement ran: it may have been committed or not. A repetition finds out."""
 
 
 class DatabaseAway(StartupError):
@@ -64,7 +64,7 @@ class CallRefused(HttpError):
 
 
 class TransactionRefused(CallRefused):
-    """A transaction was rolled back for a reason that the caller is told (SQLSTATE QN001)."""
+    """A transaction was rolled back for a reason that the caller gets (SQLSTATE QN001)."""
 
 
 class EncryptionRequired(CallRefused):

@@ -5,7 +5,7 @@ more. That is the last bound, and it is long. Well before it, `SilenceWatch` ask
 moves, on a connection of its own: does the server wait for us while we wait for it? Then the request or its answer is
 lost, and the connection is cut. A slow but living database says of itself that it is at work, and is not hurt.
 
-A connection is never closed politely here: whoever waits for a word of a silent server waits for ever.
+A connection is never closed in an orderly way here: that would wait for ever for a silent server.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ class WatchedConnection(_Connection):
         executemany = _watched(asyncpg.Connection.executemany)
 
     def itself(self) -> WatchedConnection:
-        """For whoever has it from a pool, which hands out a proxy."""
+        """The connection itself: a pool hands out a proxy."""
         return self
 
     def bytes_moved(self) -> int:
-        """How many bytes the other side has taken and sent since the beginning; UNKNOWN if the system does not tell."""
+        """How many bytes the other side has taken and sent since the beginning; UNKNOWN if the system does not say."""
         if sys.platform != "linux":
             return UNKNOWN
         transport = getattr(self, "_transport", None)
@@ -137,12 +137,12 @@ class SilenceWatch:
         self._answered_at = 0.0
         self._alarmed_until = 0.0
 
-    # What connections tell
+    # What connections report
 
     async def adopt(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """Watch a new connection of the pool from now on."""
         if not isinstance(connection, WatchedConnection):
-            raise AssertionError("the pool makes other connections than it was told to")
+            raise AssertionError("the pool makes other connections than it should")
         self._connections.add(connection)
         # It belongs to connecting, which nobody waits for as long as for a statement.
         deadline = self._loop.call_later(self._connect_within_s, self._overdue, connection)
@@ -157,7 +157,7 @@ class SilenceWatch:
         self._cut_one(connection, "overdue")
 
     def _cut_one(self, connection: WatchedConnection, reason: str) -> None:
-        """Whoever waits for it learns it now; the pool makes another."""
+        """Everything that waits for it fails now; the pool makes another."""
         if connection.is_closed():
             return
         self._cut[reason] += 1
@@ -268,7 +268,7 @@ class SilenceWatch:
                 self._cut_one(connection, "overdue")
 
     async def _ask(self, question: str, *arguments: object) -> list[asyncpg.Record] | None:
-        """The answer, or None if there is none in time. Nothing is cancelled: that would have to be told to it."""
+        """The answer, or None if there is none in time. A cancellation would have to reach it, so there is none."""
         asking = asyncio.create_task(self._asked(question, arguments))
         asking.add_done_callback(_ignored)
         await asyncio.wait((asking,), timeout=max(self._silent_after_s, _TERMINATE_MS / 1000) * 2)

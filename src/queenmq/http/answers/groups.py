@@ -164,8 +164,8 @@ class PartitionHeads(Struct, kw_only=True):
 class Explained(Struct, kw_only=True, rename="camel"):
     """The reason, in a word (`state`), a sentence about it and one that says what to do. `deliverable`: a pop of this
     group that says nothing else gets something now. `until` is when it ends by itself, if it does;
-    `waiters` are the long polls of the queue on this server, `deadLetters` what the group has given up. Of the
-    partitions those are told that come next."""
+    `waiters` are the long polls of the queue on this server, `deadLetters` what the group has given up. The
+    partitions are those that come next."""
 
     queue: str
     partition: str | None

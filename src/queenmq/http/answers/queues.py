@@ -143,7 +143,7 @@ class Cleared(Administered, kw_only=True):
 
 
 class Refreshed(Struct, kw_only=True):
-    """How many were looked at, by step; or `skipped` with the reason, and none of them."""
+    """How many were updated, by step; or `skipped` with the reason, and nothing else."""
 
     partition: int | UnsetType = UNSET
     queue: int | UnsetType = UNSET

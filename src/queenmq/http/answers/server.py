@@ -43,7 +43,7 @@ class PipelineRuns(Struct, kw_only=True):
 
 
 class LiveBacklog(Struct, kw_only=True, rename="camel"):
-    """Of all servers together, as of the last look of the statistics."""
+    """Of all servers together, as of the last update of the statistics."""
 
     queues: int
     partitions: int

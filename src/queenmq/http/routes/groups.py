@@ -44,13 +44,13 @@ _LISTED = (
 )
 _PARTITIONS = Parameter("limit", COUNT, "Most partitions; cut to the server's limit.", _MOST_PARTITIONS)
 _LEAST_LAG = Parameter("minLagSeconds", COUNT, "Only where the first unread message has been due for so long.", 3600)
-_MOST_SOUGHT = 10_000  # partitions that are looked at to say what a seek would do: less than a second
+_MOST_SOUGHT = 10_000  # partitions that are read to preview a seek: less than a second
 _TARGET = (
     Parameter("toEnd", FLAG, "To the end; so it is without a timestamp.", False),
     Parameter("timestamp", MOMENT, "Behind this moment."),
     Parameter("partition", LABEL, "Only in this partition."),
 )
-_METADATA = Parameter("deleteMetadata", FLAG, "Forget also where the group was told to start.", True)
+_METADATA = Parameter("deleteMetadata", FLAG, "Also delete where the group starts.", True)
 
 
 @documented({200: list[GroupListed]}, query=_LISTED)

@@ -46,8 +46,8 @@ _FILTERS = (
     Parameter("from", MOMENT, "Only pushed at or after this moment; an hour ago by default."),
     Parameter("to", MOMENT, "Only pushed before the end of the minute of this moment."),
     Parameter("limit", COUNT, "Most messages in the answer; cut to the server's limit.", _LIMIT),
-    Parameter("payload", FLAG, "Tell the payloads, too; null if one cannot be decrypted here.", False),
-    Parameter("offset", COUNT, f"How many to leave out; at most {messages.MOST_EXAMINED} messages are looked at.", 0),
+    Parameter("payload", FLAG, "Include the payloads; null if one cannot be decrypted here.", False),
+    Parameter("offset", COUNT, f"How many to skip; at most {messages.MOST_EXAMINED} messages are examined.", 0),
 )
 _FROM_THE_SERVER = {"partitionId": UUID}
 

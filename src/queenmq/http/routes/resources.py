@@ -148,7 +148,7 @@ async def refresh_statistics(_: Request, context: Context) -> Response:
     await broker.statistics.store_activity(broker.long_polls.registry.parked())
     refreshed_queues = await broker.statistics.refresh_within(_REFRESH_S)
     if refreshed_queues is None:
-        return Response(200, Refreshed(skipped=True, reason="the figures are being reckoned in the background"))
+        return Response(200, Refreshed(skipped=True, reason="the statistics are being updated in the background"))
     row = await overviews.overview(context.reports)
     refreshed = Refreshed(
         partition=row.partitions,

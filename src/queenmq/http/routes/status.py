@@ -100,7 +100,7 @@ async def status_of_queues(request: Request, context: Context) -> Response:
 
 @documented(
     {200: QueueStatusDetail, 404: Error},
-    query=[Parameter("includePartitions", FLAG, "Also tell of the partitions.", True), *PARTITION_PAGE],
+    query=[Parameter("includePartitions", FLAG, "Include the partitions.", True), *PARTITION_PAGE],
 )
 async def status_of_queue(request: Request, context: Context) -> Response:
     """A queue with its options, its partitions by name, and its current figures."""

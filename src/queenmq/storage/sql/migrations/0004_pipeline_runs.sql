@@ -23,7 +23,7 @@ CREATE TABLE queen.pipeline_runs (
 CREATE INDEX pipeline_runs_started ON queen.pipeline_runs (started_at DESC);
 CREATE INDEX pipeline_runs_job ON queen.pipeline_runs (job, started_at DESC);
 
--- One row an epoch that is in the queues. Whoever inserts it moves the rows; a replayed epoch finds it there.
+-- One row an epoch that is in the queues. The transaction that inserts it moves the rows; a replayed epoch finds it there.
 CREATE TABLE queen.pipeline_commits (
     sink          text COLLATE "C" NOT NULL,
     epoch         bigint NOT NULL,

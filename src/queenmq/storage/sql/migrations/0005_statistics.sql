@@ -3,7 +3,7 @@
 -- Offsets between the first and the last of a partition whose message was deleted by hand.
 ALTER TABLE queen.partition_lookup ADD COLUMN holes bigint NOT NULL DEFAULT 0;
 
--- The figures of a queue as of reckoned_at (see queries/reckon.sql). A queue without a row has not been looked at yet.
+-- The statistics of a queue as of reckoned_at (see queries/statistics). A queue without a row has not been measured yet.
 CREATE TABLE queen.queue_statistics (
     queue_id         uuid PRIMARY KEY REFERENCES queen.queues (id) ON DELETE CASCADE,
     partitions       bigint NOT NULL,
@@ -88,7 +88,7 @@ CREATE TABLE queen.activity (
     lag_count      bigint NOT NULL DEFAULT 0,     -- deliveries that were measured
     lag_sum_ms     double precision NOT NULL DEFAULT 0,
     lag_max_ms     double precision NOT NULL DEFAULT 0,
-    parked         integer NOT NULL DEFAULT 0,    -- long polls, when last looked
+    parked         integer NOT NULL DEFAULT 0,    -- long polls, when last measured
     PRIMARY KEY (queue_name, bucket, server)
 ) WITH (fillfactor = 70);
 CREATE INDEX activity_bucket ON queen.activity (bucket);

@@ -1,4 +1,4 @@
--- What is gone on purpose is written down, so that readers of everything (the data pipeline) can tell it from loss.
+-- What was deleted on purpose is recorded, so that readers of everything (the data pipeline) can distinguish it from loss.
 
 -- Offsets whose messages were deleted by hand, or are known to be missing (queen.accept_gaps): ranges that neither overlap nor touch.
 CREATE TABLE queen.deleted_offsets (

@@ -91,7 +91,7 @@ BEGIN
         due_since := greatest(due_since, v_shut);
     END IF;
     IF NOT started THEN
-        -- As queen.subscribe decides it, which does not look whether the first message has expired.
+        -- As queen.subscribe decides it, which does not check whether the first message has expired.
         SELECT greatest(m.created_at + make_interval(secs => p_queue.delayed_processing_s), v_shut) INTO ready_at
         FROM queen.messages m WHERE m.partition_id = p_partition AND m."offset" > read_upto ORDER BY m."offset" LIMIT 1;
     END IF;

@@ -33,8 +33,8 @@ BEGIN
     END IF;
     SELECT since INTO v_since FROM queen.consumer_groups WHERE queue_name = p_queue AND name = p_group;
 
-    -- Written once, as they are to stay: a queue may have a hundred thousand partitions. Whoever has waited longest is
-    -- served first, although the group is new.
+    -- Written once, as they are to stay: a queue may have a hundred thousand partitions. The partition that has waited
+    -- longest is served first, although the group is new.
     WITH place AS MATERIALIZED (
         SELECT p.id, CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
                           ELSE queen.offset_before(p.id, coalesce(s.since, v_since)) END AS position

@@ -25,7 +25,7 @@ BEGIN
     ELSIF p_kind = 'lease' THEN
         SELECT array_agg(c.xmax) INTO v_holders FROM queen.partition_consumers c WHERE c.lease_id = p_names[1]::uuid;
     END IF;
-    -- Several lockers of a row have a number together, which cannot be told from that of a transaction by looking at it.
+    -- Several lockers of a row share a number, which cannot be distinguished from that of a transaction.
     FOR i IN 1 .. coalesce(cardinality(v_holders), 0) LOOP
         BEGIN
             SELECT array_agg(m.xid) INTO v_several FROM pg_get_multixact_members(v_holders[i]) m;

@@ -2,7 +2,7 @@
 -- lease or a retry pause, in a queue without delay or window, is readable at once, and its ready_at only says since when. So all of those that
 -- lie in the future are moved by as much as the latest of them lies there; their order stays.
 -- Leases, retry pauses, delays and windows are left alone: they last longer by the step, never shorter.
--- p_upto is the latest time that the clock had shown, if that is known: nothing later is looked at. Returns the rows moved; fewer than p_limit
+-- p_upto is the latest time that the clock had shown, if that is known: nothing later is examined. Returns the rows moved; fewer than p_limit
 -- means that it is done.
 -- Locks: rows of partition_consumers, without ever waiting.
 CREATE OR REPLACE FUNCTION queen.unhide(p_upto timestamptz, p_limit integer) RETURNS integer LANGUAGE plpgsql AS $$

@@ -4,7 +4,7 @@
 -- The head in partition_lookup moves once a statement (messages_insert), not once a row: the versions of one row pile up in
 -- a transaction, and each read of it would walk over all of them. So the newest offset is that of the head or of a row that
 -- this statement has inserted since. queen.allocated, which lasts as long as the transaction or savepoint, only says where to
--- look for that row; what is there decides. A row that ON CONFLICT DO NOTHING refuses is not there, and uses up no offset.
+-- find that row; what is there decides. A row that ON CONFLICT DO NOTHING refuses is not there, and uses up no offset.
 -- Locks, to the end of the transaction: the partition's row in partition_lookup; an advisory one, if it is free.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql
 -- A plan that is made while the table is small would read the whole of it for every row that makes it large.
@@ -32,7 +32,7 @@ BEGIN
     IF v_allocated[1] = NEW.partition_id::text THEN
         v_newest := greatest(v_head, v_allocated[2]::bigint);
     -- Transactions with a NOTIFY commit one after the other, each with a flush of its own. So that those of many sessions are
-    -- not held up, four at most have one at a time; long polls find the messages of the others at their next look.
+    -- not held up, four at most have one at a time; long polls find the messages of the others at their next probe.
     ELSIF current_setting('queen.announce', true) IS DISTINCT FROM 'off'
           AND pg_try_advisory_xact_lock(hashtextextended('queen_written', hashtext(v_queue::text) & 3)) THEN
         PERFORM pg_notify('queen_written', name) FROM queen.queues WHERE id = v_queue;

@@ -2,7 +2,7 @@
 -- had come. A push that was accepted and has failed may still be done: its messages would go with the partition. Records of what was dropped
 -- are kept for p_kept; of what is older, the newest of each queue stays, as a mark that there were others.
 -- Returns their names.
--- Locks: partitions, heads and rows of groups that are free (SKIP LOCKED), then queen.lock_dropped. Operations are looked for under them, with
+-- Locks: partitions, heads and rows of groups that are free (SKIP LOCKED), then queen.lock_dropped. Operations are searched under them, with
 -- a newer snapshot: they are made there.
 CREATE OR REPLACE FUNCTION queen.drop_idle_partitions(
     p_before timestamptz, p_limit integer, p_kept interval DEFAULT interval '90 days')

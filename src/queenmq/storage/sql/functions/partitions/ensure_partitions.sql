@@ -13,7 +13,7 @@ BEGIN
     ORDER BY t.name
     ON CONFLICT (name) DO NOTHING;
 
-    -- A queue that is deleted just now is waited for and passed over: the caller looks again. So is one that was made anew
+    -- A queue that is deleted just now is waited for and skipped: the caller tries again. So is one that was made anew
     -- meanwhile: it is not held, and might be deleted, too.
     SELECT array_agg(q.id) INTO v_held
     FROM (SELECT id FROM queen.queues WHERE name = ANY (p_queues) ORDER BY name FOR KEY SHARE) q;

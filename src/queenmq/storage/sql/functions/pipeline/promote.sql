@@ -63,7 +63,7 @@ BEGIN
         RAISE SQLSTATE 'QN002' USING MESSAGE = 'a queue demands encrypted payloads',
             DETAIL = array_to_json(v_secret)::text;
     END IF;
-    -- Staged rows have no statistics, so the planner is told what many rows want.
+    -- Staged rows have no statistics, so the planner gets settings that suit many rows.
     PERFORM set_config('work_mem', '64MB', true), set_config('enable_nestloop', (v_staged < 100)::text, true);
     IF v_named THEN
         DELETE FROM queen.pipeline_staged s USING (
@@ -116,7 +116,7 @@ BEGIN
     END IF;
     UPDATE queen.pipeline_commits c SET rows = promote.written, duplicates = promote.duplicates
     WHERE c.sink = p_sink AND c.epoch = p_epoch;
-    -- Long polls look at once; beyond so many queues at a time they find it at their next look.
+    -- Wakes long polls at once; beyond so many queues at a time they find the messages at their next probe.
     PERFORM pg_notify('queen_written', t.queue)
     FROM (SELECT DISTINCT queue FROM unnest(v_queues) AS q (queue) LIMIT 100) t;
 END $$;

@@ -3,7 +3,7 @@
 -- from up to p_partitions partitions, under its own lease, or consumed at once with p_auto_ack.
 -- Payloads are bounded: a request gets fewer messages rather than more than about p_answer_bytes, but one at least, and so
 -- does the whole call with p_bytes. What is left out is not leased and stays where it is, in its order. The usual statement
--- only looks whether all that it would deliver is within its share of the bounds; if not, it delivers nothing, and one
+-- only checks whether all that it would deliver is within its share of the bounds; if not, it delivers nothing, and one
 -- partition is served with as many messages as fit.
 -- A returned row without a message is about a request that got nothing: with ready_in_ms, something may be there after that
 -- time (a lease ends, a delay or window ripens; negative: at once, but the call was full); without, its group is not

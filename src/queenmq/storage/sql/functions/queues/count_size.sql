@@ -1,5 +1,5 @@
 -- The size of a queue as maxSize means it: for each partition what its slowest group has not finished (everything stored, if no group
--- reads it), and the messages of accepted pushes that wait in the operation queue. Also how many partitions were looked at.
+-- reads it), and the messages of accepted pushes that wait in the operation queue. Also how many partitions were examined.
 -- One statement, because a queued push that is stored meanwhile must be counted once.
 CREATE OR REPLACE FUNCTION queen.count_size(p_queue uuid, OUT size bigint, OUT partitions bigint) LANGUAGE sql STABLE AS $$
     WITH unread AS (

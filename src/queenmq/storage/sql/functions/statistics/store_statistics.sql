@@ -1,6 +1,6 @@
 -- Replace the figures of a queue by what a walk over it has found. Arrays of groups, of lagging and of recent
 -- partitions run in parallel. Locks: the rows of the queue's statistics, under an advisory lock for the queue, which
--- is not waited for: two servers that looked at the same time have seen the same. Returns whether it was written.
+-- is not waited for: two servers that measured at the same time have the same figures. Returns whether it was written.
 -- p_unread is null for servers of an older version, which counted everything unread as lag.
 CREATE OR REPLACE FUNCTION queen.store_statistics(
     p_queue uuid, p_partitions bigint, p_total bigint, p_pending bigint, p_processing bigint, p_failed bigint,

@@ -9,7 +9,7 @@ SELECT k.name, k.queue, s.partitions, coalesce(s.lagging, 0) AS lagging, s.lag, 
        coalesce(extract(epoch FROM clock_timestamp() - s.oldest_unread_at), 0)::double precision AS time_lag_s,
        extract(epoch FROM clock_timestamp() - s.last_consumed_at)::double precision AS consumed_ago_s,
        s.last_consumed_at, g.mode, g.created_at, s.queue_id IS NOT NULL OR q.id IS NOT NULL AS lives,
-       -- A time that was written by hand may be one that nothing but PostgreSQL can tell.
+       -- A time that was written by hand may be one that only PostgreSQL can represent.
        least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') AS since
 FROM known k
 LEFT JOIN queen.queues q ON q.name = k.queue

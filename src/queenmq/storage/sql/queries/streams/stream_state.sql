@@ -1,5 +1,5 @@
 -- The state of a query ($1) in a partition ($2): of these keys ($3) if there are any, with keys that begin with $4, whose window ends
--- at $5 or before; up to $6 rows. If they have more than $7 bytes in all, values are left out, which `omitted` tells. Remembers how new the
+-- at $5 or before; up to $6 rows. If they have more than $7 bytes in all, values are left out, and `omitted` is true. Remembers how new the
 -- newest of them was, if it is newer than what was read before. That commit is not waited for on disk: a read that is forgotten makes a
 -- flush wait for the next one.
 WITH found AS MATERIALIZED (
