@@ -30,7 +30,7 @@ def prose() -> Any:
         ("src/queenmq/a.py", 'raise ValueError(f"{told} is passed on to {x}")\n', [1]),
         ("src/queenmq/a.py", 'def told(look):\n    """Looks `told` up."""\n    return "told"\n', [2]),
         ("src/queenmq/a.py", '"""It is looked up, and `told` is a name."""\ntold = look = 1\n', []),
-        ("src/queenmq/http/a.py", "# the lane of pushes\n", []),
+        ("src/queenmq/broker/a.py", "# the lane of pushes\n", []),
         ("src/queenmq/pipeline/a.py", "# the lane of a row\n", [1]),
         ("src/queenmq/storage/sql/a.sql", "-- Reckoned anew.\nSELECT told AS lane\n", [1]),
         ("tests/a.py", "# whoever reads tests\n", []),

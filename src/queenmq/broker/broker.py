@@ -221,12 +221,12 @@ class Broker:
         return self._streams.cycle(cycle)
 
     async def set_maintenance(self, switch: Switch, on: bool) -> None:
-        """When this returns, the switch is stored, this server follows it, and the others have been told."""
+        """When this returns, the switch is stored, this server follows it, and the others have been notified."""
         await self.maintenance.set(switch, on)
         self._popper.pause_changed()
 
     async def refresh(self) -> None:
-        """Read what other servers tell from the database, too: what was lost or wrong does no harm for long."""
+        """Read from the database what other servers also send, so that lost or wrong messages do no harm for long."""
         if await self.maintenance.refresh():
             self._popper.pause_changed()
         await self._options.refresh()

@@ -1,7 +1,7 @@
 """What this server remembers of the database: options of queues, ids of partitions, maintenance switches. No I/O.
 
-A change that is made here (`set_…`, `delete_…`) is told to the other servers; what they tell (`heard_…`) is ordered by
-the versions of the database, so that the newest wins whoever tells it, and in whatever order it arrives.
+A change that is made here (`set_…`, `delete_…`) is sent to the other servers; what they send (`heard_…`) is ordered by
+the versions of the database, so that the newest wins, from whichever server and in whichever order it arrives.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Caches:
         self.switches.heard(switch, on, version, self._clock.monotonic())
         self._cluster.maintenance_set(switch, on, version)
 
-    # Heard from another server
+    # Received from another server
 
     def heard_config(self, queue: str, options: OptionValues, version: int) -> bool:
         """True if it is news."""
@@ -106,10 +106,10 @@ class _Tombstone(NamedTuple):
 
 
 class OptionCache:
-    """The options of queues. The newest database version wins, whoever tells it.
+    """The options of queues. The newest database version wins, from whichever server.
 
     A deletion leaves a tombstone for a while, so that an older SET that comes late does not bring the queue back. What
-    the database says at a refresh is the truth, except where something newer was heard since the reading began.
+    the database says at a refresh is the truth, except where something newer was received since the read began.
     """
 
     def __init__(self, most: int, most_tombstones: int, tombstone_s: float) -> None:
@@ -176,7 +176,7 @@ class OptionCache:
         self._put(queue, _KnownOptions(options, version, now))
 
     def forget(self, queue: str) -> None:
-        """The database does not know the queue, whatever was heard of it."""
+        """The database does not know the queue, whatever was received about it."""
         self._known.pop(queue, None)
 
     def deleted(self, queue: str, version: int, now: float) -> bool:

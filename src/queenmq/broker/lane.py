@@ -66,7 +66,7 @@ Batch = list[Waiting[Request, Result]]
 class Lane(Generic[Request, Result]):
     """One kind of operation. `run` gets requests and the lock_timeout for their call, and returns the results in order.
 
-    `orphaned` is told of every result whose caller has gone. `admission` makes, for each call, the test that a request
+    `orphaned` gets every result whose caller has gone. `admission` makes, for each call, the test that a request
     must pass to join it; those that fail wait for a later call. With `repeat_for_s`, a call that found the database
     unavailable is repeated for that long: only for what may be done twice. `when_locked` is the result of a request
     which alone finds something locked; without it, such a request fails.
@@ -220,7 +220,7 @@ class Lane(Generic[Request, Result]):
         self._running.discard(task)
         self._busy -= requests
         if self._waiting:
-            # Its place is free: whoever waits need not be held for company any longer.
+            # There is room for a call: the requests that wait need not be held to be merged any longer.
             self._at(0.0)
 
     async def _execute(self, batch: Batch[Request, Result], *, has_waited: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Those who watch this server live: one beat a second for all of them together, and none while nobody looks.
+"""Those who watch this server live: one beat a second for all of them together, and none while there is no watcher.
 
 A watcher always gets the newest beat: one that is slow misses some, and nothing is kept for it.
 """

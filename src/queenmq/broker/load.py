@@ -20,7 +20,7 @@ _AVERAGE_WEIGHT = 0.3
 
 
 class LoadWatch:
-    """What is cheap is measured at every decision; depth, drain rate and loop delay are told by a service."""
+    """What is cheap is measured at every decision; a service reports depth, drain rate and loop delay."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -105,7 +105,7 @@ class LoadWatch:
 
     @property
     def may_have_operations(self) -> bool:
-        """False only if the last look found none; without looks, nobody knows."""
+        """False only if the last check found none; before the first check, True."""
         return not self._checked or self.load.queue_depth > 0
 
     def tell_loop_delay(self, delay_s: float) -> None:

@@ -1,7 +1,7 @@
 """Decides from the load whether an operation is executed, queued or refused. No I/O: the load is handed in.
 
 Only pushes are queued. Acks are not, because they would lose their leases meanwhile: they have a lane of their own,
-which is bounded. Pops are not, because whoever pops waits for the answer. What servers tell each other is never held.
+which is bounded. Pops are not, because their consumers wait for the answer. Messages between servers are never held.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Anybody may write to the tables in a transaction of his own, and keep it open. S
 one that fails for it is taken apart: a probe, which never waits, finds the rows that are locked, the requests that
 need one of them step aside, and the rest is repeated at once. Who stepped aside holds no connection and no place in a
 lane. The locked rows are probed again with growing pauses, all with one statement; when one is free, those who waited
-for it go on in the order in which they came. Whoever has waited for too long is told who holds the row.
+for it go on in the order in which they came. After too long a request fails and names the holder of the row.
 
 Not everything can be probed: a partition that the other transaction is just making cannot be seen. The row of such a
 request is tried instead: the request that came first repeats its call now and then, alone.
@@ -204,7 +204,7 @@ class LockWait:
         try:
             return await self._through(ticket, attempt)
         finally:
-            # Wherever it ends while it tries a row: whoever is next has to try that then.
+            # Wherever it ends while it tries a row: the next request has to try that then.
             self.tried(ticket)
 
     async def _through(self, ticket: Ticket, attempt: Callable[[str], Awaitable[Result]]) -> Result:
@@ -287,7 +287,7 @@ class LockWait:
                 pass
 
     async def _probe_due(self, rows: list[Row]) -> None:
-        """Probe these rows, or have somebody try them, and let go whoever may."""
+        """Probe these rows, or let a request try them, and release the requests that may go on."""
         probed = [row for row in rows if self.known[row].probed]
         began = asyncio.get_running_loop().time()
         try:
@@ -333,7 +333,7 @@ class LockWait:
         first.go()
 
     def _free(self, rows: Iterable[Row]) -> None:
-        """These rows are not locked any more: whoever waits for no other row goes on, who came first first."""
+        """These rows are not locked any more: requests that wait for no other row go on, in their order."""
         going: list[Ticket] = []
         for row in rows:
             for ticket in self.known.pop(row).waiting:
@@ -382,7 +382,7 @@ class LockWait:
         task.add_done_callback(self._tasks.discard)
 
     def end(self) -> None:
-        """The server is stopping: refuse whoever waits, and whoever would have to wait from now on."""
+        """The server is stopping: refuse the requests that wait, and those that would have to wait from now on."""
         self._closed = True
         waiting = {ticket for state in self.known.values() for ticket in state.waiting}
         for ticket in waiting:

@@ -18,8 +18,8 @@ from queenmq.broker.waiting_for_rows import Ticket
 from queenmq.errors import DatabaseUnavailable, UnavailableError
 from queenmq.storage.failures import RowLocked
 
-# For so long requests queue up behind those that have waited for a row which is free again. Then they are not told from
-# others any more, or a partition that is always busy would never go back to the usual way.
+# For so long requests queue up behind those that have waited for a row which is free again. Then they are treated as
+# all others, or a partition that is always busy would never go back to the usual way.
 _CATCH_UP_S = 1.0
 
 

@@ -29,7 +29,7 @@ class Maintenance:
             raise InMaintenance if self.switches.were_read else DatabaseUnavailable
 
     async def set(self, switch: Switch, on: bool) -> None:
-        """When this returns, the switch is stored, this server follows it, and the others have been told."""
+        """When this returns, the switch is stored, this server follows it, and the others have been notified."""
         version: int = await self._database.fetchval(statement("set_maintenance"), switch.value, on)
         self._caches.set_maintenance(switch, on, version)
 

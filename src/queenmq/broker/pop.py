@@ -78,7 +78,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which queues a pop without a queue name looks at."""
+    """Which queues a pop without a queue name reads."""
 
     namespace: str | None
     task: str | None

@@ -126,7 +126,7 @@ class Pusher:
             return await self._put_into_journal(journal, messages, "database_unavailable")
 
     async def push_unless_journalled(self, messages: list[Message]) -> list[Outcome]:
-        """The same for a push that another server has passed on, and that would be journalled there if not here.
+        """The same for a push that another server has forwarded, and that would be journalled there if not here.
 
         Raises WouldJournal instead of journalling it, and instead of waiting behind journalled pushes. A journal keeps
         the order of the server at which pushes arrive, so that is where they must be journalled.
@@ -220,7 +220,7 @@ class Pusher:
                 *call.arguments(known, sealed),
                 mode,
                 requests,
-                # What was accepted before has to go somewhere, and whoever accepted it has bounded it.
+                # What was accepted before must be stored, and was bounded when it was accepted.
                 None if mode == "accepted" else self._load.queue_limit,
                 held,
                 lock_timeout,

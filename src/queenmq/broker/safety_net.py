@@ -1,4 +1,4 @@
-"""The sweeps of long polls that name a partition: what no wake-up told of is found by asking, at growing intervals.
+"""The sweeps of long polls that name a partition: what no wake-up announced is found by asking, at growing intervals.
 
 There may be thousands of them in a queue (one long poll a customer, chat or device), so one call asks for all that
 differ only in their partition.
@@ -44,7 +44,7 @@ class SafetyNet(Generic[Result]):
         siblings.sweep = asyncio.get_running_loop().create_task(self._sweep(siblings))
 
     async def _sweep(self, siblings: PartitionWaiters[Result]) -> None:
-        """Ask once for all partitions, and probe where something is that no wake-up told of."""
+        """Ask once for all partitions, and probe where something is that no wake-up announced."""
         idle = [partition for partition, group in siblings.partitions.items() if group.check is None and group.waiters]
         try:
             async with asyncio.timeout(self._limit_s):

@@ -1,6 +1,6 @@
 """One load for all who want the same thing at the same time.
 
-A load that fails fails everybody who waits for it, and whoever asks next tries again. It is not cancelled when some
+A load that fails fails for all that wait for it, and the next request tries again. It is not cancelled when some
 of them go away.
 """
 

@@ -1,4 +1,4 @@
-"""Tells a burst from a queue that stands. No I/O: the time and the wait are handed in.
+"""Distinguishes a burst from a standing queue. No I/O: the time and the wait are handed in.
 
 A burst makes requests wait, too, but is worked off. When the wait has not been short even once for a while, more
 comes than goes, and holding requests back only makes all of them slow (the idea of CoDel, RFC 8289).

@@ -1,6 +1,6 @@
-"""The figures of queues and groups: reckoned queue by queue in bounded steps, so that no answer has to count.
+"""The statistics of queues and groups: updated queue by queue in bounded steps, so that no answer has to count.
 
-A queue is looked at again when something was done to it here, and in any case every now and then, because other servers
+A queue is measured again when something was done to it here, and in any case from time to time, because other servers
 and psql work on it too. One that is costly to walk is walked seldom enough that it takes a twentieth of the
 time at most, and all of them together take a tenth.
 """
@@ -127,7 +127,7 @@ class Statistics:
         self._next_walk: asyncio.Task[int] | None = None  # not begun yet
 
     async def refresh(self, *, everything: bool = False) -> int:
-        """Reckon what is due, as far as the time allows, or every queue. Returns how many were reckoned."""
+        """Update what is due, as far as the time allows, or every queue. Returns how many were updated."""
         async with self._one_at_a_time:
             touched, self._activity.touched = self._activity.touched, set()
             idle_s = 0.0 if everything else self._settings.statistics.reconcile_interval_ms / 1000
@@ -149,7 +149,7 @@ class Statistics:
             return done
 
     async def refresh_within(self, seconds: float) -> int | None:
-        """Reckon every queue; None if that takes longer: then it goes on by itself.
+        """Update every queue; None if that takes longer: then it goes on by itself.
 
         Callers share the next walk, not the one under way: that may have passed what they have just changed.
         """
@@ -182,7 +182,7 @@ class Statistics:
             await asyncio.wait(walks)
 
     async def freshen(self) -> None:
-        """Before an answer: look at the queues that were touched here and that take no time."""
+        """Before an answer: update the queues that were touched here and that take no time."""
         now = asyncio.get_running_loop().time()
         cheap = [name for name in self._activity.touched if self._cost_ms.get(name, 0.0) < _CHEAP_MS]
         if not cheap or now - self._fresh_at < _FRESH_S or self._one_at_a_time.locked():

@@ -61,8 +61,8 @@ class Unmerged:
         done_before: Callable[[], Awaitable[Result | None]],
     ) -> Result:
         """What `call` returns or raises; it is made again for every try, with the lock_timeout for it. `messages` are
-        those that it pushes, and `rows` what it locks. After a lost answer, `done_before` tells what an earlier try has
-        done, if it has."""
+        those that it pushes, and `rows` what it locks. After a lost answer, `done_before` returns what an earlier try
+        has done, if it has."""
         lost = False
         for left in reversed(range(LOST_ANSWERS + 1)):
             try:

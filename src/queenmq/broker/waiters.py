@@ -104,7 +104,7 @@ class WaiterRegistry(Generic[Result]):
         sweep_later: Callable[[PartitionWaiters[Result]], None],
         cluster: Cluster,
     ) -> None:
-        """The cluster is told of the first and of the last waiter of a queue."""
+        """The cluster is notified of the first and of the last waiter of a queue."""
         self._backoff = backoff
         self._sweep_later = sweep_later
         self._cluster = cluster

@@ -1,17 +1,17 @@
-"""How operations tell that something became readable."""
+"""How operations announce that something became readable."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
-# The channel of NOTIFY on which the database tells of messages that no server has written (promote.sql,
+# The channel of NOTIFY on which the database announces messages that no server has written (promote.sql,
 # messages_allocate.sql); the payload is the queue.
 WRITTEN_ELSEWHERE: Final = "queen_written"
 
 
 class Wake(Protocol):
-    """Told after the commit. `partitions` are names; None if it is not known which."""
+    """Called after the commit. `partitions` are names; None if it is not known which."""
 
     def __call__(self, queue: str, partitions: Collection[str] | None = None) -> None: ...
 
