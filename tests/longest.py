@@ -35,7 +35,7 @@ _FILES_S = {
     "integration/test_retention.py": 12,
     "integration/test_lease.py": 11,
     "integration/test_http_protocol.py": 11,
-    "integration/test_outage.py": 11,
+    "integration/test_outage.py": 12,
     "client/test_buffer.py": 11,
     "integration/test_pop.py": 10,
     "migration/test_migrations.py": 10,

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
-from queenmq.config import HttpSettings, OverloadSettings, Settings
+from queenmq.config import DatabaseSettings, HttpSettings, OverloadSettings, Settings
 
 Group = TypeVar("Group")
 
-# A free port, no long wait for tests that leave requests behind, and no push that is deferred or refused because the
-# machine is busy with something else.
+# A free port, no long wait for tests that leave requests behind, no push that is deferred or refused and no database
+# that counts as away because the machine is busy with something else.
 _LONG_MS = 600_000
 _FOR_TESTS = Settings(
     http=HttpSettings(port=0, shutdown_grace_s=2),
+    database=DatabaseSettings(outage_after_ms=_LONG_MS),
     overload=OverloadSettings(wait_threshold_ms=_LONG_MS, standing_wait_ms=_LONG_MS, loop_threshold_ms=_LONG_MS),
 )
-# The same for servers that are processes.
+# The same for pushes to servers that are processes.
 NEVER_BUSY = {
     "QUEEN_PUSH_WAIT_THRESHOLD_MS": str(_LONG_MS),
     "QUEEN_PUSH_STANDING_WAIT_MS": str(_LONG_MS),

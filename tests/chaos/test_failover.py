@@ -201,7 +201,9 @@ async def test_nothing_is_lost_doubled_or_reordered_when_the_writer_changes(tmp_
 
 
 async def test_a_former_primary_that_comes_back_is_not_written_to(tmp_path: Path) -> None:
-    settings = settings_with(journal={"folder": tmp_path / "journal", "replay_interval_ms": 10})
+    settings = settings_with(
+        journal={"folder": tmp_path / "journal", "replay_interval_ms": 10}, database={"outage_after_ms": 3000}
+    )
     async with pair(tmp_path) as both, relayed(both.primary.url) as relay:
         server = Server(settings, relay.url)
         await server.start()

@@ -33,7 +33,8 @@ PATIENCE_S = 20.0
 @pytest.fixture
 def settings() -> Settings:
     return settings_with(
-        database={"silence_ms": 300, "pool_size": PRODUCERS, "vacuum_interval_ms": 0}, statistics={"interval_ms": 0}
+        database={"silence_ms": 300, "outage_after_ms": 3000, "pool_size": PRODUCERS, "vacuum_interval_ms": 0},
+        statistics={"interval_ms": 0},
     )
 
 
