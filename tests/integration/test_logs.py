@@ -118,7 +118,7 @@ def test_what_every_request_causes_does_not_fill_the_log() -> None:
 
 async def test_pops_in_an_outage_make_one_line(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with relayed(database_url) as proxy:
-        server = Server(settings_with(database={"ping_ms": 20, "outage_after_ms": 500}), proxy.url)
+        server = Server(settings_with(database={"ping_ms": 20}), proxy.url)
         await server.start()
         host, port = server.address
         async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as http:

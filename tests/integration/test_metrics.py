@@ -218,7 +218,7 @@ class TestWithoutADatabase:
     def settings(self, tmp_path: Path) -> Settings:
         return settings_with(
             journal={"folder": tmp_path, "replay_interval_ms": 10},
-            database={"ping_ms": 50, "outage_after_ms": 500, "connection_timeout_ms": 500},
+            database={"ping_ms": 50, "connection_timeout_ms": 30_000},
         )
 
     @pytest.fixture

@@ -32,7 +32,7 @@ REFUSES = """
 def settings(tmp_path: Path) -> Settings:
     return settings_with(
         journal={"folder": tmp_path / "journal", "replay_interval_ms": 10},
-        database={"ping_ms": 50, "outage_after_ms": 500, "connection_timeout_ms": 2000},
+        database={"ping_ms": 50, "connection_timeout_ms": 2000},
     )
 
 
