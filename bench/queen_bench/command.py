@@ -143,6 +143,14 @@ def _counts(raw: str) -> tuple[int, ...]:
     help="Duration of the scenario parked, in seconds.",
 )
 @click.option(
+    "--held-seconds",
+    type=AMOUNT,
+    default=USUAL.held_seconds,
+    show_default=True,
+    metavar="S",
+    help="Time for which the scenario held-horizon keeps old row versions, in each form, in seconds.",
+)
+@click.option(
     "--out", type=FOLDER, default=OUT, show_default=True, metavar="FOLDER", help="Folder for the JSON and the plot."
 )
 def command(**given: Any) -> int:

@@ -19,6 +19,7 @@ class Options:
     rounds: int = 100
     parked: int = 5000
     idle_seconds: float = 5.0
+    held_seconds: float = 20.0
 
     @property
     def warm_up_s(self) -> float:

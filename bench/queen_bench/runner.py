@@ -46,7 +46,8 @@ class Runner:
         return [(each, other) for each in scenarios for other in order if other.takes(each.name, each.peers)]
 
     async def _one(self, scenario: Scenario, contender: Contender, stack: AsyncExitStack) -> Result:
-        patience_s = PATIENCE_S + PATIENCE_PER_SECOND * self._options.seconds
+        longest_s = max(self._options.seconds, self._options.held_seconds)
+        patience_s = PATIENCE_S + PATIENCE_PER_SECOND * longest_s
         try:
             async with asyncio.timeout(patience_s), self._subject(contender, stack) as subject:
                 return await scenario.run(subject, self._options)

@@ -56,6 +56,21 @@ class OwnServer:
 
 
 @asynccontextmanager
+async def with_settings(parent: Path, settings: dict[str, str]) -> AsyncIterator[HttpSubject]:
+    """A further server with a database of its own, which runs with these settings of PostgreSQL."""
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    async with _process(folder):
+        connection = await asyncpg.connect(running_url(folder / "data"))
+        try:
+            for name, value in settings.items():
+                await connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        finally:
+            await connection.close()
+    async with _process(folder) as (process, port):
+        yield HttpSubject("127.0.0.1", port, Watch(process.pid), folder)
+
+
+@asynccontextmanager
 async def companion(folder: Path, name: str, **variables: str) -> AsyncIterator[HttpSubject]:
     """Another server on the database of the one that runs in `folder`."""
     url = {"DATABASE_URL": running_url(folder / "data")}

@@ -12,6 +12,7 @@ from queen_bench.scenarios.age import Age
 from queen_bench.scenarios.both import Both
 from queen_bench.scenarios.cluster import ClusterCalls, ClusterWakeup
 from queen_bench.scenarios.coordinator import Coordinated
+from queen_bench.scenarios.held_horizon import HeldHorizon
 from queen_bench.scenarios.load_check import LoadCheck
 from queen_bench.scenarios.open_transaction import OpenTransaction
 from queen_bench.scenarios.parked import Parked
@@ -44,6 +45,7 @@ def scenarios(options: Options) -> list[Scenario]:
         Coordinated("coordinator"),
         LoadCheck("load-check"),
         OpenTransaction("open-transaction"),
+        HeldHorizon("held-horizon"),
         Parked("parked"),
         Parked("parked-partitions", own_partition=True),
         Age("age"),
