@@ -18,6 +18,7 @@ with atheris.instrument_imports():
     from queenmq.cluster import frame
     from queenmq.cluster.bounds import ClusterBounds
     from queenmq.cluster.keys import KeyRing, parse_secret
+    from queenmq.cluster.membership import Meeting
     from queenmq.cluster.messages import Heartbeat
     from queenmq.cluster.refusal import Refusal
     from queenmq.cluster.state import SharedState
@@ -31,7 +32,7 @@ def one_input(data: bytes) -> None:
         assert isinstance(frame.open(RING, data[1:]), Refusal)
         return
     state = SharedState(ClusterBounds(), RING, "a", 1, random=lambda: 0.5)
-    state.members.met("b", (1, 1), ("10.0.0.1", 1), bytes(16), Heartbeat("", 1, []), 0.0)
+    state.members.met(Meeting("b", ("10.0.0.1", 1), bytes(16), True), (1, 1), Heartbeat("", 1, []), 0.0)
     payload = data[2 : 2 + frame.MAX_PAYLOAD]
     state.receive(frame.seal(RING, data[1], SENDER, state._life, 1, 2, payload), ("10.0.0.1", 1), 0.0)
     state.tick(1.0)

@@ -10,6 +10,7 @@ from queenmq.cluster.messages import Heartbeat, MessageType, encode
 from queenmq.cluster.port import Advice
 from queenmq.cluster.state import SharedState
 from queenmq.core.maintenance import Switch
+from simulation.network import OUTSIDER
 from simulation.node import RING, Node
 from simulation.world import World
 
@@ -122,7 +123,7 @@ def replay(world: World, node: Node, state: SharedState) -> None:
     for _ in range(min(5, len(world.recorded))):
         packet = world.chance.choice(world.recorded)
         if node.life.must_refuse(packet.frame):
-            source = world.chance.choice([packet.source, ("6.6.6.6", 666)])
+            source = world.chance.choice([packet.source, OUTSIDER])
             world.deliver(source, node.address, packet.datagram)
 
 

@@ -24,6 +24,19 @@ def within_bounds(node: Node, state: SharedState) -> None:
     assert len(state.replay._floors) <= SETTINGS.max_epoch_floors
 
 
+def nobody_is_elsewhere(world: World, node: Node, state: SharedState, *, settled: bool = False) -> None:
+    """A server that has proved where it is is believed to be nowhere else. A newcomer may be looked for at a configured
+    address for a moment, because it may not know its own."""
+    if world.poisoned:
+        return
+    for member in state.members.members():
+        if member.confirmed or settled:
+            true = world.by_name[member.id].address
+            assert member.address == true, f"{node.name} writes to {member.id} at {member.address}"
+        else:
+            assert member.address in world.by_address, f"{node.name} writes to {member.id} at {member.address}"
+
+
 def no_older_configs(world: World, node: Node) -> None:
     """Whoever was told of a version never goes back to an older one, nor to a queue that was deleted since."""
     if world.poisoned:
@@ -50,6 +63,7 @@ def settled(world: World) -> None:
         known = {member.id for member in state.members.members() if member.alive}
         assert known == living - {node.name}, f"{node.name} knows {known}, alive are {living}"
         _counted(state)
+        nobody_is_elsewhere(world, node, state, settled=True)
         _presence(world, node, state)
         _configs(world, node)
         _hints(world, node, state, living)

@@ -90,6 +90,10 @@ def _met_by_anything(greetings: Greetings, challenge: bytes, now: float) -> Any:
     return next((sent.address for sent in greetings._sent.values()), None)
 
 
+def _configured_is_better(members: Membership, member: Any, address: Any, confirmed: bool) -> bool:
+    return address in members._peers and member.address not in members._peers
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -97,6 +101,12 @@ def _nothing(*_: Any, **__: Any) -> None:
 FAULTS: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "a former life is believed": (ReplayGuard, "admit", _any_other_epoch_is_a_restart, "acted on"),
     "recorded answers are believed": (Greetings, "met", _met_by_anything, "acted on|alive are|sees|is not told"),
+    "a server is moved to an address that is not its own": (
+        Membership,
+        "_is_better",
+        _configured_is_better,
+        "writes to",
+    ),
     "a packet is believed twice": (_Life, "admit", _nothing, "acted on"),
     "epochs of the database are ignored": (ReplayGuard, "know_epochs", _nothing, "acted on|knows"),
     "the dead leave presence": (Presence, "forget_server", _nothing, "keeps the consumers"),

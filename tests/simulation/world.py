@@ -51,6 +51,8 @@ class World:
         self.network = Network(self.chance, self.after, self.deliver)
         self.nodes = self._make_nodes()
         self.by_address = {node.address: node for node in self.nodes}
+        self.by_name = {node.name: node for node in self.nodes}
+        self.network.addresses = list(self.by_address)
         self.recorded: list[Recorded] = []
         self.trace = 0  # a fingerprint of the whole run
         for node in self.nodes:
@@ -112,6 +114,7 @@ class World:
                 invariants.no_older_configs(self, node)
             self._record(Recorded(source, datagram, frame))
         invariants.within_bounds(node, state)
+        invariants.nobody_is_elsewhere(self, node, state)
         if state.has_replies or any(isinstance(event, MEMBERS) for event in events):
             self._greet(node, state)
 

@@ -17,7 +17,7 @@ from queenmq.cluster.frame import Frame
 from queenmq.cluster.greetings import Greetings
 from queenmq.cluster.keys import KeyRing
 from queenmq.cluster.lease_hints import LeaseHints
-from queenmq.cluster.membership import Address, Change, Membership, Stamp
+from queenmq.cluster.membership import Address, Change, Meeting, Membership, Stamp
 from queenmq.cluster.messages import (
     ConsumerDeregistered,
     ConsumerRegistered,
@@ -143,7 +143,7 @@ class Inbox:
         refusal = self._replay.admit(frame.sender, frame.epoch, frame.sequence, now)
         if refusal is not None:
             return self._drop(refusal)
-        events = self._meet(frame, greeting, address, now)
+        events = self._meet(frame, greeting, Meeting(frame.sender, address, greeting.life, address == own), now)
         if greeting.challenge:
             self._reply(frame, greeting, source)
         return events
@@ -164,9 +164,8 @@ class Inbox:
             self.replies[source] = reply
         return True
 
-    def _meet(self, frame: Frame, greeting: Greeting, address: Address, now: float) -> list[Event]:
-        stamp = (frame.epoch, frame.sequence)
-        match self._members.met(frame.sender, stamp, address, greeting.life, greeting.heartbeat, now):
+    def _meet(self, frame: Frame, greeting: Greeting, meeting: Meeting, now: float) -> list[Event]:
+        match self._members.met(meeting, (frame.epoch, frame.sequence), greeting.heartbeat, now):
             case Change.REFUSED:
                 return self._drop(Refusal.TOO_MANY_MEMBERS)
             case None:

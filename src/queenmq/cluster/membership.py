@@ -1,9 +1,10 @@
 """Who the other servers are, where they are, and which of them live.
 
 A server becomes a member, in a new life or at a new address, when it has met a challenge that was sent to that
-address; where a packet came from is never believed. Addresses that were configured, or that a living member names as
-those of its siblings, are greeted until somebody answers from there. Whether a packet is genuine and new is decided
-before it comes here.
+address; where a packet came from is never believed. An address that the server itself names in the signed answer is
+confirmed, and is used before all others: at any other one somebody may stand in between. Addresses that were
+configured, or that a living member names as those of its siblings, are greeted until somebody answers from there.
+Whether a packet is genuine and new is decided before it comes here.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Member:
     heard_at: float
     heartbeat: Heartbeat
     heartbeat_at: float
+    confirmed: bool  # the server itself says that this is its address
     alive: bool = True
 
     @property
@@ -49,6 +51,15 @@ class Member:
 class Recipient(NamedTuple):
     address: Address
     life: bytes
+
+
+class Meeting(NamedTuple):
+    """A server has met the challenge that was sent to that address; `confirmed`: it says itself that it is there."""
+
+    server: str
+    address: Address
+    life: bytes
+    confirmed: bool
 
 
 class Membership:
@@ -90,16 +101,15 @@ class Membership:
         return any(
             member.life == life and not self._is_silent(member, now)
             for member in self._members.values()
-            if member.address == address or self._aliases.get(address) == member.id
+            if member.address == address or (member.confirmed and self._aliases.get(address) == member.id)
         )
 
-    def met(
-        self, server: str, stamp: Stamp, address: Address, life: bytes, heartbeat: Heartbeat, now: float
-    ) -> Change | None:
-        """A server has met the challenge that was sent to that address. None if nothing is new but the time.
+    def met(self, meeting: Meeting, stamp: Stamp, heartbeat: Heartbeat, now: float) -> Change | None:
+        """A server has met a challenge. None if nothing is new but the time.
 
         Change.REFUSED means that there is no room for it.
         """
+        server, address, life, confirmed = meeting
         member = self._members.get(server)
         if member is None:
             if not self._make_room():
@@ -112,6 +122,7 @@ class Membership:
                 heard_at=now,
                 heartbeat=heartbeat,
                 heartbeat_at=now,
+                confirmed=confirmed,
             )
             self._reachable = None
             return Change.JOINED
@@ -119,10 +130,8 @@ class Membership:
         if member.stamp[0] != stamp[0] or member.life != life:
             change = Change.RESTARTED
             self.restarts_detected += 1
-        # One that can be reached stays where it is, unless the new address is one that was configured.
-        better = address in self._peers and member.address not in self._peers
-        if change is not None or better or self._is_silent(member, now):
-            member.address, member.life = address, life
+        if change is not None or self._is_silent(member, now) or self._is_better(member, address, confirmed):
+            member.address, member.life, member.confirmed = address, life, confirmed
         if change is Change.RESTARTED or stamp > member.stamp:
             member.stamp = stamp
             member.heartbeat, member.heartbeat_at = heartbeat, now
@@ -133,6 +142,13 @@ class Membership:
             del self._aliases[next(iter(self._aliases))]
         self._reachable = None
         return change
+
+    def _is_better(self, member: Member, address: Address, confirmed: bool) -> bool:
+        """One that can be reached stays where it is, but for an address that it names itself, or that was configured.
+        """
+        if confirmed != member.confirmed:
+            return confirmed
+        return address in self._peers and member.address not in self._peers
 
     def heard(self, server: str, stamp: Stamp, now: float) -> Change | None:
         """A genuine packet of a member came in, to this life of this server, from a life that is known."""

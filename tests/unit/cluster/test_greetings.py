@@ -163,3 +163,47 @@ def test_memory_is_bounded() -> None:
     assert greetings.met(challenges[-1], 1.0) == ("10.0.0.1", 100)
     assert greetings.met(challenges[-1], 1.0) is None
     assert greetings.met(challenges[-2], 6.0) is None
+
+
+def apart(name: str, here: Address, *peers: Address) -> SharedState:
+    return SharedState(AT_ONCE, RING, name, 1, random=lambda: 0.5, peers=peers, own_address=lambda _: here)
+
+
+def test_a_challenge_for_a_dead_peer_does_not_move_another_server_there() -> None:
+    """The address of a peer that is gone is configured, and an outsider has it now. What it is sent there it passes on
+    to a server that is reached elsewhere, and that is not configured."""
+    here, gone, there = ("10.0.0.1", 1), ("10.0.0.2", 1), ("10.0.0.3", 1)
+    a, c = apart("a", here, gone), apart("c", there, here)
+    exchange(a, here, c, there, 1000.0)
+    assert addresses(a) == {"c": there}
+    passed_on = 0
+    for step in range(1, 40):
+        now = 1000.0 + step / 4
+        for address, datagram in a.tick(now).outgoing:
+            passed_on += address == gone
+            c.receive(datagram, here, now)  # from wherever
+        for address, datagram in c.tick(now).outgoing:
+            if address == here:
+                a.receive(datagram, there, now)
+        assert addresses(a) == {"c": there}
+    assert passed_on
+
+
+def test_a_newcomer_that_an_outsider_has_led_astray_is_found() -> None:
+    """As above, and nobody has heard of the server before: it is believed to be at the configured address, because it
+    might not know its own. It hears nothing there, says so, and is found where it says that it is."""
+    here, gone, there = ("10.0.0.1", 1), ("10.0.0.2", 1), ("10.0.0.3", 1)
+    a, c = apart("a", here, gone), apart("c", there)
+    places = []
+    for step in range(60):
+        now = 1000.0 + step / 4
+        for address, datagram in a.tick(now).outgoing:
+            if address == there or (address == gone and len(a.members) == 0):
+                c.receive(datagram, OUTSIDER, now)
+        for address, datagram in c.tick(now).outgoing:
+            if address == here:
+                a.receive(datagram, there, now)
+        places.append(addresses(a))
+    assert {"c": gone} in places
+    assert places[-1] == {"c": there}
+    assert addresses(c) == {"a": here}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queenmq.cluster.bounds import ClusterBounds
-from queenmq.cluster.membership import Change, Membership, Recipient
+from queenmq.cluster.membership import Change, Meeting, Membership, Recipient
 from queenmq.cluster.messages import Heartbeat
 
 BOUNDS = ClusterBounds(max_members=2, max_greeted=3)
@@ -21,7 +21,7 @@ def members() -> Membership:
 def join(
     members: Membership, server: str = "a", *, epoch: int = 1, source: tuple[str, int] = PEER, now: float = 0
 ) -> None:
-    assert members.met(server, (epoch, 1), source, life(epoch), BEAT, now) is Change.JOINED
+    assert members.met(Meeting(server, source, life(epoch), True), (epoch, 1), BEAT, now) is Change.JOINED
 
 
 def life(epoch: int = 1) -> bytes:
@@ -59,7 +59,7 @@ def test_another_life_is_a_restart(members: Membership, died: bool) -> None:
     join(members)
     if died:
         members.check(100)
-    assert members.met("a", (2, 1), OTHER, life(2), BEAT, 101) is Change.RESTARTED
+    assert members.met(Meeting("a", OTHER, life(2), True), (2, 1), BEAT, 101) is Change.RESTARTED
     assert members.is_alive("a")
     assert members.recipients(["a"]) == (Recipient(OTHER, life(2)),)
     assert members.restarts_detected == 1
@@ -67,17 +67,17 @@ def test_another_life_is_a_restart(members: Membership, died: bool) -> None:
 
 def test_the_address_stays_while_packets_come_from_there(members: Membership) -> None:
     join(members)
-    assert members.met("a", (1, 5), OTHER, life(), BEAT, 1) is None
+    assert members.met(Meeting("a", OTHER, life(), True), (1, 5), BEAT, 1) is None
     assert members.recipients(["a"]) == (Recipient(PEER, life()),)
-    assert members.met("a", (1, 6), OTHER, life(), BEAT, 4.5) is None
+    assert members.met(Meeting("a", OTHER, life(), True), (1, 6), BEAT, 4.5) is None
     assert members.recipients(["a"]) == (Recipient(OTHER, life()),), "nothing was heard for a while"
 
 
 def test_a_configured_address_is_better_than_one_that_was_told(members: Membership) -> None:
     join(members, source=("10.9.9.9", 1))
-    members.met("a", (1, 2), PEER, life(), BEAT, 1)
+    members.met(Meeting("a", PEER, life(), True), (1, 2), BEAT, 1)
     assert members.recipients(["a"]) == (Recipient(PEER, life()),)
-    members.met("a", (1, 3), ("10.9.9.9", 1), life(), BEAT, 1)
+    members.met(Meeting("a", ("10.9.9.9", 1), life(), True), (1, 3), BEAT, 1)
     assert members.recipients(["a"]) == (Recipient(PEER, life()),)
 
 
@@ -114,7 +114,7 @@ def test_only_the_living_are_told_and_only_strangers_and_the_silent_are_greeted(
 
 def test_further_addresses_of_a_member_are_not_greeted_for_ever(members: Membership) -> None:
     join(members)
-    members.met("a", (1, 2), OTHER, life(), BEAT, 1)
+    members.met(Meeting("a", OTHER, life(), True), (1, 2), BEAT, 1)
     assert members.to_greet(2) == ()
     assert members.is_known_at(OTHER, life(), 2)
     assert not members.is_known_at(OTHER, life(2), 2)
@@ -122,7 +122,7 @@ def test_further_addresses_of_a_member_are_not_greeted_for_ever(members: Members
 
 
 def test_siblings_that_a_living_server_names_are_greeted(members: Membership) -> None:
-    members.met("a", (1, 1), PEER, life(), Heartbeat("", 1, [7001, 7002]), 0)
+    members.met(Meeting("a", PEER, life(), True), (1, 1), Heartbeat("", 1, [7001, 7002]), 0)
     assert {("10.0.0.1", 7001), ("10.0.0.1", 7002)} <= set(members.to_greet(0))
     assert members.is_named(("10.0.0.1", 7002))
     members.heard("a", (1, 2), 1)
@@ -135,17 +135,17 @@ def test_siblings_that_a_living_server_names_are_greeted(members: Membership) ->
 
 
 def test_greeted_addresses_are_bounded(members: Membership) -> None:
-    members.met("a", (1, 1), PEER, life(), Heartbeat("", 1, list(range(1, 100))), 0)
+    members.met(Meeting("a", PEER, life(), True), (1, 1), Heartbeat("", 1, list(range(1, 100))), 0)
     assert len(members.to_greet(0)) == 1 + 3
 
 
 def test_a_full_house_takes_nobody_until_somebody_dies(members: Membership) -> None:
     join(members, "a", now=0)
     join(members, "b", now=1)
-    assert members.met("c", (1, 1), OTHER, life(), BEAT, 2) is Change.REFUSED
+    assert members.met(Meeting("c", OTHER, life(), True), (1, 1), BEAT, 2) is Change.REFUSED
     assert members.get("c") is None
     members.check(5)
-    assert members.met("c", (1, 1), OTHER, life(), BEAT, 5.5) is Change.JOINED
+    assert members.met(Meeting("c", OTHER, life(), True), (1, 1), BEAT, 5.5) is Change.JOINED
     assert [member.id for member in members.members()] == ["b", "c"]
 
 
@@ -153,3 +153,13 @@ def test_peers_can_be_resolved_anew(members: Membership) -> None:
     assert members.to_greet(0) == (PEER, OTHER)
     members.set_peers([("10.0.0.7", 1)])
     assert members.to_greet(0) == (("10.0.0.7", 1),)
+
+
+def test_an_address_that_the_server_names_itself_is_better_than_a_configured_one(members: Membership) -> None:
+    members.met(Meeting("a", PEER, life(), False), (1, 1), BEAT, 0)
+    members.met(Meeting("a", OTHER, life(), True), (1, 2), BEAT, 1)
+    assert members.recipients(["a"]) == (Recipient(OTHER, life()),)
+    members.met(Meeting("a", PEER, life(), False), (1, 3), BEAT, 1)
+    assert members.recipients(["a"]) == (Recipient(OTHER, life()),)
+    members.met(Meeting("a", PEER, life(), False), (1, 4), BEAT, 4.5)
+    assert members.recipients(["a"]) == (Recipient(PEER, life()),), "nothing was heard for a while"
