@@ -18,6 +18,7 @@ from cluster.members import OTHER_SECRET, SECRET, Member, cluster, joined
 from cluster.processes import SECRET as SECRET_TEXT
 from cluster.processes import Remote, ServeProcess
 from cluster.relay import Relay
+from queenmq.cluster.frame import VERSION
 from queenmq.cluster.messages import MessageType
 
 log = logging.getLogger(__name__)
@@ -229,3 +230,19 @@ async def test_a_server_that_takes_anothers_name_is_reported(
         await b.restart(cluster={"server_id": "a"})
         await until(lambda: a.figures["transport"]["conflicts"] == 1)
         assert "has the same name a: give each server its own QUEEN_SERVER_ID" in caplog.text
+
+
+async def test_a_server_of_another_version_is_reported_and_does_no_harm(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(database_url, "a", "b") as (relay, (a, b)):
+        relay.recording = True
+        await until(lambda: len(relay.paths["b", "a"].recorded) > 3)
+        relay.recording = False
+        before = a.dropped["wrong_version"]
+        older = [bytes([VERSION - 1]) + packet[1:] for packet in relay.paths["b", "a"].recorded]
+        relay.inject("b", "a", [*older, *older])
+        await until(lambda: a.dropped["wrong_version"] >= before + 2 * len(older))
+        assert caplog.text.count(f"have version {VERSION - 1}, this server has {VERSION}") == 1
+        assert "through the database" in caplog.text
+        assert (a.alive, b.alive) == ({"b"}, {"a"})

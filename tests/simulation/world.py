@@ -9,7 +9,7 @@ from itertools import count
 from random import Random
 
 from queenmq.cluster import frame as wire
-from queenmq.cluster.events import MEMBERS, IdentityConflict, tell
+from queenmq.cluster.events import MEMBERS, IdentityConflict, OtherVersion, tell
 from queenmq.cluster.frame import Frame
 from queenmq.cluster.membership import Address
 from queenmq.cluster.messages import Greeting, MessageType, decode
@@ -28,6 +28,7 @@ DEAD_EVERYWHERE_S = 6.0
 SETTLED_S = 8.5
 SETTLED_AFTER_POISON_S = 14.0
 MOST_RECORDED = 2000
+_REPORTS = (IdentityConflict, OtherVersion)
 _STALE = (Refusal.OLD_EPOCH, Refusal.REPLAYED, Refusal.TOO_OLD, Refusal.WRONG_RECEIVER, Refusal.UNKNOWN_SENDER)
 
 
@@ -103,7 +104,7 @@ class World:
         for event in events:
             tell(node.caches, event)
         refused = state.traffic.dropped.total() > dropped
-        told = [event for event in events if not isinstance(event, IdentityConflict)]
+        told = [event for event in events if not isinstance(event, _REPORTS)]
         assert not (refused and told), "what is refused has no effect"
         self.trace = hash((self.trace, len(datagram), refused, len(events), self.now))
         if isinstance(frame, Frame) and frame.sender != node.name:

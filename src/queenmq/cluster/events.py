@@ -49,6 +49,14 @@ class IdentityConflict:
     address: Address
 
 
+@dataclass(frozen=True, slots=True)
+class OtherVersion:
+    """At the host of a peer a server sends packets of another version; not proven, and seldom reported."""
+
+    address: Address
+    version: int
+
+
 MEMBERS: Final = (MemberJoined, MemberRestarted, MemberReturned, MemberDied)
 
 Event: TypeAlias = (
@@ -62,6 +70,7 @@ Event: TypeAlias = (
     | MemberReturned
     | MemberDied
     | IdentityConflict
+    | OtherVersion
 )
 
 

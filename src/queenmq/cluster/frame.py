@@ -17,7 +17,7 @@ from queenmq.cluster.keys import KEY_ID_BYTES, SIGNATURE_BYTES, KeyRing
 from queenmq.cluster.messages import TOKEN_BYTES, MessageType
 from queenmq.cluster.refusal import Refusal
 
-VERSION = 2
+VERSION = 3
 MAX_FRAME = 1400
 SENDER_BYTES = 32
 ANYBODY = bytes(TOKEN_BYTES)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from queenmq.cluster import frame as wire
+from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.events import (
     Event,
     IdentityConflict,
     MemberJoined,
     MemberRestarted,
     MemberReturned,
+    OtherVersion,
     Wake,
 )
 from queenmq.cluster.frame import Frame
@@ -40,6 +42,7 @@ from queenmq.cluster.refusal import Refusal
 from queenmq.cluster.replay import ReplayGuard
 from queenmq.cluster.traffic import Traffic
 
+_VERSIONS = range(1, 32)  # what a release may have; anything else is no packet of ours
 _OfTheSender = (ConsumerRegistered, ConsumerDeregistered, PresenceSnapshot, LeaseHintAcquired, LeaseHintReleased)
 
 
@@ -55,6 +58,7 @@ class Reply(NamedTuple):
 class Inbox:
     def __init__(
         self,
+        bounds: ClusterBounds,
         ring: KeyRing,
         server_id: str,
         epoch: int,
@@ -67,6 +71,7 @@ class Inbox:
         lease_hints: LeaseHints,
         traffic: Traffic,
     ) -> None:
+        self._bounds = bounds
         self._ring = ring
         self._server_id = server_id
         self._rival_epoch = epoch
@@ -77,6 +82,7 @@ class Inbox:
         self._presence = presence
         self._lease_hints = lease_hints
         self._traffic = traffic
+        self._reported: dict[str, float] = {}  # hosts with packets of another version
         self.newcomers: dict[str, None] = {}  # members that need to learn the state of this server
         self.replies: dict[Address, Reply] = {}  # who has to be greeted
 
@@ -84,6 +90,8 @@ class Inbox:
         self._traffic.packets_received += 1
         self._traffic.bytes_received += len(datagram)
         frame = wire.open(self._ring, datagram)
+        if frame is Refusal.WRONG_VERSION:
+            return self._other_version(datagram[0], source, now)
         if isinstance(frame, Refusal):
             return self._drop(frame)
         if frame.sender == self._server_id:
@@ -113,6 +121,18 @@ class Inbox:
     def _drop(self, refusal: Refusal) -> list[Event]:
         self._traffic.dropped[refusal] += 1
         return []
+
+    def _other_version(self, version: int, source: Address, now: float) -> list[Event]:
+        """Most likely a server that was not upgraded yet, or already; nobody can tell, because versions differ in how
+        they sign. So nothing comes of it but a report."""
+        self._drop(Refusal.WRONG_VERSION)
+        host = source[0]
+        if version not in _VERSIONS or now < self._reported.get(host, now) or not self._members.is_host_of_peer(host):
+            return []
+        if len(self._reported) >= self._bounds.max_reported:
+            self._reported.clear()
+        self._reported[host] = now + self._bounds.report_version_s
+        return [OtherVersion(source, version)]
 
     def _own(self, frame: Frame, source: Address) -> list[Event]:
         """Our own packet come back, one of a former life, or one of somebody with our name."""

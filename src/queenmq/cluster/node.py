@@ -31,8 +31,10 @@ from queenmq.cluster.events import (
     MemberJoined,
     MemberRestarted,
     MemberReturned,
+    OtherVersion,
     tell,
 )
+from queenmq.cluster.frame import VERSION as FRAME_VERSION
 from queenmq.cluster.keys import Key, KeyRing
 from queenmq.cluster.membership import Address
 from queenmq.cluster.messages import EVERY_QUEUE, Heartbeat
@@ -258,6 +260,16 @@ class Node:
                         host,
                         port,
                         server,
+                    )
+                case OtherVersion((host, port), version):
+                    log.warning(
+                        "packets from %s:%d have version %d, this server has %d: the two exchange no hints and forward "
+                        "no requests until both have the same version of Queen; meanwhile they work together through "
+                        "the database",
+                        host,
+                        port,
+                        version,
+                        FRAME_VERSION,
                     )
                 case _:
                     tell(receiver, event)

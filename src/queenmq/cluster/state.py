@@ -75,6 +75,7 @@ class SharedState:
         self.presence = Presence(bounds)
         self.lease_hints = LeaseHints(bounds, is_alive=self.members.is_alive, random=random)
         self._inbox = Inbox(
+            bounds,
             ring,
             server_id,
             epoch,

@@ -37,7 +37,7 @@ class TestWhatIsAccepted:
     def test_the_header_is_laid_out_as_documented(self) -> None:
         datagram = sealed(b"xyz")
         assert HEADER == 104
-        assert datagram[:4] == bytes([2, 3, 0, 3])
+        assert datagram[:4] == bytes([3, 3, 0, 3])
         assert datagram[4:8] == CURRENT.id
         assert datagram[40:72] == b"queen-1".ljust(32, b"\0")
         assert datagram[72:88] == RECEIVER
@@ -72,7 +72,7 @@ class TestWhatIsRefused:
             (b"\x01" + sealed()[1:], Refusal.WRONG_VERSION),
             (sealed() + b"x", Refusal.WRONG_LENGTH),
             (sealed()[:-1], Refusal.WRONG_LENGTH),
-            (b"\x02\x63" + sealed()[2:], Refusal.UNKNOWN_TYPE),
+            (b"\x03\x63" + sealed()[2:], Refusal.UNKNOWN_TYPE),
             (sealed(ring=KeyRing(Key(b"z" * 32))), Refusal.UNKNOWN_KEY),
             (sealed()[:-1] + b"x", Refusal.BAD_SIGNATURE),
             (sealed()[:4] + PREVIOUS.id + sealed()[8:], Refusal.BAD_SIGNATURE),
@@ -102,7 +102,7 @@ class TestWhatIsRefused:
 
     @given(st.binary(max_size=MAX_PAYLOAD), types, st.binary(min_size=96, max_size=96))
     def test_bytes_that_look_like_a_frame(self, payload: bytes, type: int, rest: bytes) -> None:
-        start = bytes([2, type]) + len(payload).to_bytes(2, "big") + CURRENT.id
+        start = bytes([3, type]) + len(payload).to_bytes(2, "big") + CURRENT.id
         assert isinstance(frame.open(RING, start + rest + payload), Refusal)
 
     @given(st.binary(max_size=200), st.binary(max_size=200), st.integers(0, HEADER + 200), st.binary(min_size=1))
@@ -136,7 +136,7 @@ class CountingRing(KeyRing):
         b"x" * 1500,
         b"\x09" + sealed()[1:],
         sealed() + b"x",
-        b"\x01\x63" + sealed()[2:],
+        b"\x03\x63" + sealed()[2:],
         sealed(ring=KeyRing(Key(b"z" * 32))),
     ],
 )

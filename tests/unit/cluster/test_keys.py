@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.cluster.keys import Key, KeyRing, parse_secret
+from queenmq.cluster.keys import Key, KeyRing, derive, parse_secret
 
 SECRET = "0123456789abcdef" * 4
 
@@ -39,9 +39,24 @@ def test_case_does_not_matter() -> None:
 @given(secret=st.binary(min_size=32, max_size=32), before=st.binary(), after=st.binary())
 def test_the_signature_is_hmac_sha256_of_both_parts(secret: bytes, before: bytes, after: bytes) -> None:
     key = Key(secret)
-    assert key.sign(before, after) == hmac.digest(secret, before + after, hashlib.sha256)
+    assert key.sign(before, after) == hmac.digest(derive(secret, b"packets"), before + after, hashlib.sha256)
     assert key.verifies(key.sign(before, after), before, after)
     assert not key.verifies(key.sign(before, after + b"x"), before, after)
+
+
+def test_a_key_is_derived_as_rfc_5869_says() -> None:
+    secret, salt = b"s" * 32, b"salt"
+    extracted = hmac.digest(salt, secret, hashlib.sha256)
+    expanded = hmac.digest(extracted, b"queen cluster, packets\x01", hashlib.sha256)
+    assert derive(secret, b"packets", salt) == expanded
+    assert derive(secret, b"packets", salt, 16) == expanded[:16]
+
+
+def test_each_purpose_has_a_key_of_its_own() -> None:
+    key = Key(b"1" * 32)
+    made = {key.sign(b"", b"said"), key.sign_greeting(b"said"), hmac.digest(b"1" * 32, b"said", hashlib.sha256)}
+    made |= {hmac.digest(key.connections, b"said", hashlib.sha256)}
+    assert len(made) == 4
 
 
 def test_the_ring_finds_both_keys_and_no_other() -> None:

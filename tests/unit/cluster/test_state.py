@@ -16,6 +16,7 @@ from queenmq.cluster.events import (
     MemberJoined,
     MemberRestarted,
     MemberReturned,
+    OtherVersion,
     Wake,
 )
 from queenmq.cluster.membership import Address
@@ -112,6 +113,20 @@ class TestMembers:
         assert street.events["a"] == [IdentityConflict("a", ("elsewhere", 1))]
         assert street["a"].traffic.conflicts == 1
         assert street["a"].members.get("a") is None
+
+    def test_a_server_of_another_version_is_reported_now_and_then(self, street: Street) -> None:
+        """Only at the host of a peer; it is no member, and nothing that it says has an effect."""
+        a, (host, port) = street["a"], street.door("b")
+        for version in (frame.VERSION - 1, frame.VERSION + 1):
+            [packet, *_] = [d for at, d in street["b"].tick(street.now + version).outgoing if at == street.door("a")]
+            packet = bytes([version]) + packet[1:]
+            street.now += AT_ONCE.report_version_s
+            assert a.receive(packet, (host, port), street.now) == [OtherVersion((host, port), version)]
+            assert a.receive(packet, (host, port), street.now) == []
+            assert a.receive(packet, ("192.0.2.66", port), street.now) == []
+            assert a.receive(b"\0" + packet[1:], (host, port), street.now + AT_ONCE.report_version_s) == []
+        assert a.traffic.dropped[Refusal.WRONG_VERSION] == 8
+        assert not a.has_replies
 
     def test_siblings_need_no_configuration(self) -> None:
         one, two = ("10.0.0.1", 1), ("10.0.0.2", 9)
