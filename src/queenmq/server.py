@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from queenmq.broker.broker import Broker
@@ -17,11 +17,13 @@ from queenmq.http.app import App, make_context
 from queenmq.http.auth import Authenticator
 from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
+from queenmq.http.peer_requests import PeerRequests
 from queenmq.http.route import Context
 from queenmq.http.telemetry import telemetry
 from queenmq.httpserver.front import HttpFront
 from queenmq.httpserver.limits import Limits
 from queenmq.httpserver.memory import HttpMemory
+from queenmq.httpserver.messages import Request
 from queenmq.httpserver.origins import Origins
 from queenmq.journal.push_journal import PushJournal
 from queenmq.journal.shared import JournalSharing
@@ -73,7 +75,11 @@ class Server:
         self._app = self._make_app(context, Authenticator.from_settings(settings.auth, clock))
         self._telemetry = telemetry(context)
         handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
-        self.front = HttpFront(handle, limits, clock, admit=self._app.admit, origins=self._origins, memory=memory)
+        admit: Callable[[Request], Awaitable[object]] = self._app.admit
+        if self._forwarder is not None:
+            passed_on = PeerRequests(self.node.ring, self._forwarder.name, handle, admit)
+            handle, admit = passed_on.handle, passed_on.admit
+        self.front = HttpFront(handle, limits, clock, admit=admit, origins=self._origins, memory=memory)
         self.front.on_stop.append(self.broker.end_long_polls)
         if self._forwarder is not None:
             self.front.on_stop.append(self._forwarder.end_long_polls)
@@ -81,7 +87,7 @@ class Server:
         self._peer_front: HttpFront | None = None
         if self._shares_port and self._forwarder is not None:
             self._peer_front = HttpFront(
-                handle, limits, clock, admit=self._app.admit, memory=HttpMemory.within(limits, memory.bodies)
+                handle, limits, clock, admit=admit, memory=HttpMemory.within(limits, memory.bodies)
             )
         self._shared_state = SharedStateRefresh(self.database, self.broker, settings)
         self._services: list[Service] = [

@@ -176,6 +176,50 @@ async def test_an_outsider_who_sends_packets_on_takes_nobodys_address(trio: Trio
             outsider.recv(1)
 
 
+async def test_a_recorded_session_means_nothing_to_a_server_that_has_restarted(trio: Trio) -> None:
+    """While its sender is silent, so that nothing newer is known of it; from its own address and from another one."""
+    relay, (a, b, _) = trio
+    relay.recording = True
+    poll = asyncio.ensure_future(a.http.get("/api/v1/pop/queue/q", params={"wait": True, "timeout": 60_000}))
+    await until(lambda: "a" in (b.presence.servers_for("q") or ()))
+    heartbeats = len(relay.paths["a", "b"].recorded)
+    await until(lambda: len(relay.paths["a", "b"].recorded) > heartbeats + 10)
+    relay.recording = False
+    poll.cancel()
+    await asyncio.wait([poll])
+    await a.stop()
+    await b.restart()
+    await until(lambda: b.alive == {"c"})
+    state = b.server.node.state
+    session = relay.recorded("a")
+    received = state.traffic.packets_received
+    relay.inject("a", "b", session)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outsider:
+        for packet in session:
+            outsider.sendto(packet, ("127.0.0.1", b.server.node._transport.port))
+        await until(lambda: state.traffic.packets_received >= received + 2 * len(session))
+    assert b.alive == {"c"}
+    assert state.members.get("a") is None
+    assert state.presence.queues_of("a") == set()
+
+
+async def test_packets_that_are_sent_back_to_their_sender_do_nothing(
+    trio: Trio, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay, (a, b, c) = trio
+    relay.recording = True
+    await until(lambda: len(relay.paths["a", "b"].recorded) > 10)
+    await a.queen.push("q", 1)
+    before, members = a.dropped["own_packet"], a.server.node.state.members.recipients(["b", "c"])
+    packets = relay.recorded("a")
+    relay.inject("b", "a", packets)
+    await until(lambda: a.dropped["own_packet"] >= before + len(packets))
+    assert a.server.node.state.members.recipients(["b", "c"]) == members
+    assert (a.alive, b.alive, c.alive) == ({"b", "c"}, {"a", "c"}, {"a", "b"})
+    assert a.figures["transport"]["conflicts"] == 0
+    assert "same name" not in caplog.text
+
+
 class TestANetworkThatBreaks:
     async def test_makes_them_dead_to_each_other_until_it_heals(self, trio: Trio) -> None:
         relay, members = trio

@@ -18,7 +18,7 @@ from server_settings import changed, settings_with
 from queen_bench.server import QUEEN
 from queenmq.cluster.affinity import Route
 from queenmq.cluster.membership import Address
-from queenmq.http.forwarder import FORWARDED
+from queenmq.http.peer_messages import FORWARDED
 from queenmq.httpserver.messages import Request, Response
 from queenmq.server import Server
 
@@ -41,7 +41,7 @@ class Member:
         self.misbehave: Callable[[Handler, Request], Awaitable[Response]] | None = None
 
     async def _handle(self, request: Request) -> Response:
-        if request.path.startswith(FORWARDED):
+        if request.path == FORWARDED or request.forwarded:
             self.passed_on += 1
             if self.misbehave is not None:
                 return await self.misbehave(self._handler, request)
@@ -160,7 +160,7 @@ async def parked(member: Member, queue: str, count: int = 1) -> None:
 
 
 class SlowWay:
-    """The way between two servers: requests pass, answers are held until `free` is set."""
+    """The way between two servers: greetings and requests pass, answers to requests are held until `free` is set."""
 
     def __init__(self) -> None:
         self.free = asyncio.Event()
@@ -182,6 +182,7 @@ class SlowWay:
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
+            writer.write(await reader.readuntil(b"\r\n\r\n"))  # a greeting has no body
             while data := await reader.read(65536):
                 self.held.set()
                 await self.free.wait()

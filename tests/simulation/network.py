@@ -1,5 +1,5 @@
-"""A network that loses, delays, reorders, duplicates, splits and heals, and on which somebody sends copies of packets to
-other servers than they are for; all by one seeded source of chance."""
+"""A network that loses, delays, reorders, duplicates, splits and heals, and on which somebody sends copies of packets
+to other servers than they are for; all by one seeded source of chance."""
 
 from __future__ import annotations
 

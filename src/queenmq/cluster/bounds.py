@@ -16,9 +16,6 @@ class ClusterBounds:
     challenge_s: float = 5.0  # so long an answer to a challenge is waited for
     max_challenges: int = 4096
 
-    report_version_s: float = 600.0  # so often a host with packets of another version is reported
-    max_reported: int = 1024
-
     replay_window: int = 1024  # sequences
     replay_age_s: float = 10.0  # overtaken for twice as long, a packet is refused even within the window
     max_senders: int = 1024

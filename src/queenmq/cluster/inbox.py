@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from queenmq.cluster import frame as wire
-from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.events import (
     Event,
     IdentityConflict,
@@ -42,6 +41,9 @@ from queenmq.cluster.refusal import Refusal
 from queenmq.cluster.replay import ReplayGuard
 from queenmq.cluster.traffic import Traffic
 
+REPORT_VERSION_S = 600.0  # so often a host with packets of another version is reported
+
+_MAX_REPORTED = 1024
 _VERSIONS = range(1, 32)  # what a release may have; anything else is no packet of ours
 _OfTheSender = (ConsumerRegistered, ConsumerDeregistered, PresenceSnapshot, LeaseHintAcquired, LeaseHintReleased)
 
@@ -58,7 +60,6 @@ class Reply(NamedTuple):
 class Inbox:
     def __init__(
         self,
-        bounds: ClusterBounds,
         ring: KeyRing,
         server_id: str,
         epoch: int,
@@ -71,7 +72,6 @@ class Inbox:
         lease_hints: LeaseHints,
         traffic: Traffic,
     ) -> None:
-        self._bounds = bounds
         self._ring = ring
         self._server_id = server_id
         self._rival_epoch = epoch
@@ -129,9 +129,9 @@ class Inbox:
         host = source[0]
         if version not in _VERSIONS or now < self._reported.get(host, now) or not self._members.is_host_of_peer(host):
             return []
-        if len(self._reported) >= self._bounds.max_reported:
+        if len(self._reported) >= _MAX_REPORTED:
             self._reported.clear()
-        self._reported[host] = now + self._bounds.report_version_s
+        self._reported[host] = now + REPORT_VERSION_S
         return [OtherVersion(source, version)]
 
     def _own(self, frame: Frame, source: Address) -> list[Event]:

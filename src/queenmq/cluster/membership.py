@@ -144,8 +144,7 @@ class Membership:
         return change
 
     def _is_better(self, member: Member, address: Address, confirmed: bool) -> bool:
-        """One that can be reached stays where it is, but for an address that it names itself, or that was configured.
-        """
+        """One that is heard stays where it is, but for an address that it names itself, or that was configured."""
         if confirmed != member.confirmed:
             return confirmed
         return address in self._peers and member.address not in self._peers

@@ -75,7 +75,6 @@ class SharedState:
         self.presence = Presence(bounds)
         self.lease_hints = LeaseHints(bounds, is_alive=self.members.is_alive, random=random)
         self._inbox = Inbox(
-            bounds,
             ring,
             server_id,
             epoch,

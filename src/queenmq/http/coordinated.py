@@ -1,7 +1,7 @@
 """The application of a server that coordinates: pops, pushes, acks and transactions may be served by another server.
 
 Which requests may be forwarded, and what of them says where to, is in the tables of `routes`. A request that another
-server has forwarded has a path of its own, with a proof, and is always served here: so there is one hop at most.
+server has forwarded (`peer_requests`) is always served here: so there is one hop at most.
 
 What is done twice must be the same as done once, because an attempt whose answer is lost is repeated elsewhere:
 
@@ -16,24 +16,14 @@ refused there and journalled here, and nothing is forwarded past what is journal
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from queenmq.cluster.peer_proof import Envelope, ProofChecker, Proven
-from queenmq.errors import Forbidden, HttpError, WouldJournal
+from queenmq.errors import Forbidden
 from queenmq.http.app import App
 from queenmq.http.auth import Authenticator
-from queenmq.http.forwarder import FORWARDED, FORWARDED_BY, PROOF, WOULD_JOURNAL, Forwarder
+from queenmq.http.forwarder import Forwarder
+from queenmq.http.peer_messages import CALLER
 from queenmq.http.route import Context, Route
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.origins import Origins
-from queenmq.httpserver.refusals import error_response
-
-
-class _Forwarded(NamedTuple):
-    """A request that another server has forwarded: its route, and the proof of it."""
-
-    route: Route
-    proven: Proven
 
 
 class CoordinatedApp(App):
@@ -41,17 +31,12 @@ class CoordinatedApp(App):
         super().__init__(context, authenticator, origins)
         self._node = context.broker.node
         self._forwarder = forwarder
-        self._checker = ProofChecker(self._node.ring)
 
     async def handle(self, request: Request) -> Response:
-        if request.admitted is None:
-            await self.admit(request)
         admitted = request.admitted
-        if isinstance(admitted, _Forwarded):
-            return await self._handle_forwarded(request, admitted)
-        if not isinstance(admitted, Route):
-            raise AssertionError("a request without a route was admitted")
-        route = admitted
+        route = admitted if isinstance(admitted, Route) else await self.admit(request)
+        if request.forwarded:
+            return await self._handle_forwarded(request, route)
         if route.forwarding is None:
             return await route.handler(request, self._context)
         # Before the first contact with the database there are no others to forward anything to.
@@ -63,53 +48,24 @@ class CoordinatedApp(App):
         return response
 
     async def admit(self, request: Request) -> Route:
-        if request.path.startswith(FORWARDED):
+        if request.forwarded:
             return self._admit_forwarded(request)
-        if FORWARDED_BY in request.headers:
+        if CALLER in request.headers:
             raise Forbidden("only servers of this cluster may send X-Forwarded-By")
         return await super().admit(request)
 
     def _admit_forwarded(self, request: Request) -> Route:
-        """Raises Forbidden if no server of the cluster has forwarded it."""
-        request.path = request.path.removeprefix(FORWARDED)
-        proven = self._proven(request)
-        request.forwarded = True
-        request.origin = proven.origin
+        """Raises Forbidden if it is no request that servers forward."""
         route = self.router.resolve(request)
         if route.forwarding is None:
             raise Forbidden("this request must not be forwarded")
-        request.admitted = _Forwarded(route, proven)
+        request.admitted = route
         return route
 
-    async def _handle_forwarded(self, request: Request, admitted: _Forwarded) -> Response:
-        """Serve here what another server has forwarded, and prove that this server did it. The origin of the page was
-        checked where the request arrived."""
-        route = admitted.route
-        try:
-            if not admitted.proven.covers(request.body):
-                raise Forbidden("only servers of this cluster may forward requests")
-            request.subject, request.role = await self._authenticator.authenticate(
-                request.path, request.headers.get(b"authorization"), route.role
-            )
-            response = await route.handler(request, self._context)
-        except HttpError as error:
-            response = error_response(error)
-            if isinstance(error, WouldJournal):
-                response.headers += (WOULD_JOURNAL,)
-        return self._forwarder.proved(response, request.headers.get(PROOF, b""))
-
-    def _proven(self, request: Request) -> Proven:
-        target = request.path.encode("latin-1")
-        if request.query_string:
-            target += b"?" + request.query_string
-        envelope = Envelope(
-            sender=request.headers.get(FORWARDED_BY, b""),
-            receiver=self._forwarder.name,
-            method=request.method.encode(),
-            target=target,
-            authorization=request.headers.get(b"authorization", b""),
+    async def _handle_forwarded(self, request: Request, route: Route) -> Response:
+        """Serve here what another server has forwarded. The origin of the page was checked where the request
+        arrived."""
+        request.subject, request.role = await self._authenticator.authenticate(
+            request.path, request.headers.get(b"authorization"), route.role
         )
-        proven = self._checker.check(request.headers.get(PROOF, b""), envelope, self._node.wall_ms)
-        if proven is None:
-            raise Forbidden("only servers of this cluster may forward requests")
-        return proven
+        return await route.handler(request, self._context)

@@ -10,30 +10,25 @@ import asyncio
 import logging
 from urllib.parse import quote
 
-import msgspec
-
 from queenmq.cluster.coordinator import Coordinator
 from queenmq.cluster.load_tracker import ServerLoad
 from queenmq.cluster.node import Node
-from queenmq.cluster.peer_proof import Answer, Envelope, is_proven_answer, prove, prove_answer
+from queenmq.cluster.peer_session import Ends
 from queenmq.config import Settings
-from queenmq.http.peer_connection import PeerAnswer, PeerFailure
-from queenmq.http.peer_pool import PeerPool, PoolExhausted
+from queenmq.http.peer_connection import PeerAnswer, PeerFailure, PeerUnproven
+from queenmq.http.peer_messages import CALLER, GREETING, SEALED, RequestHead, target_of
+from queenmq.http.peer_pool import PeerPool, PoolExhausted, Times
+from queenmq.http.peer_requests import WOULD_JOURNAL
 from queenmq.http.plans import LEASE, Plan
 from queenmq.http.route import Context, Handler
-from queenmq.httpserver.messages import BODILESS, JSON, Header, Request, Response
+from queenmq.httpserver.messages import JSON, Header, Request, Response
 from queenmq.ids import uuid7_text
 
 log = logging.getLogger(__name__)
 
-FORWARDED = "/internal/forward"  # before the path: a server that does not coordinate has nothing there
-PROOF = b"x-queen-proof"
-FORWARDED_BY = b"x-forwarded-by"
 SERVED_BY = b"x-served-by"
 MOST_PEERS = 2
 
-# On the refusal of a push that would be journalled: it is journalled where it came to.
-WOULD_JOURNAL = (b"X-Queen-Would-Journal", b"true")
 _FELL_BACK = (b"X-Fallback", b"true")
 _NOT_PASSED_ON = frozenset(
     {
@@ -46,26 +41,12 @@ _NOT_PASSED_ON = frozenset(
         b"trailer",
         b"upgrade",
         b"expect",
-        PROOF,
-        FORWARDED_BY,
+        CALLER,
+        GREETING,
+        SEALED,
     }
 )
-_NOT_PASSED_BACK = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"content-length",
-        b"content-type",
-        b"transfer-encoding",
-        b"x-request-id",
-        SERVED_BY,
-        FORWARDED_BY,
-        PROOF,
-        LEASE,
-    }
-)
-# Written by the HTTP front when the answer is proven already, and not forwarded; or the proof itself.
-_NOT_PROVEN = frozenset({b"connection", b"content-length", b"content-type", b"x-request-id", PROOF})
+_NOT_PASSED_BACK = frozenset({b"x-request-id", SERVED_BY, CALLER, LEASE})
 _CORS = b"access-control-"
 _OVERLOADED = 429
 _NO_PEER = frozenset({403, 404})  # it does not know us, or does not coordinate
@@ -84,7 +65,7 @@ class Forwarder:
         self._pools: dict[str, PeerPool] = {}
         self._stopping = False
         self._timeout_s = settings.coordinator.timeout_ms / 1000
-        self._connect_s = settings.coordinator.connect_timeout_ms / 1000
+        self._times = Times(settings.coordinator.connect_timeout_ms / 1000, self._timeout_s)
         self.name = header_name(node.server_id)
         self.served_here = ((b"X-Served-By", self.name),)
 
@@ -151,14 +132,14 @@ class Forwarder:
             return None
         plan.began(target)
         try:
-            proof, written = self._written(request, target.id, origin)
-            answer = await pool.exchange(written, deadline, plan.late)
+            answer = await pool.exchange(_head(request, origin), request.body, deadline, plan.late)
         except PeerFailure as failure:
             if self._stopping:
                 breaker.abandoned()
                 return None
             log.warning("server %s failed a forwarded request: %s", target.id, failure)
-            self._coordinator.failed_attempts["unreachable"] += 1
+            reason = "refused" if isinstance(failure, PeerUnproven) else "unreachable"
+            self._coordinator.failed_attempts[reason] += 1
             breaker.failed(self._node.now)
             return None
         except PoolExhausted:
@@ -170,25 +151,11 @@ class Forwarder:
             raise
         finally:
             plan.ended(target)
-        return self._judged(answer, plan, target, self._is_proven(answer, proof))
+        return self._judged(answer, plan, target)
 
-    def proved(self, response: Response, request_proof: bytes) -> Response:
-        """The answer to a request that was forwarded to this server, with the proof that this server has given it."""
-        headers = (*response.headers, *self.served_here)
-        covered = tuple((name.lower(), value) for name, value in headers)
-        answer = Answer(response.status, _type_of(response), covered, response.encode())
-        proof = prove_answer(self._node.ring, answer, request_proof)
-        return msgspec.structs.replace(response, headers=(*headers, (b"X-Queen-Proof", proof)))
-
-    def _is_proven(self, answer: PeerAnswer, request_proof: bytes) -> bool:
-        headers = answer.headers
-        covered = tuple((name, value) for name, value in headers.items() if name not in _NOT_PROVEN)
-        given = Answer(answer.status, headers.get(b"content-type", b""), covered, answer.body)
-        return is_proven_answer(self._node.ring, headers.get(PROOF, b""), given, request_proof)
-
-    def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad, proven: bool) -> PeerAnswer | None:
-        """The answer, if the peer has served the request. Without a proof it is nobody's."""
-        served = proven and answer.headers.get(SERVED_BY) == header_name(target.id)
+    def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad) -> PeerAnswer | None:
+        """The answer, if the peer has served the request."""
+        served = answer.is_proven
         if served and WOULD_JOURNAL[0].lower() in answer.headers:
             target.breaker.succeeded()
             self._coordinator.failed_attempts["would_journal"] += 1
@@ -222,32 +189,13 @@ class Forwarder:
             else:
                 pool.fail("the server has moved")
             pool = self._pools[server] = PeerPool(
-                address, max_connections=self._settings.coordinator.max_connections, connect_s=self._connect_s
+                address,
+                self._node.ring,
+                Ends(self.name, header_name(server)),
+                max_connections=self._settings.coordinator.max_connections,
+                times=self._times,
             )
         return pool
-
-    def _written(self, request: Request, receiver: str, origin: str) -> tuple[bytes, bytes]:
-        """The proof, and the whole request."""
-        target = request.path.encode("latin-1")
-        if request.query_string:
-            target += b"?" + request.query_string
-        envelope = Envelope(
-            sender=self.name,
-            receiver=header_name(receiver),
-            method=request.method.encode(),
-            target=target,
-            authorization=request.headers.get(b"authorization", b""),
-        )
-        proof = prove(self._node.ring, envelope, request.body, origin, self._node.wall_ms)
-        lines = [
-            b"%b %b%b HTTP/1.1" % (envelope.method, FORWARDED.encode(), target),
-            b"Host: queen",
-            b"X-Forwarded-By: %b" % self.name,
-            b"X-Queen-Proof: %b" % proof,
-            b"Content-Length: %d" % len(request.body),
-        ]
-        lines += [b"%b: %b" % item for item in request.headers.items() if item[0] not in _NOT_PASSED_ON]
-        return proof, b"\r\n".join((*lines, b"", request.body))
 
     def _passed_back(self, answer: PeerAnswer, target: ServerLoad, *, fell_back: bool) -> Response:
         headers = [
@@ -261,7 +209,7 @@ class Forwarder:
         return Response(
             answer.status,
             body=answer.body,
-            content_type=answer.headers.get(b"content-type", JSON),
+            content_type=answer.content_type or JSON,
             headers=tuple(headers),
         )
 
@@ -283,9 +231,9 @@ class Forwarder:
         self._pools.clear()
 
 
-def _type_of(response: Response) -> bytes:
-    """As it goes over the wire."""
-    return b"" if response.status in BODILESS else response.content_type
+def _head(request: Request, origin: str) -> RequestHead:
+    headers = [item for item in request.headers.items() if item[0] not in _NOT_PASSED_ON]
+    return RequestHead(request.method, target_of(request), origin, headers)
 
 
 def header_name(server_id: str) -> bytes:

@@ -48,7 +48,6 @@ from queenmq.services.service import Service
 _TRACED = ("/api/", "/streams/")
 _POP = "/api/v1/pop"
 _PUSH = "/api/v1/push"
-_FORWARDED = "/internal/forward"
 _NANOSECONDS = 1_000_000_000
 _SERVER_ERROR = 500
 MOST_MESSAGES = 100  # of one request that get spans of their own
@@ -93,7 +92,7 @@ class OpenTelemetry:
             return handler
 
         async def handle(request: Request) -> Response:
-            path = request.path.removeprefix(_FORWARDED)
+            path = request.path
             if not path.startswith(_TRACED):
                 return await handler(request)
             if request.method == "GET" and path.startswith(_POP):

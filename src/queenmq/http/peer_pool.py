@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import NamedTuple
 
+from queenmq.cluster.keys import KeyRing
+from queenmq.cluster.peer_session import Ends
 from queenmq.http.peer_connection import Late, PeerAnswer, PeerConnection, PeerFailure
+from queenmq.http.peer_messages import RequestHead
 
 IDLE_S = 30.0  # shorter than a server keeps an idle connection
 
@@ -14,11 +18,23 @@ class PoolExhausted(Exception):
     """There is no room for one more request to this peer; nothing was sent."""
 
 
+class Times(NamedTuple):
+    """Longest times for a connection, which is the system's work, and for the answer to the greeting, for which the
+    peer must come to it."""
+
+    connect_s: float
+    greet_s: float
+
+
 class PeerPool:
-    def __init__(self, address: tuple[str, int], *, max_connections: int, connect_s: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], ring: KeyRing, ends: Ends, *, max_connections: int, times: Times
+    ) -> None:
         self.address = address
+        self._ring = ring
+        self._ends = ends
         self._max = max_connections
-        self._connect_s = connect_s
+        self._times = times
         self._connecting = 0
         self._idle: list[PeerConnection] = []
         self._open: set[PeerConnection] = set()
@@ -26,13 +42,13 @@ class PeerPool:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def exchange(self, request: bytes, deadline: float, late: Late | None) -> PeerAnswer:
+    async def exchange(self, head: RequestHead, body: bytes, deadline: float, late: Late | None) -> PeerAnswer:
         """Send a request and wait for its answer until the loop's time is `deadline`.
 
         Raises PeerFailure, or PoolExhausted. For `late` see `PeerConnection.send`.
         """
         connection = self._reusable() or await self._connect(deadline)
-        answer = connection.send(request, late)
+        answer = connection.send(head, body, late)
         try:
             async with asyncio.timeout_at(deadline):
                 return await answer
@@ -44,7 +60,7 @@ class PeerPool:
         except asyncio.CancelledError:
             if not _has_come(answer):
                 connection.withdraw()
-            elif late is not None:
+            elif late is not None and answer.result().is_proven:
                 late(answer.result().headers)
             raise
 
@@ -67,12 +83,16 @@ class PeerPool:
         return None
 
     async def _connect(self, deadline: float) -> PeerConnection:
+        """The one place where a connection to another server is opened; it is usable when the server has proved itself.
+
+        Raises PeerFailure, or PoolExhausted.
+        """
         if len(self._open) + self._connecting >= self._max:
             raise PoolExhausted
         loop = asyncio.get_running_loop()
         self._connecting += 1
         try:
-            async with asyncio.timeout_at(min(deadline, loop.time() + self._connect_s)):
+            async with asyncio.timeout_at(min(deadline, loop.time() + self._times.connect_s)):
                 _, connection = await loop.create_connection(
                     lambda: PeerConnection(self._released, self._closed), *self.address
                 )
@@ -83,6 +103,15 @@ class PeerPool:
         finally:
             self._connecting -= 1
         self._open.add(connection)
+        try:
+            async with asyncio.timeout_at(min(deadline, loop.time() + self._times.greet_s)):
+                await connection.greet(self._ring, self._ends)
+        except TimeoutError:
+            connection.abort()
+            raise PeerFailure("it did not answer the greeting in time") from None
+        except BaseException:
+            connection.abort()
+            raise
         return connection
 
     def _released(self, connection: PeerConnection) -> None:

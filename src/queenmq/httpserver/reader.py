@@ -7,6 +7,8 @@ An upgrade to another protocol is ignored, as RFC 9110 allows: the request is se
 
 from __future__ import annotations
 
+from typing import Any
+
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from queenmq.errors import HttpError, MethodNotAllowed, TooLarge
@@ -33,6 +35,7 @@ class RequestReader:
         "_admitted",
         "_barren",
         "_body",
+        "_connection",
         "_current",
         "_headers",
         "_limits",
@@ -71,6 +74,7 @@ class RequestReader:
         self._admitted = False
         self._barren = 0
         self._upgrade: tuple[Request, bytes] | None = None
+        self._connection: dict[str, Any] = {}
         self._parser = HttpRequestParser(self)
 
     @property
@@ -148,6 +152,7 @@ class RequestReader:
             headers,
             b"",
             parser.should_keep_alive(),
+            connection=self._connection,
         )
         if parser.should_upgrade():
             self._upgrade = request, target

@@ -19,6 +19,7 @@ from queenmq.cluster.events import (
     OtherVersion,
     Wake,
 )
+from queenmq.cluster.inbox import REPORT_VERSION_S
 from queenmq.cluster.membership import Address
 from queenmq.cluster.messages import (
     PAYLOADS,
@@ -120,11 +121,11 @@ class TestMembers:
         for version in (frame.VERSION - 1, frame.VERSION + 1):
             [packet, *_] = [d for at, d in street["b"].tick(street.now + version).outgoing if at == street.door("a")]
             packet = bytes([version]) + packet[1:]
-            street.now += AT_ONCE.report_version_s
+            street.now += REPORT_VERSION_S
             assert a.receive(packet, (host, port), street.now) == [OtherVersion((host, port), version)]
             assert a.receive(packet, (host, port), street.now) == []
             assert a.receive(packet, ("192.0.2.66", port), street.now) == []
-            assert a.receive(b"\0" + packet[1:], (host, port), street.now + AT_ONCE.report_version_s) == []
+            assert a.receive(b"\0" + packet[1:], (host, port), street.now + REPORT_VERSION_S) == []
         assert a.traffic.dropped[Refusal.WRONG_VERSION] == 8
         assert not a.has_replies
 
