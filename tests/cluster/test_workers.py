@@ -21,6 +21,8 @@ from cluster.processes import SECRET, Remote, ServeProcess
 AT_ONCE_S = 2.0
 POOL_SIZE = 4
 CONNECTIONS = 60  # enough that the system deals some to each worker
+# It is never given up while it is idle: the next one may reach the other worker.
+ONE_CONNECTION = httpx.Limits(max_connections=1, keepalive_expiry=None)
 
 
 class Pair:
@@ -48,7 +50,7 @@ class Pair:
     async def _both(self) -> bool:
         """Connect until each worker has been met; a connection stays with the worker that accepted it."""
         for _ in range(CONNECTIONS):
-            http = httpx.AsyncClient(base_url=self.serve.url, timeout=30, limits=httpx.Limits(max_connections=1))
+            http = httpx.AsyncClient(base_url=self.serve.url, timeout=30, limits=ONE_CONNECTION)
             try:
                 name = (await Remote(http).figures())["server_id"]
             except httpx.HTTPError:
