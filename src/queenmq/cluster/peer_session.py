@@ -7,7 +7,7 @@ both names each of them derives the keys of the connection, one for each directi
 AES-256-GCM under a count: what was recorded, repeated, left out, turned round, changed, or meant for another server or
 another connection does not open. A greeting that somebody else repeats gets an answer, and nothing more.
 
-Whoever gets hold of the secret can read what was recorded before. Headers and connections are the concern of others.
+With the secret, connections that were recorded before can be read. Headers and connections are the concern of others.
 """
 
 from __future__ import annotations

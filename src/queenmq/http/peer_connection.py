@@ -38,7 +38,7 @@ class PeerFailure(Exception):
 
 
 class PeerUnproven(PeerFailure):
-    """Whoever is there has not proved that it is the server that is meant; it was told nothing."""
+    """The process at the address has not proved that it is the server that is meant; nothing else was sent to it."""
 
 
 class PeerAnswer(NamedTuple):
@@ -83,9 +83,7 @@ class PeerConnection(asyncio.Protocol):
         answer = await self._write(written_greeting(ends.caller, greeting.said))
         self._session = greeting.answered(answer.headers.get(GREETING, b""))
         if self._session is None:
-            raise PeerUnproven(
-                f"whoever is there has not proved to be that server of this cluster (status {answer.status})"
-            )
+            raise PeerUnproven(f"the process at its address has not proved to be that server (status {answer.status})")
 
     def send(self, head: RequestHead, body: bytes, late: Late | None = None) -> asyncio.Future[PeerAnswer]:
         """The answer; PeerFailure if the connection ends without one.
