@@ -71,7 +71,7 @@ class Postgres:
         return (self._folder / "log").read_text()[-4000:]
 
     async def create(self) -> None:
-        await self._done("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "--no-sync")
+        await self._done("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
         with (self._data / "postgresql.conf").open("a") as file:
             file.write(CONFIG)
 
@@ -120,7 +120,7 @@ class Postgres:
 
     async def fetchval(self, query: str, *, database: str = DATABASE) -> object:
         url = self.url.rpartition("/")[0] + "/" + database
-        connection = await asyncpg.connect(url, timeout=5, command_timeout=PATIENCE_S)
+        connection = await asyncpg.connect(url, timeout=PATIENCE_S, command_timeout=PATIENCE_S)
         try:
             return await connection.fetchval(query)
         finally:

@@ -177,6 +177,7 @@ async def test_nothing_is_lost_doubled_or_reordered_when_the_writer_changes(tmp_
                             await change(both, relay)
                             found = await asyncio.gather(*(back(server.url) for server in ours))
                             took.setdefault(change.__name__, []).extend(found)
+                            print(f"{change.__name__}: back after", *(f"{one:.1f} s" for one in found), flush=True)  # noqa: T201
                             subject.injected[change.__name__] += 1
                             await more(load, MESSAGES)
                     finally:
@@ -198,6 +199,45 @@ async def test_nothing_is_lost_doubled_or_reordered_when_the_writer_changes(tmp_
             assert await asyncio.to_thread(server.stop) == 0, server.log[-2000:]
             assert "Traceback" not in server.log, server.log
     assert max(max(seconds) for seconds in took.values()) < BACK_WITHIN_S, took
+
+
+async def test_a_server_goes_on_after_a_failover_that_has_lost_what_it_knows(tmp_path: Path) -> None:
+    """To an asynchronous standby that lacks queues, partitions and messages that the server remembers."""
+    settings = settings_with(journal={"folder": tmp_path / "journal", "replay_interval_ms": 10})
+    async with pair(tmp_path, synchronous=False) as both:
+        server = Server(settings, both.url)
+        await server.start()
+        host, port = server.address
+        try:
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as client:
+
+                async def push(*numbers: int) -> None:
+                    places = (("q", "old"), ("q", "new"), ("r", "new"))
+                    items = [
+                        {"queue": queue, "partition": partition, "transactionId": str(number), "payload": number}
+                        for number in numbers
+                        for queue, partition in places[: 1 if number == 1 else None]
+                    ]
+                    answer = await client.post("/api/v1/push", json={"items": items})
+                    assert answer.status_code in (201, 202), answer.text
+
+                await push(1)
+                await both.primary.until(CAUGHT_UP)
+                await both.standby.set("primary_conninfo", "")
+                await both.primary.until("SELECT count(*) = 0 FROM pg_stat_replication")
+                await push(2)
+                both.primary.kill()
+                await both.promote()
+                await push(2, 3)
+                journal: Any = server.broker.journal
+                await until(lambda: server.database.is_open and not journal.pending)
+                await push(4)
+                stored = "SELECT array_agg(transaction_id) FROM queen.messages"
+                found: Any = await both.primary.fetchval(stored)
+                assert Counter(found) == {"1": 1, "2": 3, "3": 3, "4": 3}
+                assert await both.primary.fetchval("SELECT count(*) FROM queen.stale_lookup()") == 0
+        finally:
+            await server.stop()
 
 
 async def test_a_former_primary_that_comes_back_is_not_written_to(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 
 from queenmq.config import DatabaseSettings
@@ -24,6 +26,7 @@ NAMED = [
     ),
     ("postgresql://a,b?target_session_attrs=any", {h: f"postgresql://{h}?target_session_attrs=any" for h in "ab"}),
     ("postgresql:///db?host=/run", {"on this machine": "postgresql:///db?host=/run"}),
+    ("postgresql://u@,/db", {",": "postgresql://u@,/db"}),
     ("nonsense", {"on this machine": "nonsense"}),
 ]
 
@@ -36,6 +39,12 @@ def test_each_host_has_a_url_of_its_own(url: str, hosts: dict[str, str]) -> None
 def test_a_place_shows_no_password_and_no_parameters() -> None:
     assert place_of("postgresql://u:secret@a:1,b:2/db?password=secret") == "a:1,b:2/db"
     assert place_of("postgresql:///db") == "on this machine/db"
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:p@a:1/db?x=1", "postgres://a/db#f", "postgresql://u:p%40@[::1]:5/d"])
+def test_a_place_of_one_host_names_the_same_journal_as_ever(url: str) -> None:
+    parts = urlsplit(url)
+    assert place_of(url) == parts.netloc.rpartition("@")[2] + parts.path
 
 
 def test_several_hosts_in_pg_host_have_the_same_port() -> None:
@@ -67,3 +76,7 @@ def test_a_database_that_does_not_say_is_taken_as_it_is() -> None:
     known = Lineages()
     known.accept(None)
     assert known.judge(None) is Verdict.SAME
+    known.accept(Lineage(1, 3))
+    assert known.judge(None) is Verdict.SAME
+    known.accept(None)
+    assert known.judge(Lineage(1, 2)) is Verdict.OLDER

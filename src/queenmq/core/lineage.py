@@ -23,7 +23,7 @@ class Verdict(Enum):
 
 
 class Lineages:
-    """Those that this process has written to. None stands for a PostgreSQL that does not say."""
+    """Those that this process has written to. None stands for a PostgreSQL that does not say; it is taken as it is."""
 
     def __init__(self) -> None:
         self._newest: dict[int, int] = {}  # the highest timeline of each system
@@ -31,8 +31,10 @@ class Lineages:
 
     def judge(self, found: Lineage | None) -> Verdict:
         """A system that was never seen is newer (an upgrade, a restored dump); one that was left is older."""
-        if found == self._current or found is None or self._current is None:
-            return Verdict.SAME if found == self._current else Verdict.NEWER
+        if found is None or found == self._current:
+            return Verdict.SAME
+        if self._current is None:
+            return Verdict.NEWER
         newest = self._newest.get(found.system)
         if newest is None or (found.system == self._current.system and found.timeline > newest):
             return Verdict.NEWER

@@ -49,7 +49,7 @@ def _with_port(host: str, port: int) -> str:
 def url_of_each_host(url: str) -> dict[str, str]:
     """The URLs of the hosts that a URL names, by host and port, in its order."""
     parts = _URL.fullmatch(url)
-    if parts is None or "," not in parts["hosts"]:
+    if parts is None or "," not in parts["hosts"].strip(","):
         return {place_of(url).partition("/")[0]: url}
     return {host: f"{parts['before']}{host}{parts['after']}" for host in parts["hosts"].split(",") if host}
 
