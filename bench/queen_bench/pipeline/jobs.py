@@ -205,7 +205,10 @@ class Bench:
         ]
         table = f"({query.replace('SELECT p.name', 'SELECT m.partition_id AS id, p.name')}) AS t"
         info = conninfo_to_dict(self._settings.url)
-        url = f"jdbc:postgresql://{info.get('host', 'localhost')}:{info.get('port', 5432)}/{info['dbname']}"
+        hosts = str(info.get("host", "localhost")).split(",")
+        ports = str(info.get("port", 5432)).split(",")
+        places = ",".join(f"{host}:{ports[min(place, len(ports) - 1)]}" for place, host in enumerate(hosts))
+        url = f"jdbc:postgresql://{places}/{info['dbname']}" + ("?targetServerType=primary" if len(hosts) > 1 else "")
         properties = {
             "user": info["user"],
             "password": info.get("password", ""),

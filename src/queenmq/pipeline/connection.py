@@ -27,10 +27,11 @@ def connect(url: str) -> Any:
     import psycopg
 
     # The caller's come first: those of a keyword would replace them.
-    given = _parts(url).get("options") or os.environ.get("PGOPTIONS", "")
+    parts = _parts(url)
+    given = parts.get("options") or os.environ.get("PGOPTIONS", "")
     try:
         return psycopg.connect(
-            url,
+            _to_the_writer(url, parts),
             autocommit=True,
             cursor_factory=psycopg.RawCursor,
             connect_timeout=CONNECT_S,
@@ -57,6 +58,19 @@ def _parts(url: str) -> dict[str, Any]:
             "special in the user's name and the password is written with %"
         )
     return found
+
+
+def _to_the_writer(url: str, parts: dict[str, Any]) -> str:
+    """Of several hosts the one that can be written to, unless the caller chooses otherwise."""
+    if "," not in str(parts.get("host", "")) or "target_session_attrs" in parts or "PGTARGETSESSIONATTRS" in os.environ:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}target_session_attrs=read-write"
+
+
+def is_writable(opened: Any) -> bool:
+    """False on a standby, and on a former primary that has become one."""
+    [(_, writable)] = rows(opened, "writable")
+    return bool(writable)
 
 
 @contextmanager
@@ -104,9 +118,8 @@ def arrow_connection(url: str) -> Iterator[Any]:
     from adbc_driver_manager import Error
     from adbc_driver_postgresql import dbapi
 
-    _parts(url)
     try:
-        opened = dbapi.connect(url, autocommit=True)
+        opened = dbapi.connect(_to_the_writer(url, _parts(url)), autocommit=True)
     except Error as error:
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
     try:

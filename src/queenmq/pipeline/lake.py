@@ -2,8 +2,9 @@
 which of them count.
 
 A file is written whole under a name of its own and published later, by a row in `queen.archive_files`. A file without
-one is rubbish of a run that died; nobody reads it, and it is swept. The layout is
-`queue=<name>/date=<day>/<run>-<number>.parquet`.
+one is rubbish of a run that died; nobody reads it, and it is swept. If it has messages that the database should have
+and has not, the database went back (a failover to a standby that lagged, a restored backup): the audit tells it, and
+the file stays. The layout is `queue=<name>/date=<day>/<run>-<number>.parquet`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from queenmq.pipeline.connection import rows
 from queenmq.pipeline.errors import BadOption
 
 SWEEP_AFTER: Final = timedelta(days=1)
+KEYS_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,16 @@ class Lake:
                 changed = info.mtime or datetime.now(UTC)
                 yield info.path[len(self.root) + 1 :], changed.astimezone(UTC)
 
+    def keys(self, path: str) -> Iterator[tuple[list[str], list[str], list[int], list[str]]]:
+        """Partition ids, names, offsets and message ids of the messages in a file, in pieces."""
+        from pyarrow import parquet
+
+        columns = ["partitionId", "partition", "offset", "messageId"]
+        with self._files.open_input_file(f"{self.root}/{path}") as opened:
+            for batch in parquet.ParquetFile(opened).iter_batches(KEYS_AT_ONCE, columns=columns):
+                ids, names, offsets, messages = (batch.column(name).to_pylist() for name in columns)
+                yield ids, names, offsets, messages
+
     def delete(self, path: str) -> None:
         self._files.delete_file(f"{self.root}/{path}")
 
@@ -107,14 +119,41 @@ def published(opened: Any, lake: Lake, queue: str) -> list[File]:
 
 
 def sweep(opened: Any, lake: Lake, queue: str, now: datetime | None = None, after: timedelta = SWEEP_AFTER) -> int:
-    """Delete files that are not published and too old to be written just now. Returns how many."""
+    """Delete files that are not published and too old to be written just now. Returns how many.
+
+    One with messages that the database has lost stays.
+    """
     before = (now or datetime.now(UTC)) - after
-    old = [path for path, changed in lake.listed(queue) if changed < before]
-    known = {path for (path,) in rows(opened, "archive_known", lake.name, old)} if old else set()
-    rubbish = [path for path in old if path not in known]
-    for path in rubbish:
-        lake.delete(path)
-    return len(rubbish)
+    swept = 0
+    for path, changed in unpublished(opened, lake, queue):
+        if changed < before and not lost(opened, lake, queue, path, changed):
+            lake.delete(path)
+            swept += 1
+    return swept
+
+
+def unpublished(opened: Any, lake: Lake, queue: str) -> list[tuple[str, datetime]]:
+    """Files of the queue that do not count, each with the time of its last change."""
+    listed = list(lake.listed(queue))
+    known = {path for (path,) in rows(opened, "archive_known", lake.name, [path for path, _ in listed])}
+    return [(path, changed) for path, changed in listed if path not in known]
+
+
+def lost(opened: Any, lake: Lake, queue: str, path: str, changed: datetime) -> dict[str, list[int]]:
+    """Offsets by partition of messages in an unpublished file that the database should have and has not.
+
+    Nothing if it is not whole, or gone by now. Raises OSError if it cannot be read.
+    """
+    from pyarrow import ArrowException
+
+    found: dict[str, list[int]] = {}
+    try:
+        for keys in lake.keys(path):
+            for name, offset in rows(opened, "archive_lost", queue, changed, *keys):
+                found.setdefault(name, []).append(offset)
+    except (ArrowException, KeyError, FileNotFoundError):
+        return {}
+    return found
 
 
 def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:

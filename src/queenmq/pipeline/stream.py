@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
 from queenmq.pipeline.batch import SliceOfWork, tasks
-from queenmq.pipeline.connection import connect, database_error, rows
+from queenmq.pipeline.connection import connect, database_error, is_writable, rows
 from queenmq.pipeline.continuity import compare, newest_read
 from queenmq.pipeline.errors import DataLost
 from queenmq.pipeline.heads import Heads, chosen, find_queue, heads, partitions, positions, ranges, report_loss, unread
@@ -38,6 +38,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Progress | None = None  # the end of Trigger.AvailableNow
         self._latest: Progress | None = None
         self._verified = False  # since this connection was made, that it leads to the database that was read
+        self._reads_writer = False  # the connection led to a database that could be written to
 
     def initialOffset(self) -> dict[str, Any]:
         return self._ask(self._initial).document()
@@ -84,14 +85,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_connection": None}
 
     def _ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """Ask PostgreSQL on the connection that is kept between triggers; once more if it was lost meanwhile."""
+        """Ask PostgreSQL on the connection that is kept between triggers; once more if it was lost meanwhile.
+
+        A primary that has become a standby answers, too, and knows nothing new: then another connection is made.
+        """
         import psycopg
 
         for last in (False, True):
-            if self._connection is None:
-                self._connection = connect(self._options.url)
-                self._verified = False
             try:
+                if self._connection is not None and self._reads_writer and not is_writable(self._connection):
+                    self.stop()
+                if self._connection is None:
+                    self._connection = connect(self._options.url)
+                    self._verified, self._reads_writer = False, is_writable(self._connection)
                 return question(self._connection)
             except psycopg.OperationalError as error:
                 self.stop()

@@ -2,7 +2,8 @@
 
 Checks everything that is stored: offsets without gaps, no message twice, heads and groups in step, every offset below
 a group's position accounted for, dead letters complete, and the archive equal to the source, file by file and message
-by message. It may run while servers do: what is pushed, consumed or deleted meanwhile is not a finding.
+by message, also where the database went back behind its archive. It may run while servers do: what is pushed, consumed
+or deleted meanwhile is not a finding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import PipelineError, explained
 from queenmq.pipeline.heads import Heads, find_queue, heads, partitions
-from queenmq.pipeline.lake import Lake, frame, published
+from queenmq.pipeline.lake import Lake, frame, lost, published, unpublished
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.runs import Outcome, Run
 
@@ -167,6 +168,16 @@ def _archive(spark: Any, settings: Settings, opened: Any, queue_id: str, lake: L
         else:
             found.append(
                 Finding("archive", file.path, "the file is missing" if digest is None else "the file is damaged")
+            )
+    for path, changed in unpublished(opened, lake, settings.queue):
+        for name, offsets in lost(opened, lake, settings.queue, path, changed).items():
+            found.append(
+                Finding(
+                    "archive",
+                    name,
+                    f"{len(offsets)} messages, offsets {offsets[0]} to {offsets[-1]}, were archived ({path}), and the "
+                    "database has lost them and the record of that file: it went back, by a failover or a restore",
+                )
             )
     done = dict(rows(opened, "archive_positions", lake.name, queue_id))
     known = partitions(opened, queue_id)
