@@ -20,7 +20,7 @@ GUIDES = [DOCS / "quick-start.md", DOCS / "client.md", *sorted((DOCS / "how-to")
 WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
 NOT_RUN = {"console"}  # what starts servers or changes the machine
-WITHOUT_CODE = {"deploy.md"}
+WITHOUT_CODE = {"deploy.md", "high-availability.md"}
 KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
 OF_OTHERS = re.compile(r"OTEL_\w+|[A-Z]+_[A-Z_]*CHECK")
 
