@@ -15,7 +15,7 @@ Group = TypeVar("Group")
 _LONG_MS = 600_000
 _FOR_TESTS = Settings(
     http=HttpSettings(port=0, shutdown_grace_s=2),
-    database=DatabaseSettings(outage_after_ms=_LONG_MS),
+    database=DatabaseSettings(connection_timeout_ms=60_000, outage_after_ms=_LONG_MS),
     overload=OverloadSettings(wait_threshold_ms=_LONG_MS, standing_wait_ms=_LONG_MS, loop_threshold_ms=_LONG_MS),
 )
 # The same for pushes to servers that are processes.

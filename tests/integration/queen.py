@@ -9,7 +9,9 @@ from typing import Any
 
 import asyncpg
 import httpx
+import pytest
 
+from queenmq.broker.load_manager import Choice, Decision
 from queenmq.config import Settings
 from queenmq.server import Server
 
@@ -198,6 +200,12 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], timeout_s: floa
             if answer if isinstance(answer, bool) else await answer:
                 return
             await asyncio.sleep(0.01)
+
+
+def decide_pushes(server: Server, monkeypatch: pytest.MonkeyPatch, choice: Choice, reason: str = "system_busy") -> None:
+    """Have every push executed, queued or refused, whatever the load."""
+    monkeypatch.setattr(server.broker.load, "is_calm", False)
+    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(choice, reason, 1))
 
 
 async def parked(server: Server, polls: int = 1) -> None:

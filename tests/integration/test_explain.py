@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 from server_settings import settings_with
 
-from integration.queen import Json, Queen, age_messages, expire_leases, until
+from integration.queen import Json, Queen, age_messages, decide_pushes, expire_leases, until
 from integration.test_statistics import get
-from queenmq.broker.load_manager import Choice, Decision
+from queenmq.broker.load_manager import Choice
 from queenmq.config import Settings
 from queenmq.reports.reading import Query, Reader
 from queenmq.server import Server
@@ -244,7 +244,7 @@ async def test_of_many_partitions_the_one_that_comes_next_speaks(queen: Queen, s
 async def test_pushes_wait_in_the_operation_queue(server: Server, queen: Queen, monkeypatch: Any) -> None:
     await queen.push("orders", 1)
     await queen.drain("orders")
-    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+    decide_pushes(server, monkeypatch, Choice.QUEUE)
     monkeypatch.setattr(server.broker.operation_runner, "run_pushes", _never)
     item = {"queue": "orders", "payload": 2}
     answer = await queen.http.post("/api/v1/push", json={"items": [item]})

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from server_settings import settings_with
 
-from integration.queen import Json, Message, Queen, expire_leases
-from queenmq.broker.load_manager import Choice, Decision
+from integration.queen import Json, Message, Queen, decide_pushes, expire_leases
+from queenmq.broker.load_manager import Choice
 from queenmq.config import Settings
 from queenmq.core.message import Message as PushedMessage
 from queenmq.core.push_call import Outcome
@@ -456,11 +456,11 @@ async def test_a_server_that_stops_refuses_who_waits(
 async def test_a_refusal_says_what_is_full(
     http: httpx.AsyncClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.REJECT, "system_busy", 1))
+    decide_pushes(server, monkeypatch, Choice.REJECT)
     told = (await push(http, "q", "one")).json()["error"]
     assert "wait too long" in told
     assert "full" not in told
-    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.REJECT, "operation_queue_full", 1))
+    decide_pushes(server, monkeypatch, Choice.REJECT, "operation_queue_full")
     assert "the operation queue is full" in (await push(http, "q", "two")).json()["error"]
 
 
@@ -567,7 +567,7 @@ class TestOperations:
     ) -> None:
         await queen.push("q", "first", partition="locked")
         await queen.push("q", "first", partition="free")
-        monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+        decide_pushes(server, monkeypatch, Choice.QUEUE)
         for partition in ("locked", "free"):
             assert (await push(http, "q", "queued", partition)).status_code == 202
         async with held(stranger, INSERT, "q", ["locked"]):

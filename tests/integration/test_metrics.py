@@ -13,9 +13,9 @@ import pytest
 from server_settings import settings_with
 
 from integration.proxy import Proxy, relayed
-from integration.queen import Queen, parked, until
+from integration.queen import Queen, decide_pushes, parked, until
 from integration.test_statistics import get, refresh
-from queenmq.broker.load_manager import Choice, Decision
+from queenmq.broker.load_manager import Choice
 from queenmq.config import Settings
 from queenmq.server import Server
 
@@ -185,7 +185,7 @@ class TestWithoutASafetyNet:
 async def test_operations_and_decisions_are_counted(queen: Queen, server: Server, monkeypatch: Any) -> None:
     runner, run = server.broker.operation_runner, server.broker.operation_runner.run_pushes
     monkeypatch.setattr(runner, "run_pushes", _never)
-    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+    decide_pushes(server, monkeypatch, Choice.QUEUE)
     items = [{"queue": "orders", "payload": number} for number in range(2)]
     assert (await queen.http.post("/api/v1/push", json={"items": items})).status_code == 202
     samples, kinds = await scrape(queen)

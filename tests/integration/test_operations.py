@@ -48,6 +48,7 @@ def busy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
     decide = server.broker.load.decide_push
 
     def switch(on: bool) -> None:
+        monkeypatch.setattr(server.broker.load, "is_calm", False)
         monkeypatch.setattr(server.broker.load, "decide_push", (lambda: BUSY) if on else decide)
 
     return switch

@@ -33,7 +33,13 @@ PATIENCE_S = 20.0
 @pytest.fixture
 def settings() -> Settings:
     return settings_with(
-        database={"silence_ms": 300, "outage_after_ms": 3000, "pool_size": PRODUCERS, "vacuum_interval_ms": 0},
+        database={
+            "silence_ms": 300,
+            "outage_after_ms": 3000,
+            "connection_timeout_ms": 2000,
+            "pool_size": PRODUCERS,
+            "vacuum_interval_ms": 0,
+        },
         statistics={"interval_ms": 0},
     )
 
@@ -176,10 +182,10 @@ async def test_a_transaction_whose_answer_got_lost_is_not_said_to_have_changed_n
     unmerged = server.broker._transactor._unmerged
     refusals = iter([AnswerLost(), RowLocked("waited for a row. Nothing was changed")])
 
-    async def once(messages: object, rows: object, call: Callable[[], Awaitable[object]]) -> object:
+    async def once(messages: object, rows: object, call: Callable[[str], Awaitable[object]]) -> object:
         error = next(refusals)
         if committed and isinstance(error, AnswerLost):
-            await call()
+            await call("1s")
         raise error
 
     monkeypatch.setattr(unmerged, "_once", once)

@@ -19,12 +19,13 @@ from integration.queen import (
     age_partitions,
     another_server,
     data,
+    decide_pushes,
     expire_leases,
     leases,
     stored,
     until,
 )
-from queenmq.broker.load_manager import Choice, Decision
+from queenmq.broker.load_manager import Choice
 from queenmq.broker.operation_runner import OperationRunner
 from queenmq.client import Queen as Client
 from queenmq.config import Settings
@@ -274,7 +275,7 @@ async def test_a_push_that_was_queued_for_a_deleted_queue_is_not_done(
     server: Server, queen: Queen, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(queen)
-    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+    decide_pushes(server, monkeypatch, Choice.QUEUE)
     item = {"queue": "q", "partition": "p00", "payload": "queued"}
     assert (await queen.http.post("/api/v1/push", json={"items": [item]})).status_code == 202
     monkeypatch.undo()
@@ -798,7 +799,7 @@ async def test_many_steps_do_what_one_does(
 async def test_the_pipeline_does_not_overtake_a_queued_push(
     server: Server, queen: Queen, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.broker.load, "decide_push", lambda: Decision(Choice.QUEUE, "system_busy"))
+    decide_pushes(server, monkeypatch, Choice.QUEUE)
     item = {"queue": "q", "partition": "p", "payload": "first"}
     assert (await queen.http.post("/api/v1/push", json={"items": [item]})).status_code == 202
     await sql.execute(
