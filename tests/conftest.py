@@ -13,6 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
@@ -26,7 +27,7 @@ from server_settings import settings_with
 from queenmq.config import DatabaseSettings, Settings
 from queenmq.server import Server
 from queenmq.storage.database import Database
-from queenmq.storage.embedded import EmbeddedPostgres
+from queenmq.storage.embedded import EmbeddedPostgres, running_url
 from queenmq.storage.migrations import migrate
 
 # Hypothesis would try the same examples in every run of CI. A failure shows how its example is made again. How long an
@@ -59,7 +60,13 @@ _MARKERS = {
 }
 
 _numbers = itertools.count(1)
-_TEMPLATE = "queen_template"
+# Parallel workers may share a PostgreSQL.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_TEMPLATE = f"queen_template{_WORKER}"
+_ROLE = f"queen_tests{_WORKER}"
+_PASSWORD = "as-ordinary-as-can-be"
+# PostgreSQL 14 always copies the files of a template.
+_WITH_STRATEGIES = 15
 
 
 def _seed(config: pytest.Config) -> int | None:
@@ -108,18 +115,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 class Postgres:
-    """A running PostgreSQL whose template database has the newest schema."""
+    """A running PostgreSQL whose template database has the newest schema.
+
+    Servers and tests connect as an ordinary role that owns the database. `url` is the administrator's, for what only
+    an administrator can do.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.version = 0
 
     def url_of(self, database: str) -> str:
-        return self.url.rsplit("/", 1)[0] + "/" + database
+        host = urlsplit(self.url).netloc.rpartition("@")[2]
+        return f"postgresql://{_ROLE}:{_PASSWORD}@{host}/{database}"
 
-    async def create(self, template: str = _TEMPLATE) -> str:
+    def administrator_of(self, url: str) -> str:
+        """The administrator's URL of the same database."""
+        return urlsplit(self.url)._replace(path=urlsplit(url).path).geturl()
+
+    async def create(self, template: str = _TEMPLATE, options: str = "") -> str:
         """A new database made from `template`; its URL. Its files are copied, which costs half of logging its pages."""
-        name = f"test_{next(_numbers)}"
-        await self._execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        name = f"test{_WORKER}_{next(_numbers)}"
+        strategy = "STRATEGY file_copy" if self.version >= _WITH_STRATEGIES else ""
+        await self._execute(f"CREATE DATABASE {name} TEMPLATE {template} OWNER {_ROLE} {strategy} {options}")
         return self.url_of(name)
 
     async def drop(self, url: str) -> None:
@@ -127,6 +145,7 @@ class Postgres:
 
     async def _execute(self, statement: str) -> None:
         connection = await asyncpg.connect(self.url)
+        self.version = connection.get_server_version().major
         try:
             await connection.execute(statement)
         finally:
@@ -146,7 +165,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     folder: Path = tmp_path_factory.mktemp("postgres")
     with asyncio.Runner() as runner:
         bundled = EmbeddedPostgres(folder)
-        server = Postgres(runner.run(bundled.start()))
+        runner.run(bundled.start())
+        server = Postgres(running_url(folder, administrator=True))
         try:
             runner.run(_without_sync(server))
             runner.run(_make_template(server))
@@ -163,8 +183,10 @@ async def _without_sync(server: Postgres) -> None:
 
 
 async def _make_template(server: Postgres) -> None:
-    await server._execute(f"DROP DATABASE IF EXISTS {_TEMPLATE}")
-    await server._execute(f"CREATE DATABASE {_TEMPLATE}")
+    await server._execute(f"DROP DATABASE IF EXISTS {_TEMPLATE} WITH (FORCE)")
+    await server._execute(f"DROP ROLE IF EXISTS {_ROLE}")
+    await server._execute(f"CREATE ROLE {_ROLE} LOGIN PASSWORD '{_PASSWORD}'")
+    await server._execute(f"CREATE DATABASE {_TEMPLATE} OWNER {_ROLE}")
     database = Database(DatabaseSettings(), server.url_of(_TEMPLATE))
     await database.open()
     try:
@@ -184,7 +206,7 @@ async def database_url(postgres: Postgres) -> AsyncIterator[str]:
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> str:
     """The PostgreSQL's own database, in which there is no schema of ours."""
-    return postgres.url
+    return postgres.url_of("postgres")
 
 
 @pytest.fixture

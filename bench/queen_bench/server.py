@@ -60,7 +60,7 @@ async def with_settings(parent: Path, settings: dict[str, str]) -> AsyncIterator
     """A further server with a database of its own, which runs with these settings of PostgreSQL."""
     folder = Path(tempfile.mkdtemp(dir=parent))
     async with _process(folder):
-        connection = await asyncpg.connect(running_url(folder / "data"))
+        connection = await asyncpg.connect(running_url(folder / "data", administrator=True))
         try:
             for name, value in settings.items():
                 await connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")

@@ -47,15 +47,19 @@ class Postgres:
         self._folder = folder / name
         self._data = self._folder / "data"
         self._folder.mkdir()
-        user = launcher.database_user(self._data)
-        launcher.give(self._folder, user)
-        self._launcher, _ = launcher.find(self._folder, user)
+        self._user = launcher.database_user(self._data)
+        launcher.give(self._folder, self._user)
+        self._launcher, _ = launcher.find(self._folder, self._user)
         self._process: subprocess.Popen[bytes] | None = None
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        if not self._data.exists():
+            self._data.mkdir(mode=0o700)
+            launcher.give(self._data, self._user)
+        command = [self._launcher.binary(program), "-D", self._launcher.name_of(self._data), *arguments]
         log = os.open(self._folder / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         try:
-            return self._launcher.start([str(launcher.binary(program)), *arguments], log, ENVIRONMENT)
+            return self._launcher.start(command, self._data, log, ENVIRONMENT)
         finally:
             os.close(log)
 
@@ -71,7 +75,7 @@ class Postgres:
         return (self._folder / "log").read_text()[-4000:]
 
     async def create(self) -> None:
-        await self._done("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
+        await self._done("initdb", "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
         with (self._data / "postgresql.conf").open("a") as file:
             file.write(CONFIG)
 
@@ -79,12 +83,10 @@ class Postgres:
         """Become a standby of `primary`, whatever it was before."""
         shutil.rmtree(self._data, ignore_errors=True)
         source = f"host=127.0.0.1 port={primary.port} user={USER} application_name={self.name}"
-        await self._done(
-            "pg_basebackup", *("-D", str(self._data), "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync")
-        )
+        await self._done("pg_basebackup", *("-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync"))
 
     async def start(self) -> None:
-        self._process = self._run("postgres", "-D", str(self._data), "-p", str(self.port))
+        self._process = self._run("postgres", "-p", str(self.port))
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 assert self._process.poll() is None, self.log

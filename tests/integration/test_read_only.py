@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -20,6 +21,9 @@ from queenmq.config import DatabaseSettings, Settings
 from queenmq.server import Server
 from queenmq.storage.database import Database
 from queenmq.storage.failures import DatabaseAway, NotTheWriter
+
+if TYPE_CHECKING:
+    from conftest import Postgres
 
 REFUSES = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -200,23 +204,20 @@ async def test_another_timeline_ends_every_connection_and_an_older_one_is_never_
 
 
 async def test_an_ordinary_role_may_ask_which_one_it_is_and_one_that_may_not_is_not_refused(
-    database_url: str, sql: asyncpg.Connection
+    postgres: Postgres, database_url: str
 ) -> None:
-    name = await sql.fetchval("SELECT current_database()")
-    role = f"plain_{name}"
-    await sql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
-    url = urlsplit(database_url)._replace(netloc=f"{role}:x@{host(database_url)}").geturl()
+    administrator = await asyncpg.connect(postgres.administrator_of(database_url))
     try:
-        database = Database(DatabaseSettings(), url)
+        database = Database(DatabaseSettings(), database_url)
         await database.open()
         assert not database._connector._refused
         await database.close()
-        await sql.execute("REVOKE EXECUTE ON FUNCTION pg_control_system FROM PUBLIC")
-        database = Database(DatabaseSettings(), url)
+        await administrator.execute("REVOKE EXECUTE ON FUNCTION pg_control_system FROM PUBLIC")
+        database = Database(DatabaseSettings(), database_url)
         await database.open()
         assert database._connector._refused
         assert await database.is_alive(30)
         await database.close()
     finally:
-        await sql.execute("GRANT EXECUTE ON FUNCTION pg_control_system TO PUBLIC")
-        await sql.execute(f"DROP ROLE {role}")
+        await administrator.execute("GRANT EXECUTE ON FUNCTION pg_control_system TO PUBLIC")
+        await administrator.close()

@@ -91,8 +91,9 @@ async def _fill(url: str) -> None:
 
 
 @pytest.fixture
-async def explained(url: str) -> AsyncIterator[Explained]:
-    database = Database(DatabaseSettings(), url)
+async def explained(postgres: Any, url: str) -> AsyncIterator[Explained]:
+    # Only an administrator may load auto_explain.
+    database = Database(DatabaseSettings(), postgres.administrator_of(url))
     await database.open()
     async with database.connection() as pooled:
         session = Explained(pooled)

@@ -43,7 +43,7 @@ async def run(script: str, folder: Path, **variables: str) -> str:
     queen = folder / "queen"
     queen.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{QUEEN}' \"$@\"\n")
     queen.chmod(0o755)
-    tools = launcher.binary("pg_dump").parent
+    tools = launcher.bundled()
     path = {"PATH": f"{folder}:{tools}:{os.environ['PATH']}", "PYTHONPATH": str(Path(queenmq.__file__).parents[1])}
     process = await asyncio.create_subprocess_exec(
         "bash",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import httpx
 import pytest
+from integration.queen import another_server
 from server_settings import settings_with
 
 from queenmq.errors import StartupError
@@ -353,13 +355,40 @@ async def test_functions_are_replaced_when_their_text_changes(
     assert await catalog(sql) == before
 
 
-async def test_a_user_who_may_not_create_it_gets_a_sentence(sql: asyncpg.Connection, empty_url: str) -> None:
-    role = "queen_test_nobody"
-    await sql.execute(f"DROP ROLE IF EXISTS {role}")
-    await sql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'nothing'")
+@pytest.fixture
+async def plain_role(postgres: Postgres) -> AsyncIterator[str]:
+    """A role that owns nothing; its name is its password."""
+    role = f"queen_test_nobody{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+    administrator = await asyncpg.connect(postgres.url)
     try:
-        url = re.sub(r"//[^@]*@", f"//{role}:nothing@", empty_url)
-        with pytest.raises(StartupError, match="permission denied"):
-            await Server(SETTINGS, url).start()
+        await administrator.execute(f"DROP ROLE IF EXISTS {role}")
+        await administrator.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
+        yield role
+        await administrator.execute(f"DROP ROLE {role}")
     finally:
-        await sql.execute(f"DROP ROLE {role}")
+        await administrator.close()
+
+
+async def test_a_user_who_may_not_create_it_gets_a_sentence(plain_role: str, empty_url: str) -> None:
+    url = re.sub(r"//[^@]*@", f"//{plain_role}:{plain_role}@", empty_url)
+    with pytest.raises(StartupError, match="permission denied"):
+        await Server(SETTINGS, url).start()
+
+
+async def test_a_role_that_owns_only_the_schema_is_enough(plain_role: str, postgres: Postgres, empty_url: str) -> None:
+    administrator = await asyncpg.connect(postgres.administrator_of(empty_url))
+    await administrator.execute(
+        f"CREATE SCHEMA queen AUTHORIZATION {plain_role}; REVOKE ALL ON SCHEMA public FROM PUBLIC;"
+        f"REVOKE TEMPORARY ON DATABASE {empty_url.rsplit('/', 1)[1]} FROM PUBLIC"
+    )
+    try:
+        url = re.sub(r"//[^@]*@", f"//{plain_role}:{plain_role}@", empty_url)
+        for _ in range(2):
+            async with another_server(SETTINGS, url) as queen:
+                await queen.push("orders", "a")
+                await queen.ack_batch(await queen.pop("orders"))
+                assert (await queen.http.get("/api/v1/analytics/postgres-stats")).status_code == 200
+                await queen.delete_queue("orders")
+    finally:
+        await administrator.execute(f"DROP OWNED BY {plain_role} CASCADE")
+        await administrator.close()

@@ -28,10 +28,7 @@ WORDS = ["é", "漢", "b", "ascii"]
 
 @pytest.fixture
 async def url(postgres: Postgres) -> AsyncIterator[str]:
-    made = postgres.url_of("test_euc_jp")
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
-        admin.execute("DROP DATABASE IF EXISTS test_euc_jp WITH (FORCE)")
-        admin.execute("CREATE DATABASE test_euc_jp ENCODING 'EUC_JP' LOCALE 'C' TEMPLATE template0")
+    made = await postgres.create("template0", "ENCODING 'EUC_JP' LOCALE 'C'")
     database = Database(DatabaseSettings(), made)
     await database.open()
     await migrate(database)

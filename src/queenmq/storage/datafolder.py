@@ -1,11 +1,12 @@
 """The folder of the bundled PostgreSQL: where things lie in it, its lock, its credentials.
 
-    <data>/queen.lock        flock, held by the server that uses the folder; contains its process id
-    <data>/database.json     port, user, password and database; mode 0600
-    <data>/postgresql.conf   our settings, written anew at every start
-    <data>/postgres.log      what PostgreSQL says, bounded
-    <data>/postgres/         PGDATA
-    <data>/initdb-*/         a PGDATA in the making; renamed when complete, thrown away otherwise
+    <data>/queen.lock           flock, held by the server that uses the folder; contains its process id
+    <data>/database.json        port, and user, password and database of the server; mode 0600
+    <data>/administrator.json   user and password of the administrator, who is superuser; mode 0600
+    <data>/postgres.log         what PostgreSQL says, bounded
+    <data>/postgres/            PGDATA
+    <data>/postgres/queen.conf  our settings, written anew at every start
+    <data>/initdb-*/            a PGDATA in the making; renamed when complete, thrown away otherwise
 
 Every failure of the file system becomes a StartupError that names the folder.
 """
@@ -21,7 +22,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +65,11 @@ def disk_full(root: Path) -> str:
     return f"the disk that holds the data folder {root} is full; free some space and start again"
 
 
+# The administrator owns PostgreSQL and is superuser; the server is neither.
+ADMINISTRATOR: Final = "queen"
+SERVER: Final = "queen_server"
+
+
 @dataclass(frozen=True)
 class Credentials:
     port: int
@@ -80,9 +86,10 @@ class DataFolder:
         # The real path, because /proc names working directories by it.
         self.root = Path(os.path.realpath(root))
         self.pgdata = self.root / "postgres"
-        self.config = self.root / "postgresql.conf"
+        self.config = self.pgdata / "queen.conf"
         self.log = self.root / "postgres.log"
         self._credentials = self.root / "database.json"
+        self._administrator = self.root / "administrator.json"
         self._lock = self.root / "queen.lock"
         self._lock_fd: int | None = None
 
@@ -119,19 +126,39 @@ class DataFolder:
         return Path(tempfile.mkdtemp(prefix="initdb-", dir=self.root))
 
     def credentials(self) -> Credentials:
-        try:
-            return Credentials(**json.loads(self._credentials.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
-            raise StartupError(
-                f"{self._credentials} is missing or damaged, and with it the password of the bundled "
-                "database; restore that file"
-            ) from None
+        found = self._read(self._credentials)
+        if found is None:
+            raise _damaged(self._credentials)
+        return found
+
+    def has_credentials(self) -> bool:
+        return self._credentials.exists()
+
+    def drop_credentials(self) -> None:
+        """Those of a database that is there no more."""
+        self._credentials.unlink(missing_ok=True)
 
     def save_credentials(self, credentials: Credentials) -> None:
         self._write(self._credentials, json.dumps(asdict(credentials)) + "\n", 0o600)
 
+    def administrator(self) -> Credentials | None:
+        """Those of the administrator; None if somebody has taken the file away."""
+        return self._read(self._administrator)
+
+    def save_administrator(self, credentials: Credentials) -> None:
+        self._write(self._administrator, json.dumps(asdict(credentials)) + "\n", 0o600)
+
+    def _read(self, path: Path) -> Credentials | None:
+        try:
+            return Credentials(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise _damaged(path) from None
+
     def save_config(self, text: str) -> None:
         self._write(self.config, text, 0o644)
+        (self.root / "postgresql.conf").unlink(missing_ok=True)  # where an older Queen wrote them
 
     def _write(self, path: Path, text: str, mode: int) -> None:
         """Replace a file as a whole: a crash or a full disk leaves the old one."""
@@ -193,7 +220,13 @@ class DataFolder:
             return None
 
 
-def running_url(data_dir: Path) -> str:
+def _damaged(path: Path) -> StartupError:
+    return StartupError(
+        f"{path} is missing or damaged, and with it a password of the bundled database; restore that file"
+    )
+
+
+def running_url(data_dir: Path, *, administrator: bool = False) -> str:
     """The connection URL of the bundled database that runs on this folder; StartupError if none does."""
     folder = DataFolder(data_dir)
     with explained(folder.root):
@@ -201,6 +234,11 @@ def running_url(data_dir: Path) -> str:
         if pid is None or not is_alive(pid):
             raise _not_running(folder)
         credentials = folder.credentials()
+        if administrator:
+            found = folder.administrator()
+            if found is None:
+                raise _damaged(folder.root / "administrator.json")
+            credentials = replace(credentials, user=found.user, password=found.password)
     try:
         socket.create_connection(("127.0.0.1", credentials.port), timeout=5).close()
     except OSError:

@@ -1,7 +1,8 @@
 """The bundled PostgreSQL: created on first use, started, watched, restarted when it dies, stopped.
 
 `EmbeddedPostgres` owns the life of one database on one data folder. The layout of the folder is in
-`datafolder`, the way programs are started in `launcher`, the handling of processes in `postmaster`.
+`datafolder`, the way programs are started in `launcher`, the handling of processes in `postmaster`, what is done as
+superuser in `administrator`.
 Start it from a thread that lives as long as the server: PostgreSQL stops when that thread is gone.
 """
 
@@ -23,8 +24,10 @@ from typing import Final
 import asyncpg
 
 from queenmq.errors import StartupError
-from queenmq.storage import launcher, postmaster
+from queenmq.storage import administrator, launcher, postmaster
 from queenmq.storage.datafolder import (
+    ADMINISTRATOR,
+    SERVER,
     Credentials,
     DataFolder,
     default_data_dir,
@@ -33,18 +36,15 @@ from queenmq.storage.datafolder import (
     running_url,
 )
 from queenmq.storage.launcher import Launcher
-from queenmq.storage.sqlstates import DISK_FULL, INVALID_PASSWORD, sqlstate_of
+from queenmq.storage.sqlstates import INVALID_PASSWORD, sqlstate_of
 
 __all__ = ["EmbeddedPostgres", "default_data_dir", "running_url"]
 
 log = logging.getLogger(__name__)
 
 HOST: Final = "127.0.0.1"
-USER: Final = "queen"
 DATABASE: Final = "queen"
 READY_S: Final = 300.0
-CONNECT_S: Final = 3.0
-COMMAND_S: Final = 60.0
 PORT_TRIES: Final = 5
 WATCH_S: Final = 0.1
 FIRST_BACKOFF_S: Final = 0.1
@@ -65,7 +65,7 @@ ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath}
 # What `initdb` found out about the machine first, then ours. ALTER SYSTEM wins over both.
 CONFIG: Final = """\
 # Written by Queen at every start. Use ALTER SYSTEM to change a setting for good.
-include 'postgres/postgresql.conf'
+include 'postgresql.conf'
 fsync = on
 synchronous_commit = on
 jit = off
@@ -136,44 +136,66 @@ class EmbeddedPostgres:
         launcher.give_tree(self._folder.pgdata, user)
         _require_version(self._folder.pgdata, bundled)
         self._folder.save_config(CONFIG)
-        credentials = await self._run_on_free_port(self._folder.credentials())
-        await _create_database(credentials, self._folder.root)
-        return credentials
+        superuser, server, is_new = self._credentials()
+        port = await self._run_on_free_port(superuser or server)
+        server = replace(server, port=port)
+        if superuser is not None:
+            await administrator.prepare(replace(superuser, port=port), server, self._folder.root, take_over=is_new)
+        self._folder.save_credentials(server)
+        return server
+
+    def _credentials(self) -> tuple[Credentials | None, Credentials, bool]:
+        """Those of the administrator, if they are there; those of the server, and whether these are new."""
+        superuser = self._folder.administrator()
+        if superuser is None or self._folder.has_credentials():
+            found = self._folder.credentials()
+            if found.user == SERVER:
+                return superuser, found, False
+            if superuser is None:
+                # Made by a Queen that used its database as the administrator.
+                self._folder.save_administrator(found)
+                superuser = found
+        return superuser, Credentials(superuser.port, SERVER, secrets.token_urlsafe(24), DATABASE), True
 
     async def _create(self, user: tuple[int, int]) -> None:
         """Make the data beside its place and rename it when complete: what is interrupted is thrown away."""
         log.info("creating a database in %s", self._folder.root)
         scratch = self._folder.make_scratch()
         launcher.give(scratch, user)
-        credentials = Credentials(_free_port(self._keep_off), USER, secrets.token_urlsafe(24), DATABASE)
-        await self._initdb(scratch, credentials.password, user)
-        self._folder.save_credentials(credentials)
+        superuser = Credentials(
+            _free_port(self._keep_off), ADMINISTRATOR, secrets.token_urlsafe(24), administrator.DATABASE
+        )
+        await self._initdb(scratch, superuser.password, user)
+        self._folder.save_administrator(superuser)
+        self._folder.drop_credentials()
         (scratch / "data").rename(self._folder.pgdata)
         self._folder.sync()
         shutil.rmtree(scratch)
 
     async def _initdb(self, scratch: Path, password: str, user: tuple[int, int]) -> None:
-        secret = scratch / "password"
+        secret, target = scratch / "password", scratch / "data"
         secret.touch(mode=0o600)
         secret.write_text(password)
-        launcher.give(secret, user)
+        target.mkdir(mode=0o700)
+        for path in (secret, target):
+            launcher.give(path, user)
         offset = self._folder.log_size()
-        self._process = self._spawn(_initdb_command(scratch / "data", secret))
+        self._process = self._spawn(_initdb_command(self._launcher, target), target)
         await postmaster.become(self._has_ended, READY_S)
         status = self._process.poll()
         await self._end_process()
         if status != 0:
             raise self._failure(offset, "the bundled PostgreSQL could not create its data")
 
-    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, command: list[str], folder: Path) -> subprocess.Popen[bytes]:
         output = self._folder.open_log()
         try:
-            return self._launcher.start(command, output, ENVIRONMENT)
+            return self._launcher.start(command, folder, output, ENVIRONMENT)
         finally:
             os.close(output)
 
-    async def _run_on_free_port(self, credentials: Credentials) -> Credentials:
-        """Start on the port of last time if it is still free, else on another that is then kept."""
+    async def _run_on_free_port(self, credentials: Credentials) -> int:
+        """Start on the port of last time if it is still free, else on another. Returns the port."""
         for _ in range(PORT_TRIES):
             if credentials.port == self._keep_off or not _is_free(credentials.port):
                 credentials = replace(credentials, port=_free_port(self._keep_off))
@@ -181,15 +203,16 @@ class EmbeddedPostgres:
                 await self._run(credentials)
             except PortTaken:
                 continue
-            self._folder.save_credentials(credentials)
-            return credentials
+            return credentials.port
         raise StartupError(f"the bundled PostgreSQL found no free port on {HOST}")
 
     async def _run(self, credentials: Credentials) -> None:
         """Start PostgreSQL on exactly this port and wait until it answers."""
         await postmaster.clear_leftovers(self._folder)
         offset = self._folder.log_size()
-        self._process = self._spawn(_postgres_command(self._folder, credentials.port))
+        self._process = self._spawn(
+            _postgres_command(self._launcher, self._folder, credentials.port), self._folder.pgdata
+        )
         try:
             await self._answers(credentials, offset)
         except BaseException:
@@ -271,12 +294,13 @@ def _require_version(pgdata: Path, bundled: int) -> None:
         )
 
 
-def _initdb_command(target: Path, password_file: Path) -> list[str]:
+def _initdb_command(way: Launcher, target: Path) -> list[str]:
+    folder = way.name_of(target)
     return [
-        str(launcher.binary("initdb")),
-        f"--pgdata={target}",
-        f"--username={USER}",
-        f"--pwfile={password_file}",
+        way.binary("initdb"),
+        f"--pgdata={folder}",
+        f"--username={ADMINISTRATOR}",
+        f"--pwfile={folder}/../password",
         "--auth=scram-sha-256",
         "--encoding=UTF8",
         "--locale=C",
@@ -284,14 +308,15 @@ def _initdb_command(target: Path, password_file: Path) -> list[str]:
     ]
 
 
-def _postgres_command(folder: DataFolder, port: int) -> list[str]:
+def _postgres_command(way: Launcher, folder: DataFolder, port: int) -> list[str]:
+    pgdata = way.name_of(folder.pgdata)
     settings = {
-        "config_file": str(folder.config),
+        "config_file": f"{pgdata}/{folder.config.name}",
         "listen_addresses": HOST,
         "port": str(port),
-        "unix_socket_directories": _socket_folder(folder.pgdata, port),
+        "unix_socket_directories": _socket_folder(Path(pgdata), port),
     }
-    command = [str(launcher.binary("postgres")), "-D", str(folder.pgdata)]
+    command = [way.binary("postgres"), "-D", pgdata]
     return command + [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
 
 
@@ -321,44 +346,16 @@ def _free_port(keep_off: int) -> int:
         return int(probe.getsockname()[1])
 
 
-async def _connect(credentials: Credentials, database: str) -> asyncpg.Connection[asyncpg.Record]:
-    return await asyncpg.connect(
-        host=HOST,
-        port=credentials.port,
-        user=credentials.user,
-        password=credentials.password,
-        database=database,
-        ssl=False,
-        timeout=CONNECT_S,
-        command_timeout=COMMAND_S,
-    )
-
-
 async def _accepts(credentials: Credentials) -> bool:
     try:
-        connection = await _connect(credentials, "postgres")
+        connection = await administrator.connect(credentials, administrator.DATABASE)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         if sqlstate_of(error) == INVALID_PASSWORD:
-            raise StartupError(
-                "the bundled PostgreSQL refuses the password in database.json; restore that file"
-            ) from None
+            file = "database.json" if credentials.user == SERVER else "administrator.json"
+            raise StartupError(f"the bundled PostgreSQL refuses the password in {file}; restore that file") from None
         return False
     await connection.close()
     return True
-
-
-async def _create_database(credentials: Credentials, root: Path) -> None:
-    try:
-        connection = await _connect(credentials, "postgres")
-        try:
-            if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
-                await connection.execute(f"CREATE DATABASE {DATABASE}")
-        finally:
-            await connection.close()
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        if sqlstate_of(error) == DISK_FULL:
-            raise StartupError(disk_full(root)) from None
-        raise StartupError(f"the bundled PostgreSQL could not create its database: {error}") from error
 
 
 def _meaningful(lines: list[str]) -> str:

@@ -138,7 +138,9 @@ async def _upgrade(connection: asyncpg.Connection[asyncpg.Record], upto: int | N
 
 async def _current_version(connection: asyncpg.Connection[asyncpg.Record]) -> int:
     if not await connection.fetchval("SELECT to_regclass('queen.schema_migrations') IS NOT NULL"):
-        await connection.execute("CREATE SCHEMA IF NOT EXISTS queen")
+        # Not IF NOT EXISTS, for which PostgreSQL demands the right to create schemas in any case.
+        if not await connection.fetchval("SELECT to_regnamespace('queen') IS NOT NULL"):
+            await connection.execute("CREATE SCHEMA queen")
         await connection.execute(
             "CREATE TABLE queen.schema_migrations (version integer PRIMARY KEY, name text NOT NULL, "
             "applied_at timestamptz NOT NULL DEFAULT clock_timestamp());"
