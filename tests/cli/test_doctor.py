@@ -21,6 +21,7 @@ from server_settings import settings_with
 
 import queenmq
 from cli.conftest import Run, Running, serving, until
+from queenmq.cli import server_checks
 from queenmq.client import BlockingQueen
 from queenmq.config import Settings
 from queenmq.storage.migrations import migrations
@@ -80,9 +81,40 @@ def test_all_is_well(queen: Run, running: Running, environment: pytest.MonkeyPat
     environment.setenv("DATABASE_URL", running.database_url)
     status, found = findings(queen)
     assert (status, {finding["state"] for finding in found.values()} <= {"good", "doubtful"}) == (0, True), found
-    for name in ("configuration", "server", "versions", "database", "clock of the server", "token", "schema", "lookup"):
+    for name in (
+        "configuration",
+        "server",
+        "versions",
+        "database",
+        "clock of the server",
+        "token",
+        "schema",
+        "lookup",
+        "horizon",
+    ):
         assert found[name]["state"] == "good", found[name]
     assert "✓ lookup: every row is correct" in queen("doctor").out
+
+
+def test_who_has_kept_dead_rows_alive_for_long_is_named(
+    queen: Run, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_checks, "_HELD_LONG_S", 0)
+
+    async def held() -> None:
+        holder = await asyncpg.connect(running.database_url, server_settings={"application_name": "nightly dump"})
+        try:
+            async with holder.transaction(isolation="repeatable_read"):
+                await holder.execute("SELECT 1 FROM pg_class")
+                _, found = await asyncio.to_thread(findings, queen)
+                assert found["horizon"]["state"] == "doubtful"
+                assert f"session {holder.get_server_pid()}" in str(found["horizon"])
+                assert "nightly dump" in str(found["horizon"])
+                assert f"pg_terminate_backend({holder.get_server_pid()})" in str(found["horizon"])
+        finally:
+            await holder.close()
+
+    asyncio.run(held())
 
 
 def test_without_the_database_its_tables_are_left_out(queen: Run) -> None:

@@ -283,6 +283,16 @@ def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) ->
     expect(page.locator(".health")).not_to_contain_text("Pop maintenance")
 
 
+def test_who_keeps_dead_rows_alive_is_named(page: Page) -> None:
+    holder = {"kind": "slot", "heldForSeconds": 7200, "transactions": 812, "description": "the replication slot old"}
+    held = {"holders": [holder | {"advice": "drop the slot"}], "seesAllSessions": True}
+    page.route("**/api/v1/analytics/horizon", lambda route: route.fulfill(json=held))
+    page.goto("/#/")
+    worries = page.get_by_role("list", name="What needs attention")
+    expect(worries).to_contain_text("the replication slot old has kept dead rows from being removed")
+    expect(worries).to_contain_text("drop the slot")
+
+
 def test_figures_come_in_live(page: Page, served: Served) -> None:
     queues = served.shop.call("GET", "/api/v1/live")["backlog"]["queues"]
     page.goto("/")

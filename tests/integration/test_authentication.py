@@ -94,6 +94,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/analytics/queue-parked-replicas"): "read-only",
     ("GET", "/api/v1/analytics/retention"): "read-only",
     ("GET", "/api/v1/analytics/postgres-stats"): "read-only",
+    ("GET", "/api/v1/analytics/horizon"): "read-only",
     ("POST", "/streams/v1/queries"): "read-write",
     ("POST", "/streams/v1/state/get"): "read-only",
     ("POST", "/streams/v1/cycle"): "read-write",

@@ -24,6 +24,8 @@ _OK: Final = 200
 _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
 _UNAVAILABLE: Final = 503
+# From here on, who keeps dead rows from being removed is named.
+_HELD_LONG_S: Final = 300
 # Reasons for dropping a packet that point to a wrong configuration.
 _SECRETS: Final = ("bad_signature", "unknown_key")
 
@@ -109,6 +111,7 @@ def _with_token(server: str) -> Iterator[Finding]:
     # The database's clock is read somewhere within the request.
     yield clocks("database", at - overview.at, overview.took_s / 2)
     yield from _postgres(_ask(server, "/api/v1/analytics/postgres-stats"))
+    yield from _horizon(_ask(server, "/api/v1/analytics/horizon"))
     yield from _operations(_ask(server, "/api/v1/operations/stats"))
     yield from _cluster(_ask(server, "/api/v1/system/shared-state"))
 
@@ -181,6 +184,22 @@ def _postgres(stats: _Reply) -> Iterator[Finding]:
             if encrypted
             else "the server connects to PostgreSQL without TLS (set PG_USE_SSL, or sslmode in DATABASE_URL)",
         )
+
+
+def _horizon(reply: _Reply) -> Iterator[Finding]:
+    if reply.status != _OK:
+        return
+    long = [one for one in reply.body["holders"] if one["heldForSeconds"] >= _HELD_LONG_S]
+    for one in long:
+        yield doubtful(
+            "horizon",
+            f"{one['description']} has kept dead rows from being removed for {one['heldForSeconds'] / 60:,.0f} min "
+            f"({one['transactions']:,} transactions); tables grow and requests get slower",
+            one["advice"],
+        )
+    if not long:
+        hidden = "" if reply.body["seesAllSessions"] else "; ages are estimates, without pg_read_all_stats"
+        yield good("horizon", f"nothing keeps dead rows from being removed for long{hidden}")
 
 
 def _operations(stats: _Reply) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import { badge, code, empty, heading, link, panel, table, tile, tiles, to } from
 
 const LAGGING_S = 60;
 const LATE_S = 300;
+const HELD_LONG_S = 300;
 
 export const overview = {
   title: () => "Overview",
@@ -16,16 +17,16 @@ export const overview = {
   live: true,
 
   async load() {
-    const [status, lagging] = await Promise.all([get("/api/v1/status"), get("/api/v1/consumer-groups/lagging", { minLagSeconds: LAGGING_S, limit: 6 })]);
+    const [status, lagging, horizon] = await Promise.all([get("/api/v1/status"), get("/api/v1/consumer-groups/lagging", { minLagSeconds: LAGGING_S, limit: 6 }), get("/api/v1/analytics/horizon")]);
     const points = status.throughput.map((point) => ({ ...point, at: Date.parse(point.timestamp), maxLag: point.maxLagMs / 1000, errors: point.dbErrors + point.ackFailed + point.dlqCount }));
-    return { status, lagging, points: byMinute(points, status.timeRange, status.bucketMinutes) };
+    return { status, lagging, held: horizon.holders.filter((holder) => holder.heldForSeconds > HELD_LONG_S), points: byMinute(points, status.timeRange, status.bucketMinutes) };
   },
 
-  view({ status, lagging, points }) {
+  view({ status, lagging, held, points }) {
     const now = live.now;
     return [
       heading("Overview", { note: now ? `${now.server.id}, Queen ${now.server.version}, up for ${duration(now.server.uptimeSeconds)}` : "Waiting for the first live figures…" }),
-      health(now, status, lagging),
+      health(now, status, lagging, held),
       now && figures(now, status),
       h(
         "div",
@@ -136,7 +137,7 @@ function figures(now, status) {
   );
 }
 
-function health(now, status, lagging) {
+function health(now, status, lagging, held) {
   if (!now) return null;
   // What was true when the server was last heard says nothing about now; the frame of the page says that it is lost.
   if (!isCurrent()) return null;
@@ -151,6 +152,7 @@ function health(now, status, lagging) {
     const [first] = late;
     worries.push(["warn", `Group ${groupName(first.consumer_group)} is ${duration(first.time_lag_seconds)} behind in ${first.queue_name} / ${first.partition_name}.`, to.partition(first.queue_name, first.partition_name)]);
   }
+  for (const holder of held) worries.push(["warn", `For ${duration(holder.heldForSeconds)}, ${holder.description} has kept dead rows from being removed: tables grow and requests get slower. To mend it, ${holder.advice}.`, null]);
   if (status.errors.dlqMessages) worries.push(["warn", `${plural(status.errors.dlqMessages, "message")} became ${status.errors.dlqMessages === 1 ? "a dead letter" : "dead letters"} in the last hour.`, "#/dead-letters"]);
   if (!worries.length) return h("div", { class: "health good", role: "status" }, badge("good", "All is well"), h("p", {}, "The database answers, no group is far behind, and nothing has failed in the last hour."));
   return h(

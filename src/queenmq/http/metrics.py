@@ -12,6 +12,7 @@ from queenmq.errors import DatabaseUnavailable
 from queenmq.http.exposition import Exposition
 from queenmq.http.overload_metrics import (
     tell_forwards,
+    tell_horizon,
     tell_journal,
     tell_load,
     tell_operations,
@@ -20,6 +21,7 @@ from queenmq.http.overload_metrics import (
 from queenmq.http.route import Context
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.reports.activity import QueueMinute, Totals
+from queenmq.reports.horizon import horizon
 from queenmq.reports.metrics import StoredMetrics, stored
 from queenmq.reports.overview import Overview
 
@@ -52,6 +54,7 @@ async def collect(context: Context) -> Exposition:
     # An outage is when the rest is needed most.
     with suppress(DatabaseUnavailable):
         _stored(told, await stored(context.reports, _MOST_QUEUES))
+        tell_horizon(told, await horizon(context.reports, context.first_seen))
     return told
 
 

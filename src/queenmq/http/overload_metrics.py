@@ -1,4 +1,4 @@
-"""The metric families of overload, outage and the coordinator: journal, operations, load manager, forwards."""
+"""The metric families of overload, outage and the coordinator: journal, operations, load manager, forwards, horizon."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from queenmq.broker.load_manager import Choice
 from queenmq.cluster.circuit_breaker import Circuit
 from queenmq.http.exposition import Exposition
 from queenmq.journal.board import JournalFigures
+from queenmq.reports.horizon import KINDS, Horizon
 from queenmq.reports.operations import OperationGauges
 
 
@@ -176,4 +177,24 @@ def tell_forwards(told: Exposition, broker: Broker) -> None:
             "Assignments of consumer groups to servers, by change.",
             getattr(coordinator.consumers, event),
             change=event,
+        )
+
+
+def tell_horizon(told: Exposition, found: Horizon) -> None:
+    """Of each kind the oldest holder; 0 if there is none."""
+    for kind in KINDS:
+        holders = [holder for holder in found.holders if holder.kind == kind]
+        told.gauge(
+            "queen_horizon_held_seconds",
+            "How long the oldest transaction has kept VACUUM from removing dead rows, by kind of its holder: session, "
+            "standby, slot or prepared.",
+            max((holder.seconds or 0.0 for holder in holders), default=0.0),
+            kind=kind,
+        )
+        told.gauge(
+            "queen_horizon_held_transactions",
+            "Transactions since the oldest one that keeps VACUUM from removing dead rows, by kind of its holder: "
+            "session, standby, slot or prepared.",
+            max((holder.transactions for holder in holders), default=0),
+            kind=kind,
         )

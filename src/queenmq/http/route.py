@@ -7,7 +7,7 @@ the tables.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from queenmq.broker.broker import Broker
@@ -16,6 +16,7 @@ from queenmq.http.plans import Plan
 from queenmq.http.roles import Role
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
+from queenmq.reports.horizon import FirstSeen
 from queenmq.reports.reading import Reports
 
 
@@ -29,6 +30,7 @@ class Context:
     memory: HttpMemory
     openapi: Callable[[], bytes]
     """The OpenAPI document as JSON; it is made at the first call."""
+    first_seen: FirstSeen = field(default_factory=FirstSeen)
 
 
 Handler = Callable[[Request, Context], Awaitable[Response]]

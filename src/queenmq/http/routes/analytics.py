@@ -14,7 +14,7 @@ from queenmq.http.route import Context, Route
 from queenmq.http.time_range import PARAMETERS as RANGE
 from queenmq.http.time_range import query_range, shown
 from queenmq.httpserver.messages import Request, Response
-from queenmq.reports import activity, postgres, servers
+from queenmq.reports import activity, horizon, postgres, servers
 from queenmq.reports import analytics as report
 from queenmq.reports.scope import TimeRange
 
@@ -116,6 +116,31 @@ async def retention(request: Request, context: Context) -> Response:
 async def postgres_stats(_: Request, context: Context) -> Response:
     """Statistics of PostgreSQL about this database and the tables of Queen."""
     return Response(200, _postgres(await postgres.figures(context.reports, _MOST_SESSIONS)))
+
+
+@documented({200: Json})
+async def held_horizon(_: Request, context: Context) -> Response:
+    """Who keeps VACUUM from removing dead rows, the oldest first: sessions, standbys, slots and prepared transactions.
+
+    `heldForSeconds` counts from when the server has first seen it, where PostgreSQL does not say since when.
+    """
+    found = await horizon.horizon(context.reports, context.first_seen)
+    return Response(200, {"holders": [_holder(one) for one in found.holders], "seesAllSessions": found.sees_all})
+
+
+def _holder(one: horizon.Holder) -> Json:
+    return {
+        "kind": one.kind,
+        "name": one.name,
+        "pid": one.pid,
+        "user": one.username,
+        "application": one.application,
+        "state": one.state,
+        "heldForSeconds": one.seconds,
+        "transactions": one.transactions,
+        "description": horizon.described(one),
+        "advice": horizon.advice(one),
+    }
 
 
 base = "/api/v1/analytics/"
@@ -348,4 +373,5 @@ ROUTES = (
     Route("GET", base + "queue-parked-replicas", queue_parked_replicas, Role.READ_ONLY),
     Route("GET", base + "retention", retention, Role.READ_ONLY),
     Route("GET", base + "postgres-stats", postgres_stats, Role.READ_ONLY),
+    Route("GET", base + "horizon", held_horizon, Role.READ_ONLY),
 )
