@@ -71,6 +71,14 @@ class Member:
         direct = self.coordinator.http_address
         self.coordinator.http_address = lambda server: address if server == member.name else direct(server)
 
+    def give_up_after(self, seconds: float) -> None:
+        """How long this server waits from now on for the answer to a request that it has passed on."""
+        self.server._forwarder._timeout_s = seconds
+
+    def end_wait(self, member: Member) -> None:
+        """Have the circuit of a peer try it again now, not when its wait is over."""
+        self.coordinator.tracker.of(member.name).breaker._open_until = 0.0
+
     def refuse(self, *others: Member) -> None:
         """Take no connections any more, and end those of the others."""
         self.server.front._server.close()
