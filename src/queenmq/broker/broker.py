@@ -28,7 +28,7 @@ from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
 from queenmq.broker.transaction import Committed, Transaction, Transactor
 from queenmq.broker.unmerged import Unmerged
 from queenmq.broker.vitals import Vitals
-from queenmq.clock import Clock, SystemClock
+from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node
 from queenmq.cluster.port import Alone, Cluster
 from queenmq.config import ConcurrencySettings, LaneSettings, Settings
@@ -54,13 +54,12 @@ class Broker:
         settings: Settings,
         database: Database,
         node: Node,
-        clock: Clock | None = None,
+        clock: Clock = SYSTEM,
         journal: JournalSharing | None = None,
     ) -> None:
         self.settings = settings
         self.node = node
         self.database = database
-        clock = clock or SystemClock()
         cluster: Cluster = node if node.linked else Alone()
         cached = settings.cache.enabled
         self.vitals = Vitals(clock)
@@ -72,7 +71,7 @@ class Broker:
         self.maintenance = Maintenance(database, self.caches, clock)
         self.load = LoadWatch(database, settings)
         self.locks = LockWait(database, settings.database.lock_timeout_ms / 1000, settings.limits.max_lock_waiters)
-        self.journal = _journal(settings, journal)
+        self.journal = _journal(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
             _backoff(settings),
             cluster,
@@ -293,7 +292,7 @@ class Broker:
             await self.journal.close()
 
 
-def _journal(settings: Settings, shared: JournalSharing | None) -> Journal | None:
+def _journal(settings: Settings, shared: JournalSharing | None, clock: Clock) -> Journal | None:
     """The journal; with `shared`, that of all workers, which the one with the listener keeps."""
     if settings.journal.folder is None:
         return None
@@ -303,10 +302,10 @@ def _journal(settings: Settings, shared: JournalSharing | None) -> Journal | Non
         records_per_file=settings.journal.records_per_file,
     )
     if shared is None:
-        return PushJournal(settings.journal.folder, bounds, settings.server.encryption_key)
+        return PushJournal(settings.journal.folder, bounds, settings.server.encryption_key, clock=clock)
     if shared.listener is None:
-        return RemoteJournal(shared, bounds)
-    return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_key)
+        return RemoteJournal(shared, bounds, clock)
+    return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_key, clock)
 
 
 def _cache_bounds(settings: Settings) -> CacheBounds:

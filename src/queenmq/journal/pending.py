@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from queenmq.clock import SYSTEM, Clock
 from queenmq.journal.files import JournalFiles, RecordRef
 from queenmq.journal.push_records import Partition, mark_of
 
@@ -36,7 +38,8 @@ class JournalledPush:
 
 
 class PendingPushes:
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._number = 0
         self.line: dict[int, JournalledPush] = {}
         self.parked: dict[int, JournalledPush] = {}
@@ -128,9 +131,9 @@ class PendingPushes:
         When it returns True, nothing of them is journalled at this very moment.
         """
         wanted = set(partitions)
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = self._clock.monotonic() + timeout_s
         while self.holds(wanted):
-            left_s = deadline - asyncio.get_running_loop().time()
+            left_s = deadline - self._clock.monotonic()
             if left_s <= 0 or self._is_stuck(wanted) or not await self._wait(wanted & self.partitions.keys(), left_s):
                 return False
         return True
@@ -147,7 +150,10 @@ class PendingPushes:
             cleared = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(partition, []).append(cleared)
             waiting.append(cleared)
-        _, late = await asyncio.wait(waiting, timeout=timeout_s)
+        with suppress(TimeoutError):
+            async with self._clock.timeout(timeout_s):
+                await asyncio.wait(waiting)
+        late = [cleared for cleared in waiting if not cleared.done()]
         for cleared in late:
             cleared.cancel()
         return not late

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
+from queenmq.clock import SYSTEM, Clock
 from queenmq.core.message import Message
 from queenmq.errors import DatabaseUnavailable, StartupError
 from queenmq.ids import uuid7_text
@@ -41,7 +42,12 @@ class PushJournal:
     """`board` shows other processes of this server what is push."""
 
     def __init__(
-        self, folder: Path, bounds: JournalBounds, key: bytes | None, board: JournalBoard | None = None
+        self,
+        folder: Path,
+        bounds: JournalBounds,
+        key: bytes | None,
+        board: JournalBoard | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._folder = folder
         self.bounds = bounds
@@ -50,7 +56,7 @@ class PushJournal:
         self._board = board
         self._is_counted = False
         self._files: list[JournalFiles] = []  # the own ones first
-        self._pending = PendingPushes()
+        self._pending = PendingPushes(clock)
         self._quarantine = QuarantineIndex(folder, self._codec)
         self._past: Counter[str] = Counter()  # of journals that are let go
         self.replayed = 0

@@ -16,14 +16,14 @@ import logging
 import socket
 import struct
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from queenmq.clock import SYSTEM, Clock
 from queenmq.core.message import Message
 from queenmq.errors import DatabaseUnavailable, Overloaded
 from queenmq.ids import uuid7_text
@@ -32,15 +32,18 @@ from queenmq.journal.files import JournalBounds, JournalFailed
 from queenmq.journal.interface import JournalledOperation
 from queenmq.journal.push_journal import PushJournal
 from queenmq.journal.push_records import MessageFields, Partition, fields_of, marks_of, message_of, partitions_of
+from queenmq.retry import Failure, Pauses, retried
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 # How long a push may wait until it is on disk. Beyond, the keeper does not journal it any more.
 PUT_WITHIN_S: Final = 10.0
 # How much longer its answer is waited for, so that it is almost never unknown what became of it.
 ANSWER_WITHIN_S: Final = 2.0
 _ASK_WITHIN_S: Final = 5.0
-_CONNECT_AGAIN_S: Final = 0.05
+_ASK_AGAIN: Final = Pauses(0.05, 0.05)
 # Requests of one worker that are not answered. Beyond, pushes get 429 and the keeper reads no further ones.
 MOST_ASKED: Final = 2000
 _LENGTH: Final = struct.Struct("<I")
@@ -90,8 +93,11 @@ class _Gone(Exception):
 class SharedJournal(PushJournal):
     """The journal with a door for the other workers."""
 
-    def __init__(self, shared: JournalSharing, folder: Path, bounds: JournalBounds, key: bytes | None) -> None:
-        super().__init__(folder, bounds, key, shared.board)
+    def __init__(
+        self, shared: JournalSharing, folder: Path, bounds: JournalBounds, key: bytes | None, clock: Clock = SYSTEM
+    ) -> None:
+        super().__init__(folder, bounds, key, shared.board, clock)
+        self._clock = clock
         self._listener = shared.listener
         self._server: asyncio.Server | None = None
         self._callers: set[asyncio.Task[None]] = set()
@@ -159,7 +165,7 @@ class SharedJournal(PushJournal):
             await writer.drain()
 
     async def _do(self, question: _Question) -> object:
-        left_s = question.deadline - time.monotonic()
+        left_s = question.deadline - self._clock.monotonic()
         arguments = question.arguments
         match question.verb:
             case "put":
@@ -184,10 +190,11 @@ class SharedJournal(PushJournal):
 class RemoteJournal:
     """The journal of another worker of this server, as `queenmq.journal.interface.Journal`."""
 
-    def __init__(self, shared: JournalSharing, bounds: JournalBounds) -> None:
+    def __init__(self, shared: JournalSharing, bounds: JournalBounds, clock: Clock = SYSTEM) -> None:
         self._board = shared.board
         self._path = shared.path
         self.bounds = bounds
+        self._clock = clock
         self._number = 0
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -213,15 +220,15 @@ class RemoteJournal:
     async def turn(self, partitions: Iterable[Partition], timeout_s: float) -> bool:
         """As long as nobody answers, there may be something before it."""
         wanted = list(partitions)
-        deadline = time.monotonic() + timeout_s
-        while (left_s := deadline - time.monotonic()) > 0:
-            try:
-                return _decode(await self._ask("turn", wanted, left_s), type=bool)
-            except _Gone:
-                await asyncio.sleep(_CONNECT_AGAIN_S)
-                if not self.holds_any(wanted):
-                    return True
-        return False
+        deadline = self._clock.monotonic() + timeout_s
+
+        async def ask() -> bool:
+            return not self.holds_any(wanted) or _decode(await self._ask("turn", wanted, deadline), type=bool)
+
+        try:
+            return await self._until(deadline, ask)
+        except _Gone:
+            return False
 
     async def require_turn(self, messages: Sequence[Message], timeout_s: float) -> None:
         if self.holds(messages) and not await self.turn(partitions_of(messages), timeout_s):
@@ -231,13 +238,13 @@ class RemoteJournal:
         """Repeated while the keeper is gone: its successor finds what it has journalled, by the id of the operation."""
         operation_id = uuid7_text()
         put = _Put(operation_id, [fields_of(message) for message in messages])
-        deadline = time.monotonic() + PUT_WITHIN_S
-        while (left_s := deadline - time.monotonic()) > 0:
-            try:
-                return _decode(await self._ask("put", put, left_s), type=tuple[str, int])
-            except _Gone:
-                await asyncio.sleep(_CONNECT_AGAIN_S)
-        raise JournalFailed("the worker that keeps the journal does not answer; push again with the same transactionId")
+        deadline = self._clock.monotonic() + PUT_WITHIN_S
+        try:
+            return _decode(await self._until(deadline, lambda: self._ask("put", put, deadline)), type=tuple[str, int])
+        except _Gone:
+            raise JournalFailed(
+                "the worker that keeps the journal does not answer; push again with the same transactionId"
+            ) from None
 
     async def find(self, operation_id: str) -> JournalledOperation | None:
         return None if self._board.is_empty else await self._find("find", operation_id)
@@ -248,7 +255,7 @@ class RemoteJournal:
     async def _find(self, verb: str, operation_id: str) -> JournalledOperation | None:
         try:
             found: JournalledOperation | None = _decode(
-                await self._ask(verb, operation_id, _ASK_WITHIN_S), type=JournalledOperation | None
+                await self._ask(verb, operation_id, self._soon), type=JournalledOperation | None
             )
             return found
         except _Gone:
@@ -258,7 +265,7 @@ class RemoteJournal:
         if self._board.is_empty:
             return {}
         try:
-            return _decode(await self._ask("held_in", (queue, partition), _ASK_WITHIN_S), type=dict[str, int])
+            return _decode(await self._ask("held_in", (queue, partition), self._soon), type=dict[str, int])
         except _Gone:
             return {}
 
@@ -272,17 +279,31 @@ class RemoteJournal:
 
     # Asking
 
-    async def _ask(self, verb: str, arguments: object, within_s: float) -> msgspec.Raw:
+    async def _until(self, deadline: float, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """What `ask` returns. Repeated while the keeper is gone; raises _Gone if it still is at the deadline."""
+
+        def is_worth_another(failure: Failure) -> bool:
+            return isinstance(failure.error, _Gone) and self._clock.monotonic() + failure.pause_s < deadline
+
+        return await retried(ask, is_worth_another, _ASK_AGAIN, self._clock)
+
+    @property
+    def _soon(self) -> float:
+        return self._clock.monotonic() + _ASK_WITHIN_S
+
+    async def _ask(self, verb: str, arguments: object, deadline: float) -> msgspec.Raw:
         """Raises _Gone, Overloaded or JournalFailed."""
         if len(self._asked) >= MOST_ASKED:
             raise Overloaded("too many pushes wait for the journal")
-        deadline = time.monotonic() + within_s
+        within_s = deadline - self._clock.monotonic()
+        if within_s <= 0:
+            raise _Gone
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._number += 1
         number = self._number
         self._asked[number] = answer
         try:
-            async with asyncio.timeout(within_s + ANSWER_WITHIN_S):
+            async with self._clock.timeout(within_s + ANSWER_WITHIN_S):
                 await self._send(_encode(_Question(number, verb, deadline, msgspec.Raw(_encode(arguments)))))
                 return await answer
         except (TimeoutError, OSError):

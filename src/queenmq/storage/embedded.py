@@ -23,7 +23,9 @@ from typing import Final
 
 import asyncpg
 
+from queenmq.clock import SYSTEM
 from queenmq.errors import StartupError
+from queenmq.retry import Failure, Pauses, retried
 from queenmq.storage import administrator, launcher, postmaster
 from queenmq.storage.datafolder import (
     ADMINISTRATOR,
@@ -47,8 +49,7 @@ DATABASE: Final = "queen"
 READY_S: Final = 300.0
 PORT_TRIES: Final = 5
 WATCH_S: Final = 0.1
-FIRST_BACKOFF_S: Final = 0.1
-LAST_BACKOFF_S: Final = 5.0
+RESTART_PAUSES: Final = Pauses(0.1, 5.0)
 # A path of a socket has at most 107 bytes.
 SOCKET_PATH_BYTES: Final = 100
 SHOWN_LINES: Final = 3
@@ -220,11 +221,11 @@ class EmbeddedPostgres:
             raise
 
     async def _answers(self, credentials: Credentials, offset: int) -> None:
-        deadline = asyncio.get_running_loop().time() + READY_S
+        deadline = SYSTEM.monotonic() + READY_S
         while not await _accepts(credentials):
             if self._has_ended():
                 raise self._failure(offset, "the bundled PostgreSQL did not start")
-            if asyncio.get_running_loop().time() > deadline:
+            if SYSTEM.monotonic() > deadline:
                 raise StartupError(
                     f"the bundled PostgreSQL did not answer within {READY_S:.0f} s; see {self._folder.log}"
                 )
@@ -265,15 +266,16 @@ class EmbeddedPostgres:
 
     async def _restart(self, credentials: Credentials) -> None:
         """Try until it succeeds: a full disk may be cleared, children of the dead one may linger."""
-        backoff_s = FIRST_BACKOFF_S
-        while True:
-            try:
-                with explained(self._folder.root):
-                    return await self._run(credentials)
-            except StartupError as error:
-                log.error("PostgreSQL is still down; next attempt in %.1f s: %s", backoff_s, error)
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(backoff_s * 2, LAST_BACKOFF_S)
+
+        async def run() -> None:
+            with explained(self._folder.root):
+                await self._run(credentials)
+
+        def is_worth_another(failure: Failure) -> bool:
+            log.error("PostgreSQL is still down; next attempt in %.1f s: %s", failure.pause_s, failure.error)
+            return True
+
+        await retried(run, is_worth_another, RESTART_PAUSES, SYSTEM)
 
 
 def _holds_data(pgdata: Path) -> bool:

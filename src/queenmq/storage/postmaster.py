@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from queenmq.clock import SYSTEM
 from queenmq.errors import StartupError
 from queenmq.storage.datafolder import DataFolder, is_alive
 
@@ -29,9 +30,9 @@ IMMEDIATE_S: Final = 10.0
 
 async def become(condition: Callable[[], bool], within_s: float) -> bool:
     """Wait until the condition holds; False if it does not in time."""
-    deadline = asyncio.get_running_loop().time() + within_s
+    deadline = SYSTEM.monotonic() + within_s
     while not condition():
-        if asyncio.get_running_loop().time() > deadline:
+        if SYSTEM.monotonic() > deadline:
             return False
         await asyncio.sleep(POLL_S)
     return True
