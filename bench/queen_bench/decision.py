@@ -103,7 +103,7 @@ async def _applications() -> AsyncIterator[tuple[App, App]]:
             authenticator, origins = Authenticator.from_settings(settings.auth, clock), Origins.from_settings(settings)
             apps = (
                 App(context, authenticator, origins),
-                CoordinatedApp(context, authenticator, origins, Forwarder(settings, node)),
+                CoordinatedApp(context, authenticator, origins, Forwarder(settings.coordinator, node)),
             )
             for app in apps:
                 app.router = Router([_idle(route) for route in ROUTES])

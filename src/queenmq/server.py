@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from queenmq.broker.broker import Broker
 from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
-from queenmq.clock import Clock, SystemClock
+from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
 from queenmq.errors import DatabaseUnavailable
@@ -57,17 +57,16 @@ class Server:
         settings: Settings,
         database_url: str,
         siblings: Siblings | None = None,
-        clock: Clock | None = None,
+        clock: Clock = SYSTEM,
         journal: JournalSharing | None = None,
     ) -> None:
         self._settings = settings
-        clock = clock or SystemClock()
         self._shares_port = siblings is not None
         self.database = Database(settings.database, database_url)
         self.node = Node(settings, clock, siblings)
         self.broker = Broker(settings, self.database, self.node, clock, journal)
         self.database.on_notice(WRITTEN_ELSEWHERE, self.broker.written_elsewhere)
-        self._forwarder = Forwarder(settings, self.node) if settings.coordinator.enabled else None
+        self._forwarder = Forwarder(settings.coordinator, self.node, clock) if settings.coordinator.enabled else None
         self._origins = Origins.from_settings(settings)
         limits = Limits.of(settings.http, settings.server.workers)
         memory = HttpMemory.within(limits)
@@ -89,25 +88,41 @@ class Server:
             self._peer_front = HttpFront(
                 handle, limits, clock, admit=admit, memory=HttpMemory.within(limits, memory.bodies)
             )
-        self._shared_state = SharedStateRefresh(self.database, self.broker, settings)
-        self._services: list[Service] = [
-            DatabaseWatch(self.database, settings, self._come_up),
-            self._shared_state,
-            LoadMonitor(self.database, self.broker.load, settings),
-            OperationWorker(
-                self.database, self.broker.operation_runner, self.broker.operations, clock, settings.operations
-            ),
-            StatisticsRefresh(self.broker, settings),
-            Sampler(self.database, self.broker, settings),
-        ]
-        if isinstance(self.broker.journal, PushJournal):
-            self._services.append(JournalReplay(self.database, self.broker, self.broker.journal, settings))
-        if siblings is None or siblings.index == 0:
-            self._services += [
-                Retention(self.database, self.broker, settings),
-                Eviction(self.database, self.broker, settings),
-                Vacuum(self.database, settings),
-            ]
+        self._shared_state = SharedStateRefresh(self.database, self.node, self.broker.refresh, settings.cache, clock)
+        is_first = siblings is None or siblings.index == 0
+        self._services = [self._shared_state, *self._make_services(clock, is_first=is_first)]
+
+    def _make_services(self, clock: Clock, *, is_first: bool) -> Iterator[Service]:
+        """`is_first`: of several workers, the one that does what need be done once a server."""
+        settings, broker, database = self._settings, self.broker, self.database
+        yield DatabaseWatch(database, settings.database, self._come_up, clock)
+        yield LoadMonitor(database, broker.load, broker.vitals, settings.overload, clock)
+        yield OperationWorker(database, broker.operation_runner, broker.operations, clock, settings.operations)
+        yield StatisticsRefresh(broker.statistics, broker.long_polls.registry, settings.statistics, clock)
+        yield Sampler(
+            broker,
+            settings.statistics,
+            clock,
+            port=settings.http.port,
+            worker_id=settings.server.worker_id,
+            slots=settings.database.pool_size,
+        )
+        if isinstance(broker.journal, PushJournal):
+            yield JournalReplay(
+                database,
+                broker.journal,
+                settings.journal,
+                clock,
+                store=broker.store_accepted,
+                operations=broker.operations,
+                switches=broker.caches.switches,
+                locks=broker.locks,
+                most_messages=settings.lanes.max_items_per_call,
+            )
+        if is_first:
+            yield Retention(broker.operation_runner, settings.retention, clock)
+            yield Eviction(database, broker.activity, settings.retention, clock)
+            yield Vacuum(database, settings.database, clock)
 
     def _make_app(self, context: Context, authenticator: Authenticator) -> App:
         if self._forwarder is None:

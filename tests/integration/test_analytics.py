@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import asyncpg
 import pytest
-from server_settings import settings_with
 
 from integration.queen import Queen, age_messages, parked
 from integration.test_statistics import get, refresh
+from queenmq.clock import ManualClock
 from queenmq.config import Settings
 from queenmq.server import Server
 from queenmq.services.retention import Eviction, Retention
@@ -17,8 +18,14 @@ from queenmq.services.sampler import Sampler
 
 
 @pytest.fixture
-async def sampler(server: Server, settings: Settings) -> Sampler:
-    return Sampler(server.database, server.broker, settings)
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def sampler(server: Server, settings: Settings, clock: ManualClock) -> Sampler:
+    statistics = replace(settings.statistics, aggregate_interval_s=60)
+    return Sampler(server.broker, statistics, clock, port=6632, worker_id="worker-1", slots=10)
 
 
 async def test_how_a_server_was_is_sampled_and_told(queen: Queen, sampler: Sampler) -> None:
@@ -40,11 +47,14 @@ async def test_how_a_server_was_is_sampled_and_told(queen: Queen, sampler: Sampl
     assert (await get(queen, "analytics/system-metrics", workerId="worker-1"))["replicaCount"] == 1
 
 
-async def test_a_sampler_stores_by_itself_when_its_time_has_come(queen: Queen, server: Server) -> None:
-    sampler = Sampler(server.database, server.broker, settings_with(statistics={"aggregate_interval_s": 1}))
+async def test_a_sampler_stores_by_itself_when_its_time_has_come(
+    queen: Queen, sampler: Sampler, clock: ManualClock
+) -> None:
+    await sampler.work()
+    clock.advance(59.9)
     await sampler.work()
     assert (await get(queen, "analytics/system-metrics"))["pointCount"] == 0
-    sampler._stored_at = -10.0
+    clock.advance(0.1)
     await sampler.work()
     assert (await get(queen, "analytics/system-metrics"))["pointCount"] == 1
 
@@ -114,8 +124,8 @@ async def test_what_was_deleted_is_told(
     await queen.push("late", 3)
     for queue in ("old", "late"):
         await age_messages(sql, queue, 100)
-    await Retention(server.database, server.broker, settings).work()
-    await Eviction(server.database, server.broker, settings).work()
+    await Retention(server.broker.operation_runner, settings.retention).work()
+    await Eviction(server.database, server.broker.activity, settings.retention).work()
     await refresh(queen)
     totals = (await get(queen, "analytics/retention"))["totals"]
     assert (totals["retentionMsgs"], totals["evictionMsgs"], totals["totalMsgs"]) == (2, 1, 3)

@@ -371,7 +371,8 @@ async def test_a_record_that_the_database_refuses_is_set_aside_and_the_rest_goes
     await buffered(http, item(1))
     refused = await buffered(http, item(2, traceId="00000000-0000-4000-8000-000000000000"))
     await buffered(http, item(3))
-    store = server.broker.store_accepted
+    pusher = server.broker._pusher
+    store = pusher.store_accepted
 
     async def choosy(requests: Any, lock_timeout: str) -> Any:
         for request in requests:
@@ -380,7 +381,7 @@ async def test_a_record_that_the_database_refuses_is_set_aside_and_the_rest_goes
                     message.trace_id = "no uuid"
         return await store(requests, lock_timeout)
 
-    monkeypatch.setattr(server.broker, "store_accepted", choosy)
+    monkeypatch.setattr(pusher, "store_accepted", choosy)
     await maintain(http, False)
     await drained(server)
     assert data(await queen.drain("q", "p")) == [1, 3]

@@ -130,7 +130,7 @@ class TestTtl:
         await queen.pop("orders")
         await queen.push("orders", "expired")
         await age_messages(sql, "orders", 61)
-        await Retention(server.database, server.broker, server.broker.settings).work()
+        await Retention(server.broker.operation_runner, server.broker.settings.retention).work()
         assert await stored(sql, "orders") == 0
         assert data(await queen.dead_letters("orders")) == ["expired"]
 
@@ -142,7 +142,7 @@ class TestTtl:
         await queen.push("orders", "held")
         await queen.pop("orders")
         await age_messages(sql, "orders", 61)
-        await Retention(server.database, server.broker, server.broker.settings).work()
+        await Retention(server.broker.operation_runner, server.broker.settings.retention).work()
         await expire_leases(sql)
         assert await queen.pop("orders") == []
         assert data(await queen.dead_letters("orders")) == ["held"]
@@ -153,7 +153,7 @@ class TestTtl:
         await queen.configure("orders", ttl=60, deadLetterQueue=True)
         await queen.push("orders", "expired")
         await age_messages(sql, "orders", 61)
-        await Retention(server.database, server.broker, server.broker.settings).work()
+        await Retention(server.broker.operation_runner, server.broker.settings.retention).work()
         assert data(await queen.dead_letters("orders")) == ["expired"]
 
 

@@ -21,12 +21,12 @@ def settings() -> Settings:
 
 @pytest.fixture
 def retention(server: Server, settings: Settings) -> Retention:
-    return Retention(server.database, server.broker, settings)
+    return Retention(server.broker.operation_runner, settings.retention)
 
 
 @pytest.fixture
 def eviction(server: Server, settings: Settings) -> Eviction:
-    return Eviction(server.database, server.broker, settings)
+    return Eviction(server.database, server.broker.activity, settings.retention)
 
 
 class TestRetention:

@@ -529,7 +529,7 @@ async def test_retention_is_one_operation_a_run_with_progress(
         await age_messages(sql, queue, 11)
     await age_partitions(sql, "old", 60)
     await queen.push("old", "young", partition="large")
-    retention = Retention(server.database, server.broker, settings)
+    retention = Retention(server.broker.operation_runner, settings.retention)
     await retention.work()
     [shown] = (await queen.http.get("/api/v1/operations", params={"type": "retention"})).json()["operations"]
     assert (shown["status"], shown["queue"], shown["progress"]["unit"]) == ("completed", None, "partitions")

@@ -85,7 +85,7 @@ async def test_retention_waits_for_the_archive(
     try:
         await sql.execute("UPDATE queen.messages SET created_at = created_at - interval '1 hour'")
         await sql.execute("UPDATE queen.partition_lookup SET last_message_at = last_message_at - interval '1 hour'")
-        retention = Retention(server.database, server.broker, settings)
+        retention = Retention(server.broker.operation_runner, settings.retention)
         await retention.work()
         assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 3
         await asyncio.to_thread(archive, spark, database_url, tmp_path)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from queenmq.clock import SYSTEM
 from queenmq.cluster.keys import Key, KeyRing
 from queenmq.cluster.peer_session import Ends, Session, answer
 from queenmq.http.peer_connection import MAX_GREETING_BYTES, Late, PeerAnswer, PeerFailure, PeerUnproven
@@ -114,7 +115,7 @@ async def ask(pool: PeerPool, seconds: float = SOON, late: Late | None = None) -
 
 
 def deadline(seconds: float = SOON) -> float:
-    return asyncio.get_running_loop().time() + seconds
+    return SYSTEM.monotonic() + seconds
 
 
 async def test_connections_are_used_again() -> None:

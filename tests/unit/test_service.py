@@ -6,7 +6,9 @@ import asyncio
 import logging
 
 import pytest
+from passing_time import pass_time
 
+from queenmq.clock import ManualClock
 from queenmq.errors import DatabaseUnavailable
 from queenmq.server import _ended
 from queenmq.services.service import Service
@@ -18,11 +20,14 @@ class Scripted(Service):
     name = "scripted"
 
     def __init__(self, *works: bool) -> None:
-        super().__init__(interval_ms=1)
+        self.clock = ManualClock()
+        super().__init__(1000, self.clock)
+        self.turns = 0
         self._script = list(works)
         self.ended = asyncio.Event()
 
     async def work(self) -> None:
+        self.turns += 1
         if not self._script:
             self.ended.set()
             return
@@ -34,9 +39,35 @@ async def test_each_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> Non
     service = Scripted(False, False, False, True, False, False)
     with caplog.at_level(logging.INFO, "queenmq.services.service"):
         service.start()
-        await asyncio.wait_for(service.ended.wait(), 30)
+        for _ in range(7):
+            await pass_time(service.clock, 1)
         await service.stop()
+    assert service.ended.is_set()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", "scripted: away")] * 2
+
+
+async def test_it_works_at_its_interval_and_knows_how_late_the_loop_was() -> None:
+    service = Scripted()
+    service.start()
+    await pass_time(service.clock, 0.999)
+    assert service.turns == 0
+    await pass_time(service.clock, 0.001)
+    assert (service.turns, service.late_s) == (1, 0.0)
+    service.clock.advance(1.25)  # the loop is busy meanwhile
+    await pass_time(service.clock, 0)
+    assert (service.turns, service.late_s) == (2, 0.25)
+    await service.stop()
+    await pass_time(service.clock, 10)
+    assert service.turns == 2
+
+
+async def test_an_interval_of_0_switches_a_service_off() -> None:
+    service = Scripted()
+    service._interval_s = 0
+    service.start()
+    await pass_time(service.clock, 10)
+    assert service.turns == 0
+    await service.stop()
 
 
 class Stubborn(Service):

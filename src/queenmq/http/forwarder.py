@@ -6,15 +6,15 @@ attempt must not do twice is guarded by the origin, the id that all attempts of 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from urllib.parse import quote
 
+from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.coordinator import Coordinator
 from queenmq.cluster.load_tracker import ServerLoad
 from queenmq.cluster.node import Node
 from queenmq.cluster.peer_session import Ends
-from queenmq.config import Settings
+from queenmq.config import CoordinatorSettings
 from queenmq.http.peer_connection import PeerAnswer, PeerFailure, PeerUnproven
 from queenmq.http.peer_messages import CALLER, GREETING, SEALED, RequestHead, target_of
 from queenmq.http.peer_pool import PeerPool, PoolExhausted, Times
@@ -59,13 +59,14 @@ class _ServeHere(Exception):
 
 
 class Forwarder:
-    def __init__(self, settings: Settings, node: Node) -> None:
-        self._settings = settings
+    def __init__(self, settings: CoordinatorSettings, node: Node, clock: Clock = SYSTEM) -> None:
         self._node = node
+        self._clock = clock
         self._pools: dict[str, PeerPool] = {}
         self._stopping = False
-        self._timeout_s = settings.coordinator.timeout_ms / 1000
-        self._times = Times(settings.coordinator.connect_timeout_ms / 1000, self._timeout_s)
+        self._timeout_s = settings.timeout_ms / 1000
+        self._times = Times(settings.connect_timeout_ms / 1000, self._timeout_s)
+        self._max_connections = settings.max_connections
         self.name = header_name(node.server_id)
         self.served_here = ((b"X-Served-By", self.name),)
 
@@ -78,16 +79,16 @@ class Forwarder:
         target = None if self._stopping else plan.first()
         if target is None:
             return await self._serve_here(request, handler, context, plan, ())
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        now = self._clock.monotonic
+        began = now()
         deadline = began + self._timeout_s + plan.wait_s
         if plan.late is not None:
             # From here on a client that closes its side counts as gone, so that no lease is taken for it.
             request.hold()
         origin = uuid7_text()
         tried: tuple[str, ...] = ()
-        while target is not None and len(tried) < MOST_PEERS and loop.time() < deadline:
-            self._shorten(request, plan, loop.time() - began if tried else 0.0)
+        while target is not None and len(tried) < MOST_PEERS and now() < deadline:
+            self._shorten(request, plan, now() - began if tried else 0.0)
             try:
                 answer = await self._try(request, plan, target, origin, deadline)
             except _ServeHere:
@@ -98,7 +99,7 @@ class Forwarder:
             tried = (*tried, target.id)
             target = None if self._stopping else plan.next(self._node.now, tried)
         self._coordinator.fallbacks += 1
-        self._shorten(request, plan, loop.time() - began)
+        self._shorten(request, plan, now() - began)
         request.origin = origin
         return await self._serve_here(request, handler, context, plan, (_FELL_BACK,))
 
@@ -192,7 +193,8 @@ class Forwarder:
                 address,
                 self._node.ring,
                 Ends(self.name, header_name(server)),
-                max_connections=self._settings.coordinator.max_connections,
+                self._clock,
+                max_connections=self._max_connections,
                 times=self._times,
             )
         return pool

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
+from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.keys import KeyRing
 from queenmq.cluster.peer_session import Ends
 from queenmq.http.peer_connection import Late, PeerAnswer, PeerConnection, PeerFailure
@@ -28,11 +29,19 @@ class Times(NamedTuple):
 
 class PeerPool:
     def __init__(
-        self, address: tuple[str, int], ring: KeyRing, ends: Ends, *, max_connections: int, times: Times
+        self,
+        address: tuple[str, int],
+        ring: KeyRing,
+        ends: Ends,
+        clock: Clock = SYSTEM,
+        *,
+        max_connections: int,
+        times: Times,
     ) -> None:
         self.address = address
         self._ring = ring
         self._ends = ends
+        self._clock = clock
         self._max = max_connections
         self._times = times
         self._connecting = 0
@@ -43,14 +52,14 @@ class PeerPool:
         return len(self._open)
 
     async def exchange(self, head: RequestHead, body: bytes, deadline: float, late: Late | None) -> PeerAnswer:
-        """Send a request and wait for its answer until the loop's time is `deadline`.
+        """Send a request and wait for its answer until the clock shows `deadline`.
 
         Raises PeerFailure, or PoolExhausted. For `late` see `PeerConnection.send`.
         """
         connection = self._reusable() or await self._connect(deadline)
         answer = connection.send(head, body, late)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with self._clock.timeout(deadline - self._clock.monotonic()):
                 return await answer
         except TimeoutError:
             if _has_come(answer):
@@ -74,7 +83,7 @@ class PeerPool:
             connection.abort()
 
     def _reusable(self) -> PeerConnection | None:
-        oldest = asyncio.get_running_loop().time() - IDLE_S
+        oldest = self._clock.monotonic() - IDLE_S
         while self._idle:
             connection = self._idle.pop()
             if connection.usable and connection.idle_since > oldest:
@@ -89,11 +98,10 @@ class PeerPool:
         """
         if len(self._open) + self._connecting >= self._max:
             raise PoolExhausted
-        loop = asyncio.get_running_loop()
         self._connecting += 1
         try:
-            async with asyncio.timeout_at(min(deadline, loop.time() + self._times.connect_s)):
-                _, connection = await loop.create_connection(
+            async with self._clock.timeout(min(deadline - self._clock.monotonic(), self._times.connect_s)):
+                _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: PeerConnection(self._released, self._closed), *self.address
                 )
         except TimeoutError:
@@ -104,7 +112,7 @@ class PeerPool:
             self._connecting -= 1
         self._open.add(connection)
         try:
-            async with asyncio.timeout_at(min(deadline, loop.time() + self._times.greet_s)):
+            async with self._clock.timeout(min(deadline - self._clock.monotonic(), self._times.greet_s)):
                 await connection.greet(self._ring, self._ends)
         except TimeoutError:
             connection.abort()
@@ -115,7 +123,7 @@ class PeerPool:
         return connection
 
     def _released(self, connection: PeerConnection) -> None:
-        connection.idle_since = asyncio.get_running_loop().time()
+        connection.idle_since = self._clock.monotonic()
         self._idle.append(connection)
 
     def _closed(self, connection: PeerConnection) -> None:

@@ -5,12 +5,12 @@ And that its clock was set back, which would hide what became readable just befo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from queenmq.config import Settings
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import DatabaseSettings
 from queenmq.errors import StartupError
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
@@ -41,10 +41,16 @@ class DatabaseWatch(Service):
 
     name = "database watch"
 
-    def __init__(self, database: Database, settings: Settings, come_up: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(settings.database.ping_ms)
+    def __init__(
+        self,
+        database: Database,
+        settings: DatabaseSettings,
+        come_up: Callable[[], Awaitable[None]],
+        clock: Clock = SYSTEM,
+    ) -> None:
+        super().__init__(settings.ping_ms, clock)
         self._database = database
-        self._patience_s = settings.database.outage_after_ms / 1000
+        self._patience_s = settings.outage_after_ms / 1000
         self._come_up = come_up
         self._unhide_due = 0.0
         self._complaints: set[str] = set()
@@ -60,8 +66,7 @@ class DatabaseWatch(Service):
             await self._unhide(self._database.clock.reached)
 
     async def _unhide(self, upto: datetime) -> None:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = self._clock.monotonic()
         if started < self._unhide_due:
             return
         moved = await unhide(self._database, upto)
@@ -70,7 +75,8 @@ class DatabaseWatch(Service):
                 "the clock of the database was set back: %d partitions could not be read, and now can be read again",
                 moved,
             )
-        self._unhide_due = loop.time() + (loop.time() - started) * _PAUSES
+        now = self._clock.monotonic()
+        self._unhide_due = now + (now - started) * _PAUSES
 
     async def _try(self) -> None:
         try:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
-from queenmq.broker.broker import Broker
-from queenmq.config import Settings
+from queenmq.broker.lock_wait import LockWait
+from queenmq.broker.switches import Switches
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import JournalSettings
 from queenmq.core.message import Message
+from queenmq.core.push_call import Outcome
 from queenmq.errors import DatabaseUnavailable, HttpError, InternalError, Overloaded, UnavailableError
 from queenmq.journal.files import JournalFailed
 from queenmq.journal.pending import JournalledPush
 from queenmq.journal.push_journal import PushJournal
-from queenmq.operations.queue import ReplayedPush
+from queenmq.operations.queue import OperationQueue, ReplayedPush
+from queenmq.retry import Pauses
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.failures import TryAgain
@@ -26,10 +30,8 @@ _CONTENT_TRIES = 3
 _NOT_THE_RECORDS = 3
 # From so many failed tries on a push waits longer for a locked partition; not at once, because all others wait with it.
 _PATIENT_AFTER = 2
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 10.0
-_MOST_DOUBLINGS = 10
-_LONGEST_OUTAGE_PAUSE_S = 2.0
+_PAUSES = Pauses(0.1, 10.0)
+_OUTAGE_PAUSES = Pauses(0.1, 2.0)
 _LOOK_ASIDE_EVERY_S = 1.0
 _STORED = frozenset({"queued", "duplicate"})
 # Nothing about a push: the database, the operation queue, or the disk of the journal.
@@ -41,21 +43,36 @@ class JournalReplay(Service):
 
     One that the database refuses for its content is set aside, alone. After any other error pushes are tried again for
     as long as it takes, with growing pauses: if it is one push that cannot be stored, it and what is behind it in its
-    partitions, else all of them.
+    partitions, else all of them. `store` is the broker's verb for pushes that were accepted before.
     """
 
     name = "journal replay"
 
-    def __init__(self, database: Database, broker: Broker, journal: PushJournal, settings: Settings) -> None:
-        super().__init__(settings.journal.replay_interval_ms)
+    def __init__(
+        self,
+        database: Database,
+        journal: PushJournal,
+        settings: JournalSettings,
+        clock: Clock = SYSTEM,
+        *,
+        store: Callable[[list[list[Message]], str], Awaitable[list[list[Outcome]]]],
+        operations: OperationQueue,
+        switches: Switches,
+        locks: LockWait,
+        most_messages: int,
+    ) -> None:
+        super().__init__(settings.replay_interval_ms, clock)
         self._database = database
-        self._broker = broker
         self._journal = journal
-        self._most = settings.journal.replay_batch_size
-        self._most_messages = settings.lanes.max_items_per_call
+        self._store_accepted = store
+        self._operations = operations
+        self._switches = switches
+        self._locks = locks
+        self._most = settings.replay_batch_size
+        self._most_messages = most_messages
         self._alone = 0  # pushes that go alone, because a call with several has failed
         self._failed_in_a_row = 0
-        self._pause_s = 0.0
+        self._pauses = 0  # in a row, of everything
         self._resume_at = 0.0
         self._look_aside_at = 0.0
         self._aside_failed = False
@@ -66,12 +83,12 @@ class JournalReplay(Service):
             await self._replay()
         except Exception as error:
             # A disk that cannot be read, or a defect: nothing that a push is to blame for.
-            self._pause(error, _LONGEST_PAUSE_S)
+            self._pause(error, _PAUSES)
         finally:
             self._journal.tell()
 
     async def _look_aside(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         if now >= self._look_aside_at:
             self._look_aside_at = now + _LOOK_ASIDE_EVERY_S
             try:
@@ -83,14 +100,13 @@ class JournalReplay(Service):
                 self._aside_failed = True
 
     async def _replay(self) -> None:
-        switches, loop = self._broker.caches.switches, asyncio.get_running_loop()
-        if loop.time() < self._resume_at:
+        if self._clock.monotonic() < self._resume_at:
             return
-        while self._database.is_open and switches.pushes_allowed:
+        while self._database.is_open and self._switches.pushes_allowed:
             batch = await self._journal.oldest(1 if self._alone else self._most, self._most_messages)
             if not batch:
                 # Only now: what fails again and again must not keep the others from being tried.
-                if self._journal.unpark(loop.time()):
+                if self._journal.unpark(self._clock.monotonic()):
                     continue
                 self._caught_up()
                 return
@@ -103,7 +119,7 @@ class JournalReplay(Service):
         # want is never free, and without that its journalled pushes would be tried in vain for ever.
         has_waited = batch[0][0].tries >= _PATIENT_AFTER
         try:
-            await self._store(batch, self._broker.locks.timeout(has_waited=has_waited))
+            await self._store(batch, self._locks.timeout(has_waited=has_waited))
         except TryAgain as error:
             # Somebody has locked one of the partitions, perhaps for long.
             if len(batch) > 1:
@@ -111,7 +127,7 @@ class JournalReplay(Service):
                 return True
             return self._park(batch[0][0], error)
         except _ELSEWHERE as error:
-            self._pause(error, _LONGEST_OUTAGE_PAUSE_S)
+            self._pause(error, _OUTAGE_PAUSES)
             return False
         except Exception as error:
             if len(batch) > 1:
@@ -120,13 +136,13 @@ class JournalReplay(Service):
             return await self._failed_alone(*batch[0], error)
         self._alone = max(0, self._alone - 1)
         self._failed_in_a_row = 0
-        self._pause_s = 0.0
+        self._pauses = 0
         if self._journal.failing:
             self._journal.failing = self._journal.has_failed
         return True
 
     async def _store(self, batch: list[tuple[JournalledPush, list[Message]]], lock_timeout: str) -> None:
-        outcomes = await self._broker.store_accepted([messages for _, messages in batch], lock_timeout)
+        outcomes = await self._store_accepted([messages for _, messages in batch], lock_timeout)
         statuses = {outcome.status for request in outcomes for outcome in request}
         if "rejected" in statuses:
             raise DatabaseUnavailable("the operation queue is full")
@@ -137,7 +153,7 @@ class JournalReplay(Service):
             for (push, messages), found in zip(batch, outcomes, strict=True)
         ]
         try:
-            await self._broker.operations.record_replayed(dealt)
+            await self._operations.record_replayed(dealt)
         except InternalError as error:
             # The messages are stored, and it is not they who are refused.
             if not is_content_fault(error):
@@ -150,9 +166,9 @@ class JournalReplay(Service):
             if not is_content_fault(error):
                 break
             try:
-                await self._store([(push, messages)], self._broker.locks.longest)
+                await self._store([(push, messages)], self._locks.longest)
             except _ELSEWHERE as unavailable:
-                self._pause(unavailable, _LONGEST_OUTAGE_PAUSE_S)
+                self._pause(unavailable, _OUTAGE_PAUSES)
                 return False
             except Exception as again:
                 error = again
@@ -174,14 +190,14 @@ class JournalReplay(Service):
                 push.operation_id,
                 _told(error),
             )
-        self._journal.park(push, asyncio.get_running_loop().time() + pause_after(push.tries))
+        self._journal.park(push, self._clock.monotonic() + _PAUSES.after(push.tries + 1))
         if self._failed_in_a_row < _NOT_THE_RECORDS:
             return True
         self._failed_in_a_row = 0
-        self._pause(error, _LONGEST_PAUSE_S)
+        self._pause(error, _PAUSES)
         return False
 
-    def _pause(self, error: Exception, longest_s: float) -> None:
+    def _pause(self, error: Exception, pauses: Pauses) -> None:
         """Nothing can be stored for now: leave all of it for a while."""
         if not self._journal.failing:
             expected = isinstance(error, HttpError | OSError)
@@ -192,18 +208,13 @@ class JournalReplay(Service):
             )
         self._journal.failing = True
         self._journal.replay_failures += 1
-        self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), longest_s)
-        self._resume_at = asyncio.get_running_loop().time() + self._pause_s
+        self._pauses += 1
+        self._resume_at = self._clock.monotonic() + pauses.after(self._pauses)
 
     def _caught_up(self) -> None:
         self._alone = 0
         self._failed_in_a_row = 0
         self._journal.failing = self._journal.has_failed
-
-
-def pause_after(tries: int) -> float:
-    """How long a push is left that has failed so often before, in seconds."""
-    return min(_FIRST_PAUSE_S * 2.0 ** min(tries, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
 
 
 def _told(error: Exception) -> str:

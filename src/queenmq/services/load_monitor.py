@@ -1,9 +1,14 @@
-"""Measures what a decision cannot measure for itself: the delay of the event loop, and the operation queue."""
+"""Measures what a decision cannot measure for itself: the delay of the event loop, and the operation queue.
+
+It is the only meter of that delay: whoever shows it or decides by it has it from here.
+"""
 
 from __future__ import annotations
 
 from queenmq.broker.load import LoadWatch
-from queenmq.config import Settings
+from queenmq.broker.vitals import Vitals
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import OverloadSettings
 from queenmq.errors import DatabaseUnavailable
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
@@ -17,16 +22,21 @@ _DRAIN_WINDOW_S = 10
 class LoadMonitor(Service):
     name = "load monitor"
 
-    def __init__(self, database: Database, load: LoadWatch, settings: Settings) -> None:
-        super().__init__(_LOOK_MS if settings.overload.enabled else 0)
+    def __init__(
+        self, database: Database, load: LoadWatch, vitals: Vitals, settings: OverloadSettings, clock: Clock = SYSTEM
+    ) -> None:
+        super().__init__(_LOOK_MS, clock)
         self._database = database
         self._load = load
+        self._vitals = vitals
+        self._asks = settings.enabled
         self._looks = 0
 
     async def work(self) -> None:
         self._load.tell_loop_delay(self.late_s)
+        self._vitals.loop_lag_ms = self.late_s * 1000
         self._looks += 1
-        if self._looks % _LOOKS_A_QUESTION == 0 and self._database.is_open:
+        if self._asks and self._looks % _LOOKS_A_QUESTION == 0 and self._database.is_open:
             await self._ask()
 
     async def _ask(self) -> None:

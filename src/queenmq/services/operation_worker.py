@@ -27,11 +27,10 @@ class OperationWorker(Service):
         clock: Clock,
         settings: OperationSettings,
     ) -> None:
-        super().__init__(settings.interval_ms)
+        super().__init__(settings.interval_ms, clock)
         self._database = database
         self._runner = runner
         self._queue = queue
-        self._clock = clock
         self._settings = settings
         self._more = False
         self._clean_due = 0.0

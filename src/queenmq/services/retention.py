@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 
-from queenmq.broker.broker import Broker
-from queenmq.config import Settings
+from queenmq.broker.activity import Activity
+from queenmq.broker.operation_runner import OperationRunner
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import RetentionSettings
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -22,15 +24,13 @@ class Retention(Service):
 
     name = "retention"
 
-    def __init__(self, database: Database, broker: Broker, settings: Settings) -> None:
-        super().__init__(settings.retention.interval_ms)
-        self._operations = broker.operation_runner
+    def __init__(self, operations: OperationRunner, settings: RetentionSettings, clock: Clock = SYSTEM) -> None:
+        super().__init__(settings.interval_ms, clock)
+        self._operations = operations
         self._settings = settings
 
     async def work(self) -> None:
-        await self._operations.retain(
-            self._settings.retention.batch_size, self._settings.retention.partition_cleanup_days
-        )
+        await self._operations.retain(self._settings.batch_size, self._settings.partition_cleanup_days)
 
 
 class Eviction(Service):
@@ -38,11 +38,13 @@ class Eviction(Service):
 
     name = "eviction"
 
-    def __init__(self, database: Database, broker: Broker, settings: Settings) -> None:
-        super().__init__(settings.retention.eviction_interval_ms)
+    def __init__(
+        self, database: Database, activity: Activity, settings: RetentionSettings, clock: Clock = SYSTEM
+    ) -> None:
+        super().__init__(settings.eviction_interval_ms, clock)
         self._database = database
-        self._activity = broker.activity
-        self._limit = settings.retention.eviction_batch_size
+        self._activity = activity
+        self._limit = settings.eviction_batch_size
 
     async def work(self) -> None:
         while await self._sweep() >= self._limit:

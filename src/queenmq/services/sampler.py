@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 
 from queenmq.broker.broker import Broker
-from queenmq.config import Settings
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import StatisticsSettings
 from queenmq.services.service import Service
-from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
 _encode = msgspec.json.Encoder().encode
@@ -42,13 +41,27 @@ class Spread:
 
 
 class Sampler(Service):
+    """It has the whole broker, because it samples every part of it. `port`, `worker_id` and `slots` (the most
+    connections to the database) describe this server."""
+
     name = "sampler"
 
-    def __init__(self, database: Database, broker: Broker, settings: Settings) -> None:
-        super().__init__(settings.statistics.sample_interval_ms)
-        self._database = database
+    def __init__(
+        self,
+        broker: Broker,
+        settings: StatisticsSettings,
+        clock: Clock = SYSTEM,
+        *,
+        port: int,
+        worker_id: str,
+        slots: int,
+    ) -> None:
+        super().__init__(settings.sample_interval_ms, clock)
         self._broker = broker
-        self._settings = settings
+        self._store_every_s = settings.aggregate_interval_s
+        self._port = port
+        self._worker_id = worker_id
+        self._slots = slots
         self._spreads: dict[str, Spread] = {}
         self._samples = 0
         self._stored_at: float | None = None
@@ -56,14 +69,13 @@ class Sampler(Service):
         self._processor: tuple[int, int] | None = None
 
     async def work(self) -> None:
-        started = asyncio.get_running_loop().time()
-        self._broker.vitals.loop_lag_ms = self.late_s * 1000
+        started = self._clock.monotonic()
         for name, value in self._sample().items():
             self._spreads.setdefault(name, Spread()).add(value)
         self._samples += 1
         if self._stored_at is None:
             self._stored_at = started
-        if started - self._stored_at >= self._settings.statistics.aggregate_interval_s:
+        if started - self._stored_at >= self._store_every_s:
             await self.store()
             self._stored_at = started
 
@@ -74,12 +86,12 @@ class Sampler(Service):
         spreads, samples = self._spreads, self._samples
         self._spreads, self._samples = {}, 0
         vitals = self._broker.vitals
-        await self._database.fetch(
+        await self._broker.database.fetch(
             statement("add_sample"),
             self._broker.node.server_id,
             vitals.hostname,
-            self._settings.http.port,
-            self._settings.server.worker_id,
+            self._port,
+            self._worker_id,
             vitals.pid,
             samples,
             _encode(_nested(spreads)).decode(),
@@ -110,7 +122,7 @@ class Sampler(Service):
             "threadpool.system.queue_size": 0,
             "registries.response": broker.long_polls.registry.statistics()["waiters"],
             "event_loop.lag_ms": broker.vitals.loop_lag_ms,
-            "event_loop.free_slots": database.pool_idle + self._settings.database.pool_size - database.pool_size,
+            "event_loop.free_slots": database.pool_idle + self._slots - database.pool_size,
             "backoff.groups": broker.long_polls.registry.statistics()["groups_backed_off"],
             "shared_state.queue_config_cache_size": state["queue_config_cache"]["size"],
             "shared_state.servers_alive": state["server_health"]["servers_alive"],

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 
+from queenmq.clock import SYSTEM, Clock
 from queenmq.errors import UnavailableError
 
 log = logging.getLogger(__name__)
@@ -16,12 +17,13 @@ _CANCEL_AGAIN_S = 2.0
 class Service(ABC):
     name = "service"
 
-    def __init__(self, interval_ms: int) -> None:
+    def __init__(self, interval_ms: int, clock: Clock = SYSTEM) -> None:
         self._interval_s = interval_ms / 1000
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._held_up = False
         self._complaint = ""
-        self.late_s = 0.0  # how late the event loop has begun this turn
+        self.late_s = 0.0  # how late the event loop has begun this turn; `LoadMonitor` reports that of its own turns
 
     @abstractmethod
     async def work(self) -> None:
@@ -42,11 +44,10 @@ class Service(ABC):
         self._task = None
 
     async def _loop(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + self._interval_s
-            await asyncio.sleep(self._interval_s)
-            self.late_s = max(0.0, loop.time() - due)
+            due = self._clock.monotonic() + self._interval_s
+            await self._clock.sleep(self._interval_s)
+            self.late_s = max(0.0, self._clock.monotonic() - due)
             try:
                 await self.work()
                 self._held_up, self._complaint = False, ""

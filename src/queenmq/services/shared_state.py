@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from queenmq.broker.broker import Broker
+from collections.abc import Awaitable, Callable
+
+from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node
-from queenmq.config import Settings
+from queenmq.config import CacheSettings
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
 
 class SharedStateRefresh(Service):
+    """`refresh` reads what the broker keeps of it."""
+
     name = "shared state"
 
-    def __init__(self, database: Database, broker: Broker, settings: Settings) -> None:
-        super().__init__(settings.cache.refresh_interval_ms)
+    def __init__(
+        self,
+        database: Database,
+        node: Node,
+        refresh: Callable[[], Awaitable[None]],
+        settings: CacheSettings,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        super().__init__(settings.refresh_interval_ms, clock)
         self._database = database
-        self._broker = broker
-        self._node: Node = broker.node
+        self._node = node
+        self._refresh = refresh
 
     async def work(self) -> None:
-        await self._broker.refresh()
+        await self._refresh()
         await self._epochs()
 
     async def _epochs(self) -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from queenmq.broker.broker import Broker
-from queenmq.config import Settings
+from queenmq.broker.pop import Delivered
+from queenmq.broker.statistics import Statistics
+from queenmq.broker.waiters import WaiterRegistry
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import StatisticsSettings
 from queenmq.services.service import Service
 
 
 class StatisticsRefresh(Service):
     name = "statistics"
 
-    def __init__(self, broker: Broker, settings: Settings) -> None:
-        super().__init__(settings.statistics.interval_ms)
-        self._broker = broker
+    def __init__(
+        self,
+        statistics: Statistics,
+        waiters: WaiterRegistry[Delivered],
+        settings: StatisticsSettings,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        super().__init__(settings.interval_ms, clock)
+        self._statistics = statistics
+        self._waiters = waiters
 
     async def work(self) -> None:
-        statistics = self._broker.statistics
-        await statistics.store_activity(self._broker.long_polls.registry.parked())
-        await statistics.refresh()
-        await statistics.forget_activity()
+        await self._statistics.store_activity(self._waiters.parked())
+        await self._statistics.refresh()
+        await self._statistics.forget_activity()

@@ -5,7 +5,8 @@ Every push and pop rewrites rows there; autovacuum checks only once a minute. On
 
 from __future__ import annotations
 
-from queenmq.config import Settings
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import DatabaseSettings
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -17,8 +18,8 @@ _VACUUM = {"partition_consumers": "vacuum_partition_consumers", "partition_looku
 class Vacuum(Service):
     name = "vacuum"
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        super().__init__(settings.database.vacuum_interval_ms)
+    def __init__(self, database: Database, settings: DatabaseSettings, clock: Clock = SYSTEM) -> None:
+        super().__init__(settings.vacuum_interval_ms, clock)
         self._database = database
         self._seen: dict[str, int] = {}
 
