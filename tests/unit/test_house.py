@@ -1,4 +1,4 @@
-"""Bounds on the shape of the code: the length of a module, and what a constructor takes by position.
+"""Bounds on the shape of the code: the length of a module, what a constructor takes by position, who reads the time.
 
 The lists name what is over a bound and waits to be divided. They only get shorter: what is within it is not listed.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 import pytest
@@ -20,6 +20,15 @@ MOST_IN_ALL = 10
 
 LONG_MODULES: set[str] = set()
 LONG_CONSTRUCTORS: set[str] = set()
+# `queenmq.clock` is what reads the time for everybody else.
+READERS_OF_TIME = {
+    "queenmq/clock.py",
+    "queenmq/broker/load.py",
+    "queenmq/broker/lock_wait.py",
+    "queenmq/broker/long_polls.py",
+    "queenmq/broker/sidecar.py",
+    "queenmq/broker/statistics.py",
+}
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
@@ -42,6 +51,58 @@ def is_over(node: ast.ClassDef) -> bool:
     fields = [ast.unparse(part) for part in node.body if isinstance(part, ast.AnnAssign)]
     positional = takewhile(lambda field: field != "_: KW_ONLY", fields)
     return sum("ClassVar" not in field and "kw_only=True" not in field for field in positional) > MOST_BY_POSITION
+
+
+def reads_time(nodes: Iterable[ast.AST]) -> list[str]:
+    """What of a module reads the time of the process, or takes a moment of the event loop's own clock."""
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            found.append(ast.unparse(node))
+        if not isinstance(node, ast.Attribute):
+            continue
+        owner = ast.unparse(node.value)
+        if (
+            (owner == "time" and node.attr not in {"sleep", "struct_time"})
+            or (owner.split(".")[-1] in {"datetime", "date"} and node.attr in {"now", "utcnow", "today"})
+            or node.attr in {"timeout_at", "call_at"}
+        ) or (node.attr == "time" and ("loop" in owner or "clock" in owner)):
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_time_is_read_in_one_place() -> None:
+    found = {path.relative_to(SOURCES).as_posix(): reads_time(nodes) for path, nodes in modules(SOURCES)}
+    found = {path: reads for path, reads in found.items() if reads}
+    assert found.keys() == READERS_OF_TIME, found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "time.monotonic()",
+        "now = time.time",
+        "time.perf_counter_ns()",
+        "time.process_time()",
+        "from time import monotonic",
+        "datetime.now(UTC)",
+        "datetime.datetime.utcnow()",
+        "date.today()",
+        "asyncio.get_running_loop().time()",
+        "self._loop.time()",
+        "loop.call_at(when, go)",
+        "asyncio.timeout_at(when)",
+    ],
+)
+def test_what_counts_as_reading_the_time(source: str) -> None:
+    assert reads_time(ast.walk(ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    "source", ["time.sleep(1)", "asyncio.sleep(1)", "spec.time.lower()", "self._clock.monotonic()"]
+)
+def test_what_does_not_count_as_reading_the_time(source: str) -> None:
+    assert not reads_time(ast.walk(ast.parse(source)))
 
 
 def test_modules_are_not_long() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 
-from queenmq.clock import Clock, SystemClock
+from queenmq.clock import SYSTEM, Clock
 
 ALL_QUEUES = ""  # cannot be a queue's name
 _MOST_QUEUES = 10_000
@@ -48,10 +48,10 @@ class Activity:
     """`total` is since the start; `take` gives what came since it was last called; `touched` are the queues that it was
     about. Queues beyond a bound count only in the total."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
         self.total = Counts()
         self.touched: set[str] = set()
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._recent: dict[str, Counts] = {}
         self._unsaved: dict[str, Counts] = {}
 

@@ -10,7 +10,7 @@ from typing import Final
 from queenmq.cli.database import opened
 from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
 from queenmq.cli.show import plural
-from queenmq.clock import SystemClock
+from queenmq.clock import SYSTEM
 from queenmq.config import Settings
 from queenmq.errors import QueenError, StartupError
 from queenmq.storage.database import Database
@@ -82,10 +82,9 @@ async def _version(database: Database) -> Finding:
 
 
 async def _clock(database: Database) -> Finding:
-    clock = SystemClock()
-    before = clock.wall()
+    before = SYSTEM.wall()
     now: datetime = await database.fetchval("SELECT clock_timestamp()")
-    after = clock.wall()
+    after = SYSTEM.wall()
     return clocks("tables", now.timestamp() - (before + after) / 2, (after - before) / 2)
 
 

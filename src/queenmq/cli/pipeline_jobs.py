@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from queenmq.cli import exits
+from queenmq.clock import SYSTEM
 from queenmq.errors import QueenError, StartupError
 
 if TYPE_CHECKING:
@@ -88,12 +88,12 @@ def _run_job(given: Given, url: str) -> int:
         confs["spark.jars"] = given.jdbc_jar
     hidden = {"url", "into_url", "data_dir", "command", "json", "conf", "option"}
     shown = {name: value for name, value in vars(given).items() if name not in hidden and value not in (None, [], ())}
-    begun = time.monotonic()
+    begun = SYSTEM.monotonic()
     with Run(url, given.job, getattr(given, "queue", None), given.master, shown) as run:
         spark = session(given.master, f"queen {given.job}", confs)
         with Progress(spark, run):
             outcome = work(spark, run)
-    seconds = time.monotonic() - begun
+    seconds = SYSTEM.monotonic() - begun
     if given.json:
         print(as_json(run, seconds))
     else:

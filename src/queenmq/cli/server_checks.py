@@ -17,7 +17,7 @@ from queenmq.cli.fetch import Answer, fetch
 from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
 from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, token
 from queenmq.cli.show import plural
-from queenmq.clock import SystemClock
+from queenmq.clock import SYSTEM
 
 _TIMEOUT_S: Final = 10.0
 _OK: Final = 200
@@ -39,10 +39,9 @@ class _Reply:
 
 
 def _ask(server: str, path: str, *, bearer: bool = True) -> _Reply:
-    clock = SystemClock()
-    before = clock.wall()
+    before = SYSTEM.wall()
     answer: Answer = fetch(server, path, _TIMEOUT_S, bearer=bearer)
-    after = clock.wall()
+    after = SYSTEM.wall()
     try:
         body = msgspec.json.decode(answer.body)
     except (msgspec.MsgspecError, RecursionError):

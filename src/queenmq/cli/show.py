@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -75,9 +75,9 @@ def moment(value: str) -> str:
 
 
 def now() -> datetime:
-    from queenmq.clock import SystemClock
+    from queenmq.clock import utc_now
 
-    return datetime.fromtimestamp(SystemClock().wall(), UTC)
+    return utc_now()
 
 
 def plural(number: int, noun: str) -> str:

@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from queenmq.clock import SYSTEM
 from queenmq.cluster import transport
 from queenmq.cluster.membership import Address
 from queenmq.cluster.node import Siblings, require_secret
@@ -168,11 +169,10 @@ class _Journal:
         """
         mark = os.open(self._folder / f"workers-{settings.http.port}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._stack.callback(os.close, mark)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + settings.http.shutdown_grace_s + KILL_AFTER_S
+        deadline = SYSTEM.monotonic() + settings.http.shutdown_grace_s + KILL_AFTER_S
         told = False
         while not _lock(mark):
-            if loop.time() > deadline:
+            if SYSTEM.monotonic() > deadline:
                 log.error(
                     "workers of an earlier server on port %d still have its journal in %s; what is in it is stored "
                     "when they have ended and this server is started again",

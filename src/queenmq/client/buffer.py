@@ -25,6 +25,7 @@ from queenmq.client.errors import (
     Unavailable,
 )
 from queenmq.client.models import BufferStats, PushItem, PushResult, PushResults
+from queenmq.clock import SYSTEM
 
 logger = logging.getLogger("queenmq.client")
 
@@ -78,7 +79,7 @@ class Buffer:
 
     @property
     def since(self) -> float:
-        """When the oldest message came, by the clock of the loop."""
+        """When the oldest message came, by the monotonic clock."""
         return self._since
 
     async def add(self, items: Sequence[PushItem]) -> PushResults:
@@ -89,7 +90,7 @@ class Buffer:
         finally:
             self._adding -= 1
         if not self._items:
-            self._since = asyncio.get_running_loop().time()
+            self._since = SYSTEM.monotonic()
         self._items.extend(items)
         if len(self._items) >= self.limits.message_count:
             self._start()
@@ -139,7 +140,7 @@ class Buffer:
                 batch = self._next_batch()
                 for _ in range(await self._send_batch(batch)):
                     self._items.popleft()
-                self._since = asyncio.get_running_loop().time()
+                self._since = SYSTEM.monotonic()
             self._failure = None
         except (Unavailable, NetworkError, InvalidResponse, ClientClosed) as error:
             logger.warning("%d buffered messages could not be sent yet: %s", len(self._items), error)
@@ -231,7 +232,7 @@ class Buffers:
 
     def stats(self) -> BufferStats:
         busy = [buffer for buffer in self._buffers.values() if len(buffer)]
-        now = asyncio.get_running_loop().time() if busy else 0.0
+        now = SYSTEM.monotonic() if busy else 0.0
         return BufferStats(
             active_buffers=len(busy),
             buffered_messages=sum(map(len, busy)),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
@@ -24,11 +23,11 @@ from queenmq.client.options import ClientOptions
 from queenmq.client.retry import Retries
 from queenmq.client.servers import Servers
 from queenmq.client.transport import Reply, Request, Transport
+from queenmq.clock import SYSTEM, Clock
 
 logger = logging.getLogger("queenmq.client")
 
 T = TypeVar("T")
-Sleep = Callable[[float], Awaitable[object]]
 
 
 class Caller:
@@ -43,13 +42,13 @@ class Caller:
         options: ClientOptions,
         transport: Transport,
         servers: Servers,
-        sleep: Sleep = asyncio.sleep,
+        clock: Clock = SYSTEM,
         random: Random | None = None,
     ) -> None:
         self._options = options
         self._transport = transport
         self._servers = servers
-        self._sleep = sleep
+        self._clock = clock
         self._random = random or Random()  # noqa: S311 - jitter, not a secret
 
     async def call(self, request: Request, read: Callable[[Reply], T]) -> T:
@@ -61,7 +60,7 @@ class Caller:
         tried: set[str] = set()
         uncertain = False
         while True:
-            server = self._servers.choose(self._now(), tried)
+            server = self._servers.choose(self._clock.monotonic(), tried)
             if server is None:
                 tried.clear()
                 continue
@@ -74,7 +73,7 @@ class Caller:
                 self._servers.worked(server)
                 failure: QueenError = error
             except (Unavailable, NetworkError, InvalidResponse) as error:
-                self._servers.failed(server, self._now())
+                self._servers.failed(server, self._clock.monotonic())
                 tried.add(server)
                 uncertain = uncertain or not isinstance(error, NetworkError) or error.sent
                 failure = error
@@ -105,11 +104,7 @@ class Caller:
             raise failure
         logger.warning("%s; trying again in %.1f s", failure, delay)
         tried.clear()
-        await self._sleep(delay)
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+        await self._clock.sleep(delay)
 
 
 def _error_body(content: bytes) -> Mapping[str, Any]:

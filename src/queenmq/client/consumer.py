@@ -23,6 +23,7 @@ from queenmq.client.session import Session
 from queenmq.client.signals import drained
 from queenmq.client.tracing import in_trace_of
 from queenmq.client.verbs import to_ack
+from queenmq.clock import SYSTEM
 
 logger = logging.getLogger("queenmq.client")
 
@@ -163,23 +164,23 @@ class Consumer(Awaitable[ConsumerStats]):
             self.stop()
 
     async def _work(self) -> None:
-        options, loop = self._options, asyncio.get_running_loop()
+        options = self._options
         left = options.limit
-        last = loop.time()
+        last = SYSTEM.monotonic()
         while not self._stopping.is_set() and left != 0:
             size = options.batch if left is None else min(options.batch, left)
-            wait_ms = self._wait_ms(loop.time() - last)
-            asked = loop.time()
+            wait_ms = self._wait_ms(SYSTEM.monotonic() - last)
+            asked = SYSTEM.monotonic()
             messages = await self._poll(size, wait_ms)
             if messages and self._stopping.is_set() and messages[0].lease_id:
                 await self._release(messages)
             elif messages:
                 left = None if left is None else left - len(messages)
                 await self._take(messages)
-                last = loop.time()
-            elif options.idle_millis is not None and loop.time() - last >= options.idle_millis / 1000:
+                last = SYSTEM.monotonic()
+            elif options.idle_millis is not None and SYSTEM.monotonic() - last >= options.idle_millis / 1000:
                 return
-            elif loop.time() - asked < _EMPTY_PAUSE_S:
+            elif SYSTEM.monotonic() - asked < _EMPTY_PAUSE_S:
                 # An empty answer that came at once would come at once again.
                 await self._pause(_EMPTY_PAUSE_S)
 

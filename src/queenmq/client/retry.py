@@ -8,6 +8,7 @@ from random import Random
 
 from queenmq.client.errors import Overloaded, QueenError
 from queenmq.client.options import ClientOptions
+from queenmq.clock import utc_now
 
 _SPREAD = 0.1
 
@@ -62,4 +63,4 @@ def _seconds_until(value: str, now: datetime | None) -> float:
         return float("nan")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - (now or datetime.now(UTC))).total_seconds()
+    return (moment - (now or utc_now())).total_seconds()

@@ -14,11 +14,10 @@ import random
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import msgspec
 
-from queenmq.clock import Clock, process_cpu_s
+from queenmq.clock import Clock, process_cpu_s, utc_now
 from queenmq.cluster import transport
 from queenmq.cluster.bounds import ClusterBounds
 from queenmq.cluster.coordinator import Coordinator, url_of
@@ -235,7 +234,7 @@ class Node:
         self._send(self.state.maintenance_set(switch, on, version))
 
     def statistics(self) -> dict[str, object]:
-        figures = self.state.statistics(self.now, datetime.fromtimestamp(self._clock.wall(), UTC))
+        figures = self.state.statistics(self.now, utc_now(self._clock))
         return {"enabled": self.linked, "running": self._transport is not None, **figures}
 
     # What happens elsewhere

@@ -35,7 +35,7 @@ from opentelemetry.trace import (
 
 import queenmq
 from queenmq.broker.broker import Broker
-from queenmq.clock import SystemClock
+from queenmq.clock import SYSTEM
 from queenmq.core.trace_context import parse_traceparent, span_id_of
 from queenmq.errors import HttpError
 from queenmq.http.exposition import Exposition, Sample
@@ -65,7 +65,6 @@ class _SpanIds(RandomIdGenerator):
 
 class OpenTelemetry:
     def __init__(self, context: Context, traces: str, metrics: str) -> None:
-        self._clock = SystemClock()
         resource = _resource(context.broker)
         self._ids = _SpanIds()
         self._traces: TracerProvider | None = None
@@ -172,7 +171,7 @@ class OpenTelemetry:
         )
 
     def _now(self) -> int:
-        return int(self._clock.wall() * _NANOSECONDS)
+        return int(SYSTEM.wall() * _NANOSECONDS)
 
 
 class _Metrics(Service):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from queenmq.clock import SystemClock
+from queenmq.clock import utc_now
 from queenmq.core.names import iso_millis
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import query_time
@@ -12,7 +12,6 @@ from queenmq.http.openapi import MOMENT, Parameter
 from queenmq.httpserver.messages import Request
 from queenmq.reports.scope import TimeRange
 
-_clock = SystemClock()
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 # The last moment there is stands for infinity in the database, and a history would have no end.
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -37,7 +36,7 @@ def query_range(request: Request, default_hours: float, longest: timedelta | Non
 
     That is for histories, which are returned in full; what is cut to a page may have a range of any length.
     """
-    until = query_time(request.query, "to") or datetime.fromtimestamp(_clock.wall(), UTC)
+    until = query_time(request.query, "to") or utc_now()
     since = query_time(request.query, "from") or max(_EARLIEST, until) - timedelta(hours=default_hours)
     since, until = (min(max(_EARLIEST, at), _LATEST) for at in (since, until))
     if since > until:

@@ -12,7 +12,7 @@ import errno
 import socket
 from collections.abc import Awaitable, Callable
 
-from queenmq.clock import Clock, SystemClock
+from queenmq.clock import SYSTEM, Clock
 from queenmq.errors import StartupError
 from queenmq.httpserver.connection import Connection
 from queenmq.httpserver.limits import Limits
@@ -45,7 +45,7 @@ class HttpFront:
         self,
         handler: Application,
         limits: Limits,
-        clock: Clock | None = None,
+        clock: Clock = SYSTEM,
         *,
         admit: Callable[[Request], Awaitable[object]] | None = None,
         origins: Origins | None = None,
@@ -68,7 +68,7 @@ class HttpFront:
         self.refusals_total = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        self._clock = clock or SystemClock()
+        self._clock = clock
         # Read at every request instead of the clock; as fine as the sweep.
         self.now = self._clock.monotonic()
         self._server: asyncio.Server | None = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
+
+from queenmq.clock import SYSTEM
 
 LOOK_S: Final = 0.5
 # Without a terminal a line now and then is enough.
@@ -24,7 +25,7 @@ class Progress:
         self._terminal = self._stream.isatty()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="pipeline-progress", daemon=True)
-        self._begun = time.monotonic()
+        self._begun = SYSTEM.monotonic()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -46,17 +47,17 @@ class Progress:
             if info is not None:
                 done, total = done + info.numCompletedTasks, total + info.numTasks
         tasks = f", {done} of {total} tasks" if total else ""
-        return f"{self._run.job}: {time.monotonic() - self._begun:.0f} s, {self._run.outcome.rows:,} rows{tasks}"
+        return f"{self._run.job}: {SYSTEM.monotonic() - self._begun:.0f} s, {self._run.outcome.rows:,} rows{tasks}"
 
     def _watch(self) -> None:
-        shown = time.monotonic()
+        shown = SYSTEM.monotonic()
         while not self._stop.wait(LOOK_S):
             try:
                 if self._terminal:
                     self._stream.write(f"\r\033[K{self.line()}")
                     self._stream.flush()
-                elif time.monotonic() - shown >= QUIET_S:
-                    shown = time.monotonic()
+                elif SYSTEM.monotonic() - shown >= QUIET_S:
+                    shown = SYSTEM.monotonic()
                     print(self.line(), file=self._stream, flush=True)
             except Exception:  # a job must not fail for its display
                 return

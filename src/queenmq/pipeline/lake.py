@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from queenmq.clock import utc_now
 from queenmq.pipeline.connection import rows
 from queenmq.pipeline.errors import BadOption
 
@@ -93,7 +94,7 @@ class Lake:
         folder = fs.FileSelector(f"{self.root}/{folder_of(queue)}", allow_not_found=True, recursive=True)
         for info in self._files.get_file_info(folder):
             if info.type == fs.FileType.File:
-                changed = info.mtime or datetime.now(UTC)
+                changed = info.mtime or utc_now()
                 yield info.path[len(self.root) + 1 :], changed.astimezone(UTC)
 
     def keys(self, path: str) -> Iterator[tuple[list[str], list[str], list[int], list[str]]]:
@@ -123,7 +124,7 @@ def sweep(opened: Any, lake: Lake, queue: str, now: datetime | None = None, afte
 
     One with messages that the database has lost stays.
     """
-    before = (now or datetime.now(UTC)) - after
+    before = (now or utc_now()) - after
     swept = 0
     for path, changed in unpublished(opened, lake, queue):
         if changed < before and not lost(opened, lake, queue, path, changed):

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from queenmq.clock import SystemClock
+from queenmq.clock import SYSTEM
 from queenmq.ids import uuid7_text
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.connection import arrow_connection, connection, rows
@@ -71,7 +71,7 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
 
     context = TaskContext.get()
     task = context.partitionId() if context else 0
-    attempt = int(SystemClock().wall() * 1000) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
+    attempt = int(SYSTEM.wall() * 1000) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:

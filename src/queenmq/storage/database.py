@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import asyncpg
 
+from queenmq.clock import SYSTEM
 from queenmq.config import DatabaseSettings
 from queenmq.core.foreign_clock import ForeignClock
 from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError
@@ -157,15 +158,14 @@ class Database:
 
     async def _answers(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
         """Asks for the time, because that has to be known, too. Raises NotTheWriter."""
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
+        asked_at = SYSTEM.monotonic()
         try:
             now: datetime = (await self._connector.require_writer(connection))["now"]
         except NotTheWriter:
             raise
         except (asyncpg.PostgresError, *BROKEN):
             return False
-        step = self.clock.told(now, asked_at, loop.time())
+        step = self.clock.told(now, asked_at, SYSTEM.monotonic())
         if step is not None:
             log.warning(
                 "the clock of the database was set back by %.1f s: leases, delays and retry pauses last longer by that",
@@ -374,7 +374,7 @@ class Database:
     ) -> Any:
         connection.in_use = connection.bounded = True
         connection.moved, connection.found_waiting = None, 0
-        connection.since = asyncio.get_running_loop().time()
+        connection.since = SYSTEM.monotonic()
         try:
             return await method(connection, statement, *arguments)
         except asyncpg.InternalClientError:

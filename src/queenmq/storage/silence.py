@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
+from queenmq.clock import SYSTEM
 from queenmq.storage.statements import statement
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _watched(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., C
         if self.since is not None:
             return await method(self, *arguments, **options)
         self.moved, self.found_waiting = None, 0
-        self.since = asyncio.get_running_loop().time()
+        self.since = SYSTEM.monotonic()
         try:
             return await method(self, *arguments, **options)
         finally:
@@ -172,7 +173,7 @@ class SilenceWatch:
     def _sweep(self) -> None:
         """The deadlines of all statements. By itself, so that no question that is not answered holds it up; and one for
         all, because a timer for each costs more than the rest of watching."""
-        oldest = self._loop.time() - self._deadline_s
+        oldest = SYSTEM.monotonic() - self._deadline_s
         for connection in tuple(self._connections):
             if connection.bounded and connection.since is not None and connection.since < oldest:
                 self._overdue(connection)
@@ -201,7 +202,7 @@ class SilenceWatch:
                 log.exception("the check for silent connections failed, it goes on")
 
     async def _check(self) -> None:
-        now = self._loop.time()
+        now = SYSTEM.monotonic()
         running = [connection for connection in self._connections if connection.since is not None]
         quiet = [connection for connection in running if self._is_quiet(connection, now)]
         if not quiet:
@@ -213,7 +214,7 @@ class SilenceWatch:
         if backends is None:
             self._give_up(quiet)
             return
-        self._answered_at = self._loop.time()
+        self._answered_at = SYSTEM.monotonic()
         waiting = {(row["pid"], row["backend_start"]): bool(row["waits"]) for row in backends}
         silent = []
         for connection in quiet:
@@ -248,7 +249,7 @@ class SilenceWatch:
             self._cut_one(connection, "suspected")
         lost = [connection for connection in (*silent, *idle) if connection.pid is not None]
         await self._ask(statement("end_backends"), [c.pid for c in lost], [c.started_at for c in lost], _TERMINATE_MS)
-        now = self._loop.time()
+        now = SYSTEM.monotonic()
         if now >= self._alarmed_until:
             log.warning(
                 "%d database connections stopped answering while the database is available: the network drops them "
@@ -261,7 +262,7 @@ class SilenceWatch:
 
     def _give_up(self, quiet: Iterable[WatchedConnection]) -> None:
         """Nobody answers at all. That is an outage, and somebody else's to notice; only what has no bound is cut."""
-        if self._loop.time() - self._answered_at < _UNREACHABLE_S:
+        if SYSTEM.monotonic() - self._answered_at < _UNREACHABLE_S:
             return
         for connection in quiet:
             if not connection.bounded:

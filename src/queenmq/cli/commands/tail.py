@@ -60,10 +60,9 @@ def command(
 
     It pops nothing and does not affect consumer groups. With --json each line is one message.
     """
-    from queenmq.clock import SystemClock
+    from queenmq.clock import SYSTEM
 
-    clock = SystemClock()
-    end = None if seconds is None else clock.monotonic() + seconds
+    end = None if seconds is None else SYSTEM.monotonic() + seconds
     shown = 0
     try:
         with connected(server) as queen:
@@ -77,7 +76,7 @@ def command(
                 print(_line(message, as_json))
                 shown += 1
             sys.stdout.flush()
-            if shown == limit or (end is not None and clock.monotonic() >= end):
+            if shown == limit or (end is not None and SYSTEM.monotonic() >= end):
                 return exits.OK
             pause(every)
             found = view.more()

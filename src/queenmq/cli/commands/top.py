@@ -179,7 +179,7 @@ class _Watch:
         self._before: tuple[float, dict[str, float]] | None = None
 
     def look(self) -> _Found:
-        from queenmq.clock import SystemClock
+        from queenmq.clock import SYSTEM
 
         admin = self._queen.admin
         health = admin.health()
@@ -199,7 +199,7 @@ class _Watch:
             version=health["version"],
             database=health["database"],
             servers=len(admin.get_cluster_balance()["servers"]),
-            rates=self._rates(SystemClock().monotonic(), series),
+            rates=self._rates(SYSTEM.monotonic(), series),
             waiters=int(_sum(series, "queen_pop_wait_waiters")),
             overview=admin.get_overview(),
             queues=_queues(stored, activity, parked),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import queenmq
 from queenmq.broker.broker import Broker
-from queenmq.clock import SystemClock
+from queenmq.clock import utc_now
 from queenmq.core.names import iso_millis
 from queenmq.http.answers.server import Health, HealthJournal, SharedState, Worker
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.httpserver.messages import Request, Response
-
-_clock = SystemClock()
 
 
 @documented({200: Health, 503: Health})
@@ -28,7 +24,7 @@ async def health(_: Request, context: Context) -> Response:
         server="queen",
         worker_id=context.settings.server.worker_id,
         version=queenmq.__version__,
-        timestamp=iso_millis(datetime.fromtimestamp(_clock.wall(), UTC)),
+        timestamp=iso_millis(utc_now()),
         shared_state=SharedState(enabled=broker.node.linked),
         queen=Worker(worker_id=0, status="active" if healthy else "degraded"),
         journal=_journal(broker),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
 
 import queenmq
 from queenmq.broker.broker import Broker
-from queenmq.clock import SystemClock
+from queenmq.clock import utc_now
 from queenmq.core.maintenance import Switch
 from queenmq.core.names import iso_millis
 from queenmq.errors import UnavailableError
@@ -53,7 +52,7 @@ async def _snapshot(context: Context) -> Snapshot:
     alive = sum(member.alive for member in members)
     parked = broker.long_polls.registry.parked()
     return Snapshot(
-        at=iso_millis(datetime.fromtimestamp(SystemClock().wall(), UTC)),
+        at=iso_millis(utc_now()),
         server=_server(broker),
         counts=_counts(broker),
         waiters=broker.long_polls.registry.total,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from queenmq.clock import SYSTEM, utc_now
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.frames import read
 from queenmq.pipeline.lake import Lake
@@ -39,12 +40,12 @@ def analytics(spark: Any, settings: Settings, run: Run) -> Outcome:
     minutes = 0
     try:
         while True:
-            begun = time.monotonic()
+            begun = SYSTEM.monotonic()
             minutes += sample(spark, settings, run)
             samples += 1
             if settings.every is None or samples == settings.times:
                 break
-            time.sleep(max(0.0, settings.every - (time.monotonic() - begun)))
+            time.sleep(max(0.0, settings.every - (SYSTEM.monotonic() - begun)))
     except KeyboardInterrupt:
         pass
     run.outcome.offsets = {"messages": run.outcome.rows}
@@ -54,7 +55,7 @@ def analytics(spark: Any, settings: Settings, run: Run) -> Outcome:
 
 def sample(spark: Any, settings: Settings, run: Run, now: datetime | None = None) -> int:
     """Every queue once. Returns the rows stored."""
-    until = (now or datetime.now(UTC)).replace(second=0, microsecond=0)
+    until = (now or utc_now()).replace(second=0, microsecond=0)
     stored = 0
     with connection(settings.url) as opened:
         for queue, known in rows(opened, "analytics_queues", settings.queue):

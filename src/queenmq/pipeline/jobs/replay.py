@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from queenmq.clock import SYSTEM
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.lake import Lake, frame, published
@@ -55,7 +56,7 @@ def replay(spark: Any, settings: Settings, run: Run) -> Outcome:
     name = settings.name or name_of(settings, lake, files[-1].number)
     steps = [] if found is None else step_bounds(found, _step_rows(settings))
     written = there = 0
-    begun = time.monotonic()
+    begun = SYSTEM.monotonic()
     done = 0
     for number, (first, last, count) in enumerate(steps):
         new, old = write_step(found, settings, f"replay {name} {number}", first, last)
@@ -63,7 +64,7 @@ def replay(spark: Any, settings: Settings, run: Run) -> Outcome:
         run.progress(new)
         done += count
         if settings.rate:
-            time.sleep(max(0.0, done / settings.rate - (time.monotonic() - begun)))
+            time.sleep(max(0.0, done / settings.rate - (SYSTEM.monotonic() - begun)))
     outcome.offsets = {"messages": written}
     outcome.summary = {
         "messages written": written,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queenmq.clock import SYSTEM
 from queenmq.pipeline import register
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.columns import MISFIT
@@ -244,12 +244,12 @@ class Tally:
 
 
 def _follow(queries: list[Any], limit: float | None, tally: Tally, run: Run) -> None:
-    begun = time.monotonic()
+    begun = SYSTEM.monotonic()
     while any(query.isActive for query in queries):
         _raise_failure(queries)
         tally.look()
         run.outcome.rows = tally.rows
-        if limit is not None and time.monotonic() - begun > limit:
+        if limit is not None and SYSTEM.monotonic() - begun > limit:
             break
         queries[0].awaitTermination(LOOK_S)
     _raise_failure(queries)
