@@ -18,7 +18,7 @@ import pytest
 from integration.test_plans import Explained
 from queenmq.broker.activity import Activity
 from queenmq.broker.statistics import Statistics
-from queenmq.config import DatabaseSettings, Settings
+from queenmq.config import DatabaseSettings, StatisticsSettings
 from queenmq.core.names import QUEUE_MODE
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -84,7 +84,9 @@ async def _fill(url: str) -> None:
     )
     database = Database(DatabaseSettings(), url)
     await database.open()
-    await Statistics(database, Activity(), Settings(), "s").refresh(everything=True)
+    await Statistics(database, Activity(), StatisticsSettings(), "s", most_known=100, at_once=100).refresh(
+        everything=True
+    )
     await database.close()
     await connection.execute("VACUUM ANALYZE")
     await connection.close()

@@ -25,9 +25,7 @@ READERS_OF_TIME = {
     "queenmq/clock.py",
     "queenmq/broker/load.py",
     "queenmq/broker/lock_wait.py",
-    "queenmq/broker/long_polls.py",
     "queenmq/broker/sidecar.py",
-    "queenmq/broker/statistics.py",
 }
 
 

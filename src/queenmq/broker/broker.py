@@ -64,7 +64,15 @@ class Broker:
         cached = settings.cache.enabled
         self.vitals = Vitals(clock)
         self.activity = Activity(clock)
-        self.statistics = Statistics(database, self.activity, settings, node.server_id)
+        self.statistics = Statistics(
+            database,
+            self.activity,
+            settings.statistics,
+            node.server_id,
+            clock,
+            most_known=settings.limits.max_items,
+            at_once=settings.retention.batch_size,
+        )
         self.caches = Caches(_cache_bounds(settings), clock, cluster)
         self._options = QueueOptions(database, self.caches, clock, cached=cached)
         self.encryption = PayloadEncryption(settings.server.encryption_key, self._options)

@@ -55,7 +55,7 @@ class LongPolls(Generic[Result]):
         self._clock = clock
         self._max_waiters = max_waiters
         self._check_limit_s = check_limit_s
-        self._safety_net = SafetyNet(ready, self._start_check, check_limit_s)
+        self._safety_net = SafetyNet(ready, self._start_check, check_limit_s, clock)
         self.registry: WaiterRegistry[Result] = WaiterRegistry(
             backoff, sweep_later=self._safety_net.sweep_later, cluster=cluster
         )
@@ -139,7 +139,7 @@ class LongPolls(Generic[Result]):
     async def _park(self, group: KeyWaiters[Result], waiter: Waiter[Result], deadline: float) -> Result | None:
         group.waiters[id(waiter)] = waiter
         left_s = deadline - self._clock.monotonic()
-        alarm = asyncio.get_running_loop().call_later(left_s, self._time_is_over, waiter)
+        alarm = self._clock.call_later(left_s, self._time_is_over, waiter)
         try:
             return await waiter.answer
         except asyncio.CancelledError:
@@ -162,7 +162,7 @@ class LongPolls(Generic[Result]):
         if waiter.probing and not waiter.overdue:
             # What the probe brings is still for this waiter; but it does not wait for ever.
             waiter.overdue = True
-            asyncio.get_running_loop().call_later(_LATE_S, resolve, waiter, None)
+            self._clock.call_later(_LATE_S, resolve, waiter, None)
         else:
             resolve(waiter, None)
 
@@ -187,7 +187,7 @@ class LongPolls(Generic[Result]):
                 chosen = longest_waiting(group, wanted)
                 if not chosen:
                     break
-                async with asyncio.timeout(self._check_limit_s):
+                async with self._clock.timeout(self._check_limit_s):
                     served, ready_in_s = await self._probe_for(chosen)
                 if served:
                     self._measure(group, woken_at)
@@ -254,12 +254,12 @@ class LongPolls(Generic[Result]):
             delay = max(ready_in_s, _SHORTEST_S)
             if group.siblings is None:
                 delay = min(delay, group.backoff.interval_s)
-        loop = asyncio.get_running_loop()
+        due = self._clock.monotonic() + delay
         if group.timer is not None:
-            if group.timer.when() <= loop.time() + delay and not group.timer.cancelled():
+            if group.timer_at <= due:
                 return
             group.timer.cancel()
-        group.timer = loop.call_later(delay, self._alarm, group)
+        group.timer, group.timer_at = self._clock.call_later(delay, self._alarm, group), due
 
     def _alarm(self, group: KeyWaiters[Result]) -> None:
         group.timer = None

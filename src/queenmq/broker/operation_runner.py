@@ -156,7 +156,7 @@ class OperationRunner:
             if self._clock.monotonic() >= deadline:
                 status: Literal["running", "queued"] = "running" if found.status == "processing" else "queued"
                 return OperationProgress(found.done, found.total, begun.operation_id, status, found.unit)
-            await asyncio.sleep(_POLL_S)
+            await self._clock.sleep(_POLL_S)
 
     def _start(self, claimed: Claimed) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(claimed), name=f"operation {claimed.operation_id}")

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic
 
 from queenmq.broker.waiters import KeyWaiters, PartitionWaiters, Result
+from queenmq.clock import Clock
 from queenmq.errors import QueenError
 
 log = logging.getLogger(__name__)
@@ -23,16 +24,17 @@ class SafetyNet(Generic[Result]):
         ready: Callable[[str, Hashable, list[str]], Awaitable[list[str]]],
         start_check: Callable[[KeyWaiters[Result]], None],
         limit_s: float,
+        clock: Clock,
     ) -> None:
         """`ready` says which partitions of a queue are worth a probe by a group. A call that takes longer than
         `limit_s` is given up."""
         self._ready = ready
         self._start_check = start_check
         self._limit_s = limit_s
+        self._clock = clock
 
     def sweep_later(self, siblings: PartitionWaiters[Result]) -> None:
-        loop = asyncio.get_running_loop()
-        siblings.timer = loop.call_later(siblings.backoff.interval_s, self.start_sweep, siblings)
+        siblings.timer = self._clock.call_later(siblings.backoff.interval_s, self.start_sweep, siblings)
 
     def start_sweep(self, siblings: PartitionWaiters[Result]) -> None:
         if siblings.sweep is not None:
@@ -47,7 +49,7 @@ class SafetyNet(Generic[Result]):
         """Ask once for all partitions, and probe where something is that no wake-up announced."""
         idle = [partition for partition, group in siblings.partitions.items() if group.check is None and group.waiters]
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with self._clock.timeout(self._limit_s):
                 ready = await self._ready(siblings.queue, siblings.group, idle) if idle else []
             (siblings.backoff.reset if ready else siblings.backoff.found_nothing)()
             for partition in ready:

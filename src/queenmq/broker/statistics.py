@@ -17,7 +17,8 @@ from uuid import UUID
 import asyncpg
 
 from queenmq.broker.activity import ALL_QUEUES, COUNTED, Activity, Counts
-from queenmq.config import Settings
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import StatisticsSettings
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -113,11 +114,26 @@ class _Figures:
 
 
 class Statistics:
-    def __init__(self, database: Database, activity: Activity, settings: Settings, server_id: str) -> None:
+    """`most_known` bounds of how many queues the cost is remembered; `at_once` is how much history goes in a step."""
+
+    def __init__(
+        self,
+        database: Database,
+        activity: Activity,
+        settings: StatisticsSettings,
+        server_id: str,
+        clock: Clock = SYSTEM,
+        *,
+        most_known: int,
+        at_once: int,
+    ) -> None:
         self._database = database
         self._activity = activity
         self._settings = settings
         self._server_id = server_id
+        self._clock = clock
+        self._most_known = most_known
+        self._at_once = at_once
         self._cost_ms: dict[str, float] = {}
         self._fresh_at = float("-inf")
         self._errors = 0
@@ -130,16 +146,15 @@ class Statistics:
         """Update what is due, as far as the time allows, or every queue. Returns how many were updated."""
         async with self._one_at_a_time:
             touched, self._activity.touched = self._activity.touched, set()
-            idle_s = 0.0 if everything else self._settings.statistics.reconcile_interval_ms / 1000
+            idle_s = 0.0 if everything else self._settings.reconcile_interval_ms / 1000
             pauses = 0 if everything else _LEAST_PAUSES
             due = await self._database.fetch(
                 statement("statistics_due"), list(touched), idle_s, pauses, repeatable=True
             )
-            clock = asyncio.get_running_loop()
-            end = clock.time() + self._settings.statistics.interval_ms / 1000 * _MOST_OF_THE_TIME
+            end = self._clock.monotonic() + self._settings.interval_ms / 1000 * _MOST_OF_THE_TIME
             done = 0
             for row in due:
-                if not everything and clock.time() > end:
+                if not everything and self._clock.monotonic() > end:
                     break
                 touched.discard(row["name"])
                 await self._reckon(row["id"], row["name"])
@@ -183,7 +198,7 @@ class Statistics:
 
     async def freshen(self) -> None:
         """Before an answer: update the queues that were touched here and that take no time."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         cheap = [name for name in self._activity.touched if self._cost_ms.get(name, 0.0) < _CHEAP_MS]
         if not cheap or now - self._fresh_at < _FRESH_S or self._one_at_a_time.locked():
             return
@@ -194,8 +209,7 @@ class Statistics:
                 await self._reckon(row["id"], row["name"])
 
     async def _reckon(self, queue: UUID, name: str) -> None:
-        loop = asyncio.get_running_loop()
-        figures, after, started = _Figures(), _FIRST, loop.time()
+        figures, after, started = _Figures(), _FIRST, self._clock.monotonic()
         while True:
             rows = await self._database.fetch(statement("measure_queue"), queue, after, _PAGE, _KEPT, repeatable=True)
             for row in rows:
@@ -203,11 +217,11 @@ class Statistics:
             if rows[0]["partitions"] < _PAGE:
                 break
             after = rows[0]["last"]
-        cost_ms = (loop.time() - started) * 1000
+        cost_ms = (self._clock.monotonic() - started) * 1000
         await self._database.fetchval(
             statement("store_statistics"), queue, *figures.arguments(cost_ms), repeatable=True
         )
-        if len(self._cost_ms) > self._settings.limits.max_items:
+        if len(self._cost_ms) > self._most_known:
             self._cost_ms.clear()
         self._cost_ms[name] = cost_ms
 
@@ -228,9 +242,9 @@ class Statistics:
 
     async def forget_activity(self) -> int:
         """Delete a bounded part of the history that is too old; how much."""
-        days, limit = self._settings.statistics.history_retention_days, self._settings.retention.batch_size
+        days, limit = self._settings.history_retention_days, self._at_once
         gone: int = await self._database.fetchval(statement("forget_activity"), days, limit)
-        await self._database.fetch(statement("forget_samples"), self._settings.statistics.sample_retention_days)
+        await self._database.fetch(statement("forget_samples"), self._settings.sample_retention_days)
         return gone
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from queenmq.clock import Timer
 from queenmq.cluster.port import Cluster
 from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
 
@@ -58,7 +59,8 @@ class KeyWaiters(Generic[Result]):
     woken_at: float | None = None  # by the first wake-up that was not followed by a probe yet
     check: asyncio.Task[None] | None = None
     check_ends_by: float = 0.0
-    timer: asyncio.TimerHandle | None = None
+    timer: Timer | None = None
+    timer_at: float = 0.0  # when it is due, while there is one
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +75,7 @@ class PartitionWaiters(Generic[Result]):
     activity: int = 0
     sweep: asyncio.Task[None] | None = None
     again: bool = False  # sweep once more when this one has ended
-    timer: asyncio.TimerHandle | None = None
+    timer: Timer | None = None
 
 
 def activity_of(group: KeyWaiters[Result]) -> int:
@@ -160,6 +162,7 @@ class WaiterRegistry(Generic[Result]):
             return
         if group.timer is not None:
             group.timer.cancel()
+            group.timer = None
         key = group.key
         del self._groups[key]
         partitions = self._by_queue[key.queue]

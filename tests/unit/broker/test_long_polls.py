@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
+from passing_time import pass_time, settle
 
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.waiters import ANY_QUEUE, WaitKey
-from queenmq.clock import SystemClock
+from queenmq.clock import ManualClock
 from queenmq.cluster.port import Alone
 from queenmq.core.group_backoff import BackoffSettings
 from queenmq.errors import DatabaseUnavailable, Overloaded
@@ -64,6 +65,7 @@ class Bench:
     store: Store
     waiting: LongPolls[Found]
     discarded: list[Found]
+    clock: ManualClock
 
     def poll(
         self, queue: str = "q", partition: str | None = None, timeout_s: float = LONG_S
@@ -82,20 +84,17 @@ def bench() -> Bench:
 
 def make(base_s: float = LONG_S, max_waiters: int = 10_000) -> Bench:
     discarded: list[Found] = []
-    store = Store()
+    store, clock = Store(), ManualClock()
     backoff = BackoffSettings(base_s=base_s, longest_s=LONG_S)
-    waiting = LongPolls[Found](
-        backoff, Alone(), SystemClock(), max_waiters=max_waiters, check_limit_s=30, ready=store.ready
-    )
-    return Bench(store, waiting, discarded)
+    waiting = LongPolls[Found](backoff, Alone(), clock, max_waiters=max_waiters, check_limit_s=30, ready=store.ready)
+    return Bench(store, waiting, discarded, clock)
 
 
 async def parked(bench: Bench, count: int, queue: str = "q") -> None:
     async with asyncio.timeout(30):
         while bench.waiting.registry.parked().get(queue, 0) < count or bench.store.probes < count:
             await asyncio.sleep(0)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
 
 
 async def test_what_is_there_is_returned_at_once(bench: Bench) -> None:
@@ -143,8 +142,7 @@ async def test_one_message_for_many_waiters_costs_few_looks(bench: Bench) -> Non
     bench.store.partitions = 1
     bench.waiting.wake("q")
     done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await settle()
     assert len(done) == 1
     assert polls[0] in done, "the one that waited longest is served first"
     assert bench.store.probes - before <= 4
@@ -161,37 +159,98 @@ async def test_many_messages_serve_many_waiters_with_one_wake_up(bench: Bench) -
 
 
 async def test_the_deadline_ends_a_poll_with_nothing(bench: Bench) -> None:
-    assert await bench.poll(timeout_s=0.01) is None
+    poll = bench.poll(timeout_s=10.0)
+    await pass_time(bench.clock, 9.999)
+    assert not poll.done()
+    await pass_time(bench.clock, 0.001)
+    assert poll.result() is None
     assert bench.waiting.registry.statistics()["waiters"] == 0
 
 
 async def test_it_looks_again_at_the_moment_that_was_named(bench: Bench) -> None:
-    bench.store.ready_in_s = 0.01
+    bench.store.ready_in_s = 25.0
     poll = bench.poll()
     await parked(bench, 1)
     bench.store.partitions = 1
-    assert await asyncio.wait_for(poll, 10)
+    await pass_time(bench.clock, 24.999)
+    assert bench.store.probes == 1
+    await pass_time(bench.clock, 0.001)
+    assert poll.result()
+    assert bench.store.probes == 2
+
+
+async def test_the_earliest_moment_that_was_named_counts(bench: Bench) -> None:
+    bench.store.ready_in_s = 25.0
+    polls = [bench.poll()]
+    await parked(bench, 1)
+    for ready_in_s in (50.0, 10.0):
+        bench.store.ready_in_s = ready_in_s
+        polls.append(bench.poll())
+        await settle()
+    probes = bench.store.probes
+    bench.store.ready_in_s = None
+    await pass_time(bench.clock, 9.999)
+    assert bench.store.probes == probes
+    await pass_time(bench.clock, 0.001)
+    assert bench.store.probes == probes + 1
+    for poll in polls:
+        poll.cancel()
 
 
 async def test_it_looks_again_by_itself() -> None:
-    bench = make(base_s=0.01)
+    bench = make(base_s=1.0)
     poll = bench.poll()
     await parked(bench, 1)
     bench.store.partitions = 1
-    assert await asyncio.wait_for(poll, 10)
+    await pass_time(bench.clock, 0.999)
+    assert bench.store.probes == 1
+    await pass_time(bench.clock, 0.001)
+    assert poll.result()
 
 
 async def test_a_failing_look_keeps_the_poll_waiting() -> None:
-    bench = make(base_s=0.01)
+    bench = make(base_s=1.0)
     poll = bench.poll()
     await parked(bench, 1)
     bench.store.failing = True
     probes = bench.store.probes
-    while bench.store.probes < probes + 2:
-        await asyncio.sleep(0)
+    await pass_time(bench.clock, 2.0)
+    assert bench.store.probes == probes + 2
+    assert not poll.done()
     bench.store.failing = False
     bench.store.partitions = 1
-    assert await asyncio.wait_for(poll, 10)
+    await pass_time(bench.clock, 1.0)
+    assert poll.result()
+
+
+async def test_a_look_that_hangs_is_given_up_and_repeated() -> None:
+    bench = make(base_s=1.0)
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.gate = asyncio.Event()
+    await pass_time(bench.clock, 1.0 + 29.999)
+    assert bench.store.probes == 2
+    await pass_time(bench.clock, 0.001)
+    bench.store.gate, bench.store.partitions = None, 1
+    await pass_time(bench.clock, 1.0)
+    assert poll.result()
+    assert bench.store.probes == 3
+
+
+async def test_a_poll_whose_time_is_over_waits_a_little_for_the_look_that_is_under_way(bench: Bench) -> None:
+    polls = [bench.poll(timeout_s=10.0)]
+    await parked(bench, 1)
+    bench.store.gate = asyncio.Event()
+    await pass_time(bench.clock, 9.0)
+    bench.waiting.wake("q")
+    await pass_time(bench.clock, 1.0 + 2.999)
+    assert not polls[0].done()
+    await pass_time(bench.clock, 0.001)
+    assert polls[0].result() is None
+    bench.store.partitions = 1
+    bench.store.gate.set()
+    await settle()
+    assert bench.discarded == [Found(1)], "what came too late is given back"
 
 
 async def test_a_failure_at_the_first_look_is_told(bench: Bench) -> None:
@@ -222,8 +281,7 @@ async def test_polls_over_several_queues_are_woken_by_any(bench: Bench) -> None:
     poll = bench.poll(ANY_QUEUE)
     while bench.store.probes < 1:
         await asyncio.sleep(0)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     bench.store.partitions = 1
     bench.waiting.wake("whatever")
     assert await poll
@@ -237,8 +295,7 @@ async def test_a_push_wakes_only_the_polls_of_its_partition(bench: Bench) -> Non
     bench.store.partitions = 1
     bench.waiting.wake("q", ["b"])
     await asyncio.wait(polls.values(), return_when=asyncio.FIRST_COMPLETED)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await settle()
     assert bench.store.probes == probes + 2, "one probe for the partition, one for any"
     assert not polls["a"].done()
     assert not polls["c"].done()
@@ -258,25 +315,21 @@ async def test_polls_of_partitions_are_woken_by_a_change_of_many_or_unknown_ones
 
 
 async def test_a_thousand_polls_of_partitions_share_their_safety_net() -> None:
-    bench = make(base_s=0.01)
+    bench = make(base_s=1.0)
     polls = [bench.poll(partition=f"p{number}") for number in range(1000)]
     await parked(bench, 1000)
     probes = bench.store.probes
-    while len(bench.store.sweeps) < 3:
-        await asyncio.sleep(0.001)
+    await pass_time(bench.clock, 3.0)
     assert bench.store.probes == probes
-    assert len(bench.store.sweeps[-1]) == 1000
+    assert [len(sweep) for sweep in bench.store.sweeps] == [1000] * 3
     bench.store.partitions, bench.store.unread = 1, {"p7"}
-    assert await asyncio.wait_for(polls[7], 10)
+    await pass_time(bench.clock, 2.0)  # the intervals have begun to grow
+    assert polls[7].result()
     for poll in polls:
         poll.cancel()
     await asyncio.gather(*polls, return_exceptions=True)
     sweeps = len(bench.store.sweeps)
-    other = make(base_s=0.01)
-    poll = other.poll(partition="p")
-    while len(other.store.sweeps) < 3:
-        await asyncio.sleep(0.001)
-    poll.cancel()
+    await pass_time(bench.clock, LONG_S)
     assert len(bench.store.sweeps) == sweeps, "nobody waits any more"
 
 
@@ -294,15 +347,16 @@ async def test_a_change_of_unknown_partitions_costs_one_sweep_and_not_a_look_for
 
 
 async def test_a_failing_sweep_is_repeated() -> None:
-    bench = make(base_s=0.01)
+    bench = make(base_s=1.0)
     poll = bench.poll(partition="p")
     await parked(bench, 1)
     bench.store.failing = True
-    while len(bench.store.sweeps) < 2:
-        await asyncio.sleep(0.001)
+    await pass_time(bench.clock, 2.0)
+    assert len(bench.store.sweeps) == 2
     bench.store.failing = False
     bench.store.partitions, bench.store.unread = 1, {"p"}
-    assert await asyncio.wait_for(poll, 10)
+    await pass_time(bench.clock, 1.0)
+    assert poll.result()
 
 
 async def test_closing_answers_everyone(bench: Bench) -> None:
