@@ -23,7 +23,6 @@ LONG_CONSTRUCTORS: set[str] = set()
 # `queenmq.clock` is what reads the time for everybody else.
 READERS_OF_TIME = {
     "queenmq/clock.py",
-    "queenmq/broker/load.py",
     "queenmq/broker/lock_wait.py",
     "queenmq/broker/sidecar.py",
 }

@@ -77,7 +77,7 @@ class Broker:
         self._options = QueueOptions(database, self.caches, clock, cached=cached)
         self.encryption = PayloadEncryption(settings.server.encryption_key, self._options)
         self.maintenance = Maintenance(database, self.caches, clock)
-        self.load = LoadWatch(database, settings)
+        self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
         self.locks = LockWait(database, settings.database.lock_timeout_ms / 1000, settings.limits.max_lock_waiters)
         self.journal = _journal(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Any
 
 from queenmq.broker.lane import Lane
 from queenmq.broker.load_manager import Choice, Decision, Load, Thresholds, decide, estimated_wait_s, retry_after_s
 from queenmq.broker.standing_queue import StandingQueue
-from queenmq.config import Settings
+from queenmq.clock import SYSTEM, Clock
+from queenmq.config import OverloadSettings
 from queenmq.storage.database import Database
 
 DEFERRALS = ("system_busy", "maintaining_order", "maintenance", "database_unavailable")
@@ -22,21 +22,22 @@ _AVERAGE_WEIGHT = 0.3
 class LoadWatch:
     """What is cheap is measured at every decision; a service reports depth, drain rate and loop delay."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: OverloadSettings, pool_size: int, clock: Clock = SYSTEM) -> None:
         self._database = database
-        self._pool_size = settings.database.pool_size
-        self._checked = settings.overload.enabled
+        self._pool_size = pool_size
+        self._clock = clock
+        self._checked = settings.enabled
         self._limits = Thresholds(
-            pool_used=settings.overload.pool_threshold,
-            wait_s=settings.overload.wait_threshold_ms / 1000,
-            loop_delay_s=settings.overload.loop_threshold_ms / 1000,
-            queue_depth=settings.overload.queue_depth,
+            pool_used=settings.pool_threshold,
+            wait_s=settings.wait_threshold_ms / 1000,
+            loop_delay_s=settings.loop_threshold_ms / 1000,
+            queue_depth=settings.queue_depth,
         )
         self.queue_limit = self._limits.queue_depth
-        standing = settings.overload.standing_wait_ms / 1000, settings.overload.standing_after_ms / 1000
+        standing = settings.standing_wait_ms / 1000, settings.standing_after_ms / 1000
         self._standing = StandingQueue(*standing)
         self._standing_queued = StandingQueue(*standing)
-        self._standing_pool = StandingQueue(0.0, settings.overload.standing_after_ms / 1000)
+        self._standing_pool = StandingQueue(0.0, settings.standing_after_ms / 1000)
         self._lanes: tuple[Lane[Any, Any], ...] = ()
         self.load = Load()
         self._slow = False
@@ -63,7 +64,7 @@ class LoadWatch:
                 self.is_calm = True
             self.decisions[Choice.EXECUTE] += 1
             return _EXECUTE
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         if not 0 <= now - self._decided_at < _HOLDS_S:
             self._decision = self._decide(direct, queued)
             self._decided_at = now
@@ -78,7 +79,7 @@ class LoadWatch:
         return decision
 
     def _is_stuck(self, lane: Lane[Any, Any]) -> bool:
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         wait_s = lane.wait_s(now)
         return self._standing_queued.stands(now, wait_s) or wait_s > self._limits.wait_s
 
@@ -87,7 +88,7 @@ class LoadWatch:
         load = self.load
         load.pool_waiting = self._database.waiting
         load.pool_used = self._database.in_use / self._pool_size
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         load.pool_stands = self._standing_pool.stands(now, load.pool_waiting)
         load.wait_s = (lane or self._lanes[0]).wait_s(now)
         load.stands = self._standing.stands(now, load.wait_s)

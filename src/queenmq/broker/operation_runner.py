@@ -144,7 +144,9 @@ class OperationRunner:
             self._load.tell_queued(1)
         else:
             timeout_s = max(0.0, deadline - self._clock.monotonic())
-            await asyncio.wait((self._start(begun.claimed),), timeout=timeout_s)
+            with contextlib.suppress(TimeoutError):
+                async with self._clock.timeout(timeout_s):
+                    await asyncio.wait((self._start(begun.claimed),))
         while True:
             found = await self._queue.find(begun.operation_id)
             if found is None:

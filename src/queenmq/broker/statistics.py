@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -173,8 +174,10 @@ class Statistics:
             self._walks.add(self._next_walk)
             self._next_walk.add_done_callback(self._walked)
         walk = self._next_walk
-        done, _ = await asyncio.wait((walk,), timeout=seconds)
-        return walk.result() if done else None
+        with suppress(TimeoutError):
+            async with self._clock.timeout(seconds):
+                await asyncio.wait((walk,))
+        return walk.result() if walk.done() else None
 
     async def _walk(self) -> int:
         async with self._one_walk_at_a_time:

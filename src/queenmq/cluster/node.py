@@ -294,7 +294,7 @@ class Node:
                 # Not here: heartbeats must not wait for a name server.
                 self._resolving = asyncio.create_task(self._resolve())
             self._tick()
-            await asyncio.sleep(pause_s)
+            await self._clock.sleep(pause_s)
 
     def _tick(self) -> None:
         self.measure()
