@@ -1,8 +1,9 @@
 """Trying again: how often, after which errors, and with which pauses.
 
-What is not done with `retried` is not an attempt that is repeated: the intervals of long polls (`core/group_backoff`)
-and of rows that are locked, the circuit breaker of a peer and the replay of the journal remember failures from one
-request or turn to the next, and say only when to try.
+Some things that look like it are not, and stay apart: the intervals of long polls (`core/group_backoff`), the rows that
+are locked (`broker/waiting_for_rows`) and the circuit breaker of a peer remember from one request to the next when to
+try, and repeat nothing themselves; an answer that got lost (`LOST_ANSWERS`) is asked for again at once, by each verb in
+its own way. The client has rules of its own (`client/retry.py`), which its users set.
 """
 
 from __future__ import annotations
@@ -42,6 +43,33 @@ class Failure:
     pause_s: float  # until the next, if there is one
 
 
+class Attempts:
+    """The attempts at one thing. `began` is when the first did, if that was before this was made."""
+
+    def __init__(
+        self,
+        is_worth_another: Callable[[Failure], bool],
+        pauses: Pauses,
+        clock: Clock,
+        *,
+        began: float | None = None,
+    ) -> None:
+        self._is_worth_another = is_worth_another
+        self._pauses = pauses
+        self._clock = clock
+        self._began = clock.monotonic() if began is None else began
+        self._made = 0
+
+    async def failed(self, error: Exception) -> None:
+        """An attempt has failed: pause before the next one, or raise the error if there shall be none."""
+        self._made += 1
+        pause_s = self._pauses.after(self._made)
+        elapsed_s = self._clock.monotonic() - self._began
+        if not self._is_worth_another(Failure(error, self._made, elapsed_s, pause_s)):
+            raise error
+        await self._clock.sleep(pause_s)
+
+
 async def retried(
     attempt: Callable[[], Awaitable[Result]],
     is_worth_another: Callable[[Failure], bool],
@@ -49,13 +77,9 @@ async def retried(
     clock: Clock,
 ) -> Result:
     """What `attempt` returns. After an error it is made again, or the error is raised, as `is_worth_another` says."""
-    began, attempts = clock.monotonic(), 0
+    attempts = Attempts(is_worth_another, pauses, clock)
     while True:
         try:
             return await attempt()
         except Exception as error:
-            attempts += 1
-            pause_s = pauses.after(attempts)
-            if not is_worth_another(Failure(error, attempts, clock.monotonic() - began, pause_s)):
-                raise
-        await clock.sleep(pause_s)
+            await attempts.failed(error)

@@ -21,11 +21,7 @@ MOST_IN_ALL = 10
 LONG_MODULES: set[str] = set()
 LONG_CONSTRUCTORS: set[str] = set()
 # `queenmq.clock` is what reads the time for everybody else.
-READERS_OF_TIME = {
-    "queenmq/clock.py",
-    "queenmq/broker/lock_wait.py",
-    "queenmq/broker/sidecar.py",
-}
+READERS_OF_TIME = {"queenmq/clock.py"}
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import uvloop
+from passing_time import pass_time
 
 from queenmq.broker.lane import Lane, Policy
+from queenmq.clock import ManualClock
 from queenmq.errors import DatabaseUnavailable, InternalError, InvalidRequest, Overloaded
 from queenmq.storage.failures import TryAgain
 
@@ -73,18 +76,50 @@ async def test_enough_waiting_requests_start_a_second_call() -> None:
 
 
 async def test_a_request_is_held_no_longer_than_allowed() -> None:
-    backend = Backend()
+    backend, clock = Backend(), ManualClock()
     backend.gate.clear()
-    policy = Policy(preferred=3, max_hold_s=0.01, max_requests=100, max_weight=1000, max_concurrent=2, max_pending=10)
-    lane = Lane("test", backend.run, policy)
+    lane = Lane("test", backend.run, POLICY, clock=clock)
     tasks = [asyncio.create_task(lane.submit("a", "k"))]
     await turns()
     tasks.append(asyncio.create_task(lane.submit("b", "k")))
-    async with asyncio.timeout(30):
-        while len(backend.calls) < 2:
-            await asyncio.sleep(0)
+    await pass_time(clock, POLICY.max_hold_s - 0.001)
+    assert backend.calls == [["a"]]
+    await pass_time(clock, 0.001)
+    assert backend.calls == [["a"], ["b"]]
     backend.gate.set()
     assert await asyncio.gather(*tasks) == ["A", "B"]
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_nobody_is_held_any_longer_when_the_call_returns_or_enough_have_come(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """On both event loops, because they have timers of different types."""
+
+    async def check() -> None:
+        backend = Backend()
+        backend.gate.clear()
+        lane = Lane("test", backend.run, POLICY)
+        tasks = [asyncio.create_task(lane.submit("a", "k"))]
+        await turns()
+        tasks.append(asyncio.create_task(lane.submit("b", "k")))
+        await turns()
+        tasks += [asyncio.create_task(lane.submit(name, "k")) for name in "cd"]
+        await turns()
+        assert backend.calls == [["a"], ["b", "c", "d"]], "enough have come"
+        backend.gate.set()
+        await asyncio.gather(*tasks)
+        backend.gate.clear()
+        tasks = [asyncio.create_task(lane.submit("e", "k"))]
+        await turns()
+        tasks.append(asyncio.create_task(lane.submit("f", "k")))
+        await turns()
+        backend.gate.set()
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*tasks) == ["E", "F"], "the call has returned"
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(check())
 
 
 async def test_a_flooded_queue_does_not_starve_another() -> None:
@@ -137,18 +172,31 @@ async def test_an_unavailable_database_fails_everyone_without_splitting() -> Non
     assert backend.calls == [["a", "b", "c"]]
 
 
-async def test_what_may_be_repeated_waits_out_a_short_outage() -> None:
-    backend = Backend()
-    backend.fails = lambda requests: DatabaseUnavailable() if len(backend.calls) < 3 else None
-    lane = Lane("test", backend.run, POLICY, repeat_for_s=30)
-    assert await lane.submit("a", "k") == "A"
-    assert len(backend.calls) == 3
+async def test_what_may_be_repeated_is_repeated_for_so_long() -> None:
+    backend, clock = Backend(), ManualClock()
+    backend.fails = lambda requests: DatabaseUnavailable() if clock.monotonic() < ends_at else None
+    lane = Lane("test", backend.run, POLICY, repeat_for_s=30, clock=clock)
+    ends_at = clock.monotonic() + 29.0
+    answer = asyncio.create_task(lane.submit("a", "k"))
+    await pass_time(clock, 29.5)
+    assert answer.result() == "A"
+    ends_at = clock.monotonic() + 60.0
+    answer = asyncio.create_task(lane.submit("a", "k"))
+    await pass_time(clock, 29.5)
+    assert not answer.done()
+    await pass_time(clock, 1.0)
+    with pytest.raises(DatabaseUnavailable):
+        await answer
 
 
-async def test_a_deadlock_is_tried_again() -> None:
-    backend = Backend()
-    backend.fails = lambda requests: TryAgain("deadlock") if len(backend.calls) < 3 else None
-    assert await Lane("test", backend.run, POLICY).submit("a", "k") == "A"
+@pytest.mark.parametrize(("deadlocks", "succeeds"), [(5, True), (6, False)])
+async def test_a_deadlock_is_tried_again(deadlocks: int, succeeds: bool) -> None:
+    backend, clock = Backend(), ManualClock()
+    backend.fails = lambda requests: TryAgain("deadlock") if len(backend.calls) <= deadlocks else None
+    answer = asyncio.create_task(Lane("test", backend.run, POLICY, clock=clock).submit("a", "k"))
+    await pass_time(clock, 1.0)
+    assert len(backend.calls) == 6
+    assert (answer.exception() is None) is succeeds
 
 
 async def test_the_result_of_a_caller_who_went_away_is_reported() -> None:

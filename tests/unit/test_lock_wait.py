@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+from passing_time import pass_time
 
 from queenmq.broker.lane import Policy, Waiting
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row, head
 from queenmq.broker.locking_lane import LockingLane
+from queenmq.clock import ManualClock
 from queenmq.errors import DatabaseUnavailable, Overloaded, ServerStopping
 from queenmq.storage.failures import RowLocked
 from queenmq.storage.statements import statement
@@ -163,12 +165,36 @@ async def test_a_locked_table_is_waited_for_in_the_call(postgres: Postgres, lane
 
 
 async def test_who_has_waited_too_long_is_told_who_holds_the_row(postgres: Postgres) -> None:
-    locks = LockWait(postgres, longest_s=0.01, most=10)  # type: ignore[arg-type]
+    clock = ManualClock()
+    locks = LockWait(postgres, 30.0, 10, clock)  # type: ignore[arg-type]
     lane = LockingLane("test", postgres.run, POLICY, locks=locks, rows=rows)
     postgres.locked["a"] = "1"
+    [waiting] = submit(lane, "a.1")
+    await pass_time(clock, 29.999)
+    assert not waiting.done()
+    await pass_time(clock, 0.001)
     with pytest.raises(RowLocked, match=r"partition 'a' of queue 'q'.*'psql' \(pid 7"):
-        await lane.submit("a.1", "q")
+        await waiting
     assert (locks.waiting, locks.given_up) == (0, 1)
+    await locks.close()
+
+
+async def test_a_locked_row_is_probed_with_growing_pauses(postgres: Postgres) -> None:
+    clock = ManualClock()
+    locks = LockWait(postgres, 600.0, 10, clock)  # type: ignore[arg-type]
+    lane = LockingLane("test", postgres.run, POLICY, locks=locks, rows=rows)
+    postgres.locked["a"] = "1"
+    [waiting] = submit(lane, "a.1")
+    probes = []
+    for _ in range(4):
+        before = postgres.probes
+        await pass_time(clock, 10.0)
+        probes.append(postgres.probes - before)
+    assert probes[0] > probes[1]
+    assert probes[1:] == [50, 50, 50], "every 200 ms, and not more seldom"
+    del postgres.locked["a"]
+    await pass_time(clock, 0.2)
+    assert waiting.result() == "A.1"
     await locks.close()
 
 

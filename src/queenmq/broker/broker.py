@@ -78,7 +78,8 @@ class Broker:
         self.encryption = PayloadEncryption(settings.server.encryption_key, self._options)
         self.maintenance = Maintenance(database, self.caches, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
-        self.locks = LockWait(database, settings.database.lock_timeout_ms / 1000, settings.limits.max_lock_waiters)
+        longest_lock_s = settings.database.lock_timeout_ms / 1000
+        self.locks = LockWait(database, longest_lock_s, settings.limits.max_lock_waiters, clock)
         self.journal = _journal(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
             _backoff(settings),

@@ -21,8 +21,10 @@ from typing import Generic, TypeVar
 
 from queenmq.broker.locked_rows import Row
 from queenmq.broker.waiting_for_rows import AGAIN_TIMEOUT, FIRST_TIMEOUT, NEXT_TIMEOUT, Ticket
+from queenmq.clock import SYSTEM, Clock, Timer
 from queenmq.config import ConcurrencySettings
 from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError
+from queenmq.retry import Attempts, Failure, Pauses
 from queenmq.storage.failures import RowLocked, TryAgain
 
 log = logging.getLogger(__name__)
@@ -31,9 +33,8 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-_TRIES = 6
-_FIRST_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.25
+TRIES = 6  # of a call that meets a deadlock or the like
+PAUSES = Pauses(0.005, 0.25)
 # Waiting for company pays only while it is short against the call itself.
 _HOLD_SHARE = 0.2
 _AVERAGE_WEIGHT = 0.1
@@ -83,11 +84,10 @@ class Lane(Generic[Request, Result]):
         admission: Callable[[], Callable[[Request], bool]] | None = None,
         repeat_for_s: float = 0.0,
         when_locked: Callable[[Request], Result] | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.name = name
-        self.calls = 0
-        self.requests = 0
-        self.items = 0
+        self.calls = self.requests = self.items = 0
         self.seconds = 0.0
         self.merged: Counter[int] = Counter()  # calls, by the number of their requests
         self._waited_s = 0.0
@@ -99,13 +99,15 @@ class Lane(Generic[Request, Result]):
         self._admission = admission
         self._repeat_for_s = repeat_for_s
         self._when_locked = when_locked
+        self._clock = clock
         # While one of these is not empty, requests may have to step aside.
         self._locked: Mapping[Row, object] = {}
         self._catching_up: Counter[Row] = Counter()
         self._waiting: FairQueue[Waiting[Request, Result]] = FairQueue(attrgetter("weight"))
         self._running: set[asyncio.Task[None]] = set()
         self._busy = 0  # requests in the calls that run
-        self._scheduled: asyncio.Handle | None = None
+        self._hold: Timer | None = None  # the next call begins when it ends
+        self._is_due = False  # it begins in the next turn of the loop
         self._usual_s = policy.max_hold_s / _HOLD_SHARE  # what a call takes, averaged
 
     @property
@@ -136,8 +138,8 @@ class Lane(Generic[Request, Result]):
         """
         if len(self._waiting) >= self._policy.max_pending:
             raise Overloaded(f"too many {self.name} requests are waiting for a database connection (ECONNREFUSED)")
-        loop = asyncio.get_running_loop()
-        waiting: Waiting[Request, Result] = Waiting(request, weight, loop.create_future(), loop.time())
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        waiting = Waiting(request, weight, answer, self._clock.monotonic())
         if not ((self._locked or self._catching_up) and self._steps_aside(waiting)):
             if not self._waiting:
                 self._taken_at = waiting.since
@@ -170,25 +172,25 @@ class Lane(Generic[Request, Result]):
         if running >= self._limit():
             return
         if running == 0 or len(self._waiting) >= self._policy.preferred:
-            # Not at once: what arrives in the same turn of the loop goes along.
-            self._at(0.0)
-        elif self._scheduled is None:
-            self._at(min(self._policy.max_hold_s, self._usual_s * _HOLD_SHARE))
+            self._dispatch_soon()
+        elif self._hold is None and not self._is_due:
+            held_s = min(self._policy.max_hold_s, self._usual_s * _HOLD_SHARE)
+            self._hold = self._clock.call_later(held_s, self._dispatch)
 
-    def _at(self, delay_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        if self._scheduled is not None:
-            if not isinstance(self._scheduled, asyncio.TimerHandle):
-                return
-            self._scheduled.cancel()
-        self._scheduled = loop.call_later(delay_s, self._dispatch) if delay_s > 0 else loop.call_soon(self._dispatch)
+    def _dispatch_soon(self) -> None:
+        """Not at once: what arrives in the same turn of the loop goes along."""
+        if self._hold is not None:
+            self._hold.cancel()
+        if not self._is_due:
+            self._is_due, self._hold = True, None
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _limit(self) -> int:
         most = self._policy.max_concurrent
         return most if self._concurrency is None else min(most, self._concurrency.limit)
 
     def _dispatch(self) -> None:
-        self._scheduled = None
+        self._hold, self._is_due = None, False
         batch = self._take()
         if batch:
             task = asyncio.get_running_loop().create_task(self._execute(batch))
@@ -207,7 +209,7 @@ class Lane(Generic[Request, Result]):
             taken = self._waiting.take(self._policy.max_requests, self._policy.max_weight, admit)
             if not taken:
                 return []
-            self._taken_at = asyncio.get_running_loop().time()
+            self._taken_at = self._clock.monotonic()
             self._waited_s = self._taken_at - min(waiting.since for waiting in taken)
             taken = [waiting for waiting in taken if not waiting.answer.cancelled()]
             # What they need may have been found locked while they waited here.
@@ -221,7 +223,7 @@ class Lane(Generic[Request, Result]):
         self._busy -= requests
         if self._waiting:
             # There is room for a call: the requests that wait need not be held to be merged any longer.
-            self._at(0.0)
+            self._dispatch_soon()
 
     async def _execute(self, batch: Batch[Request, Result], *, has_waited: bool = False) -> None:
         """Have a call made for them and answer each. `has_waited`: all of them have waited for rows."""
@@ -263,10 +265,9 @@ class Lane(Generic[Request, Result]):
         self, batch: Batch[Request, Result], lock_timeout: str, *, is_patient: bool = False
     ) -> list[Result]:
         """One call for all of them, repeated while that may help. With `is_patient`, also if it finds a row locked."""
-        loop = asyncio.get_running_loop()
         requests = [waiting.request for waiting in batch]
-        started = loop.time()
-        pause, tries = _FIRST_PAUSE_S, 1
+        started = self._clock.monotonic()
+        attempts: Attempts | None = None
         while True:
             try:
                 results = await self._run(requests, lock_timeout)
@@ -274,13 +275,9 @@ class Lane(Generic[Request, Result]):
             except DatabaseUnavailable as error:
                 if isinstance(error, RowLocked) and not is_patient:
                     raise
-                tries += 1
-                is_late = loop.time() >= started + self._repeat_for_s
-                if is_late and not (isinstance(error, TryAgain) and tries <= _TRIES):
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
-        now = loop.time()
+                attempts = attempts or Attempts(self._is_worth_another, PAUSES, self._clock, began=started)
+                await attempts.failed(error)
+        now = self._clock.monotonic()
         weight = sum(waiting.weight for waiting in batch)
         self.calls += 1
         self.requests += len(batch)
@@ -289,8 +286,12 @@ class Lane(Generic[Request, Result]):
         self.seconds += now - started
         self._usual_s += (now - started - self._usual_s) * _AVERAGE_WEIGHT
         if self._concurrency is not None:
-            self._concurrency.record(now, now - started, weight)
+            self._concurrency.record(now, round(now - started, 3), weight)  # less than 1 ms is no queueing
         return results
+
+    def _is_worth_another(self, failure: Failure) -> bool:
+        is_passing = isinstance(failure.error, TryAgain) and failure.attempts < TRIES
+        return is_passing or failure.elapsed_s < self._repeat_for_s
 
     async def _isolate(self, batch: Batch[Request, Result], error: Exception) -> None:
         if len(batch) == 1:

@@ -28,6 +28,7 @@ from queenmq.broker.waiting_for_rows import (
     LockedRow,
     Ticket,
 )
+from queenmq.clock import SYSTEM, Clock
 from queenmq.errors import Overloaded, QueenError, ServerStopping, UnavailableError
 from queenmq.storage.database import Database
 from queenmq.storage.failures import RowLocked
@@ -49,10 +50,11 @@ _LOG_EVERY_S: Final = 60.0
 
 
 class LockWait:
-    def __init__(self, database: Database, longest_s: float, most: int) -> None:
+    def __init__(self, database: Database, longest_s: float, most: int, clock: Clock = SYSTEM) -> None:
         """A request waits for `longest_s` at most, and `most` requests at a time."""
         self._database = database
         self._longest_s = longest_s
+        self.clock = clock
         self.longest = str(round(longest_s * 1000))  # the lock_timeout of a call that is to wait
         self.limit = most
         self.known: dict[Row, LockedRow] = {}
@@ -106,7 +108,7 @@ class LockWait:
         return set(found)
 
     def _learn(self, row: Row, *, probed: bool) -> LockedRow:
-        now = asyncio.get_running_loop().time()
+        now = self.clock.monotonic()
         state = self.known.get(row)
         if state is None:
             state = self.known[row] = LockedRow(now, now + FIRST_PAUSE_S, now, probed)
@@ -133,8 +135,7 @@ class LockWait:
         if not ticket.blocked:
             ticket.go()
             return
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self.clock.monotonic()
         if ticket.give_up_at is None:
             ticket.give_up_at = now + self._longest_s
             self.stepped_aside += 1
@@ -145,7 +146,7 @@ class LockWait:
                 self._nudged.set()
             state.waiting[ticket] = None
             state.wanted_at = now
-        ticket.timer = loop.call_at(ticket.give_up_at, self._give_up, ticket)
+        ticket.timer = self.clock.call_later(ticket.give_up_at - now, self._give_up, ticket)
         self.waiting += 1
 
     def suspect(self, ticket: Ticket) -> None:
@@ -159,9 +160,9 @@ class LockWait:
         state = self._learn(row, probed=False)
         if state.tried_by is ticket:
             state.tried_by = ticket.trying = None
-            state.defer(asyncio.get_running_loop().time())
+            state.defer(self.clock.monotonic())
         self.park(ticket, (row,))
-        state.defer(asyncio.get_running_loop().time())
+        state.defer(self.clock.monotonic())
 
     @asynccontextmanager
     async def alone(self, ticket: Ticket) -> AsyncIterator[None]:
@@ -200,7 +201,7 @@ class LockWait:
     async def through(self, rows: frozenset[Row], attempt: Callable[[str], Awaitable[Result]]) -> Result:
         """What `attempt` returns or raises; it is given the lock_timeout for its call. While it finds rows locked, it
         is repeated when they are free."""
-        ticket = Ticket(rows, asyncio.get_running_loop().time(), lambda: None, lambda error: None)
+        ticket = Ticket(rows, self.clock.monotonic(), lambda: None, lambda error: None)
         try:
             return await self._through(ticket, attempt)
         finally:
@@ -271,9 +272,8 @@ class LockWait:
     # Going on
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
         while self.known and not self._closed:
-            horizon = loop.time()
+            horizon = self.clock.monotonic()
             ready = [row for row, state in self.known.items() if state.due <= horizon and state.tried_by is None]
             if ready:
                 await self._probe_due(ready[:_MOST_PROBED])
@@ -281,7 +281,7 @@ class LockWait:
             self._nudged.clear()
             dues = [state.due for state in self.known.values() if state.tried_by is None]
             try:
-                async with asyncio.timeout_at(min(dues, default=horizon + IDLE_PAUSE_S)):
+                async with self.clock.timeout(min(dues, default=horizon + IDLE_PAUSE_S) - horizon):
                     await self._nudged.wait()
             except TimeoutError:
                 pass
@@ -289,7 +289,7 @@ class LockWait:
     async def _probe_due(self, rows: list[Row]) -> None:
         """Probe these rows, or let a request try them, and release the requests that may go on."""
         probed = [row for row in rows if self.known[row].probed]
-        began = asyncio.get_running_loop().time()
+        began = self.clock.monotonic()
         try:
             locked = await find_locked(self._database, probed) if probed else {}
         except QueenError:
@@ -298,7 +298,7 @@ class LockWait:
         except Exception:
             log.exception("the probe of locked rows failed")
             locked = None
-        now = asyncio.get_running_loop().time()
+        now = self.clock.monotonic()
         # Probes of thousands of rows take long, and must not become a load of their own.
         least_s = (now - began) * len(self.known) / max(len(probed), 1) / _PROBE_SHARE
         free = []
@@ -326,7 +326,7 @@ class LockWait:
         first = min(state.waiting, key=lambda ticket: ticket.since)
         if len(first.blocked) > 1:
             # It waits for another row as well, which will be free some time.
-            state.defer(asyncio.get_running_loop().time())
+            state.defer(self.clock.monotonic())
             return
         self.leave(first)
         first.trying, state.tried_by = row, first
@@ -359,7 +359,7 @@ class LockWait:
             "Try again with the same transactionIds when that transaction has ended (ECONNREFUSED)"
         )
         state = self.known.get(row)
-        now = asyncio.get_running_loop().time()
+        now = self.clock.monotonic()
         if state is not None and (state.logged_at is None or now - state.logged_at > _LOG_EVERY_S):
             state.logged_at = now
             log.warning("%s; %d requests wait for it", sentence, len(state.waiting))
@@ -367,13 +367,12 @@ class LockWait:
 
     def _ask_holder(self, row: Row) -> asyncio.Task[str]:
         """Asked once for all who give up at about the same time."""
-        loop = asyncio.get_running_loop()
-        state = self.known.get(row)
-        if state is not None and state.holder is not None and loop.time() - state.holder_at < _HOLDER_HOLDS_S:
+        state, now = self.known.get(row), self.clock.monotonic()
+        if state is not None and state.holder is not None and now - state.holder_at < _HOLDER_HOLDS_S:
             return state.holder
-        asking = loop.create_task(holder_of(self._database, row))
+        asking = asyncio.get_running_loop().create_task(holder_of(self._database, row))
         if state is not None:
-            state.holder, state.holder_at = asking, loop.time()
+            state.holder, state.holder_at = asking, now
         return asking
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

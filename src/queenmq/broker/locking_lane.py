@@ -38,7 +38,13 @@ class LockingLane(Lane[Request, Result]):
         admission: Callable[[], Callable[[Request], bool]] | None = None,
         repeat_for_s: float = 0.0,
     ) -> None:
-        super().__init__(name, run, policy, concurrency=concurrency, admission=admission, repeat_for_s=repeat_for_s)
+        super().__init__(
+            *(name, run, policy),
+            concurrency=concurrency,
+            admission=admission,
+            repeat_for_s=repeat_for_s,
+            clock=locks.clock,
+        )
         self._locks = locks
         self._rows = rows
         self._locked = locks.known
@@ -93,7 +99,7 @@ class LockingLane(Lane[Request, Result]):
             self._trying.add(task)
             task.add_done_callback(self._trying.discard)
             return
-        self._caught_up_by = asyncio.get_running_loop().time() + _CATCH_UP_S
+        self._caught_up_by = self._clock.monotonic() + _CATCH_UP_S
         self._follow(waiting, self._rows(waiting.request))
 
     def _follow(self, waiting: Waiting[Request, Result], rows: frozenset[Row]) -> None:

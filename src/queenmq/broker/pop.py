@@ -136,6 +136,7 @@ class Popper:
             concurrency=concurrency,
             orphaned=self._give_back,
             when_locked=lambda claim: Delivered(claim, ready_in_s=_LOCKED_S),
+            clock=clock,
         )
 
     async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
@@ -194,7 +195,7 @@ class Popper:
             if left_s <= 0:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
+                async with self._clock.timeout(left_s):
                     await self._moved.wait()
 
     async def _claim(self, claim: Claim) -> Delivered:

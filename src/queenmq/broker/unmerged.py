@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from queenmq.broker.encryption import PayloadEncryption
-from queenmq.broker.lane import Policy
+from queenmq.broker.lane import PAUSES, TRIES, Policy
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row
 from queenmq.broker.maintenance import Maintenance
@@ -19,13 +19,11 @@ from queenmq.broker.push import Targets
 from queenmq.core.message import Message
 from queenmq.errors import Overloaded
 from queenmq.journal.interface import Journal
+from queenmq.retry import Failure, retried
 from queenmq.storage.database import LOST_ANSWERS
 from queenmq.storage.failures import AnswerLost, EncryptionRequired, RowLocked, TransactionRefused, TryAgain
 
 Result = TypeVar("Result")
-
-_TRIES = 6
-_FIRST_PAUSE_S = 0.005
 
 
 class Unmerged:
@@ -105,15 +103,9 @@ class Unmerged:
                 await self._targets.demand_encryption(refusal.detail)
                 return await self._try(call, lock_timeout)
 
-    @staticmethod
-    async def _try(call: Callable[[str], Awaitable[Result]], lock_timeout: str) -> Result:
-        pause = _FIRST_PAUSE_S
-        for _ in range(_TRIES - 1):
-            try:
-                return await call(lock_timeout)
-            except RowLocked:
-                raise
-            except TryAgain:
-                await asyncio.sleep(pause)
-                pause *= 2
-        return await call(lock_timeout)
+    def _try(self, call: Callable[[str], Awaitable[Result]], lock_timeout: str) -> Awaitable[Result]:
+        return retried(lambda: call(lock_timeout), _is_worth_another, PAUSES, self._locks.clock)
+
+
+def _is_worth_another(failure: Failure) -> bool:
+    return isinstance(failure.error, TryAgain) and not isinstance(failure.error, RowLocked) and failure.attempts < TRIES

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queenmq.broker.locked_rows import Row
+from queenmq.clock import Timer
 from queenmq.errors import QueenError
 
 FIRST_PAUSE_S: Final = 0.005
@@ -36,7 +37,7 @@ class Ticket:
     fail: Callable[[QueenError], None]
     give_up_at: float | None = field(default=None, kw_only=True)
     blocked: set[Row] = field(default_factory=set, kw_only=True)
-    timer: asyncio.TimerHandle | None = field(default=None, kw_only=True)
+    timer: Timer | None = field(default=None, kw_only=True)
     # It was let go to find out whether this row is still locked, and has to run alone.
     trying: Row | None = field(default=None, kw_only=True)
 
