@@ -6,11 +6,11 @@ another role is. There the time counts from when this process has first seen the
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, Literal
 
 from msgspec import Struct, structs
 
+from queenmq.clock import SYSTEM
 from queenmq.reports.reading import Query, Reports
 
 Kind = Literal["session", "standby", "slot", "prepared"]
@@ -69,7 +69,7 @@ _SIGHT: Final = Query("sees_all_sessions", _Sight)
 async def horizon(reports: Reports, first_seen: FirstSeen) -> Horizon:
     found = await reports.rows(_HOLDERS, _MOST_HOLDERS)
     sight = await reports.one(_SIGHT)
-    return Horizon(first_seen.aged(found, asyncio.get_running_loop().time()), sight.sees_all)
+    return Horizon(first_seen.aged(found, SYSTEM.monotonic()), sight.sees_all)
 
 
 def described(holder: Holder) -> str:
