@@ -1,6 +1,6 @@
 """Trying again: how often, after which errors, and with which pauses.
 
-Some things that look like it are not, and stay apart: the intervals of long polls (`core/group_backoff`), the rows that
+Some things are similar and stay apart: the intervals of long polls (`core/group_backoff`), the rows that
 are locked (`broker/waiting_for_rows`) and the circuit breaker of a peer remember from one request to the next when to
 try, and repeat nothing themselves; an answer that got lost (`LOST_ANSWERS`) is asked for again at once, by each verb in
 its own way. The client has rules of its own (`client/retry.py`), which its users set.

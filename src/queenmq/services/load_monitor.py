@@ -1,6 +1,6 @@
 """Measures what a decision cannot measure for itself: the delay of the event loop, and the operation queue.
 
-It is the only meter of that delay: whoever shows it or decides by it has it from here.
+It is the only meter of that delay: what shows it or decides by it reads it from here.
 """
 
 from __future__ import annotations
