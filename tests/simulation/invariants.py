@@ -26,11 +26,11 @@ def within_bounds(node: Node, state: SharedState) -> None:
 
 def nobody_is_elsewhere(world: World, node: Node, state: SharedState, *, settled: bool = False) -> None:
     """A server that has proved where it is is believed to be nowhere else. A newcomer may be looked for at a configured
-    address for a moment, because it may not know its own."""
+    address for a moment, because it may not know its own, and for good if it has died since."""
     if world.poisoned:
         return
     for member in state.members.members():
-        if member.confirmed or settled:
+        if member.confirmed or (settled and member.alive):
             true = world.by_name[member.id].address
             assert member.address == true, f"{node.name} writes to {member.id} at {member.address}"
         else:
