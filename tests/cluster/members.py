@@ -14,7 +14,7 @@ from server_settings import changed, settings_with
 from cluster.relay import Relay
 from queenmq.broker.broker import Broker
 from queenmq.broker.caches import Caches
-from queenmq.clock import Clock
+from queenmq.clock import SYSTEM, Clock, SystemClock
 from queenmq.cluster.lease_hints import LeaseHints
 from queenmq.cluster.presence import Presence
 from queenmq.config import Settings
@@ -32,7 +32,7 @@ QUICK = settings_with(
 )
 
 
-class ShiftedClock:
+class ShiftedClock(SystemClock):
     """The time of this machine, so many seconds off."""
 
     def __init__(self, seconds: float) -> None:
@@ -48,7 +48,7 @@ class ShiftedClock:
 class Member:
     """One server, that can be stopped and started again under its name."""
 
-    def __init__(self, name: str, url: str, relay: Relay, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, name: str, url: str, relay: Relay, settings: Settings, clock: Clock = SYSTEM) -> None:
         self.name = name
         self.settings = changed(settings, cluster={"server_id": name, "peers": relay.peers_of(name)})
         self._url = url
@@ -142,7 +142,7 @@ async def cluster(
         stack.callback(relay.close)
         members = []
         for name in relay.servers:
-            member = Member(name, url, relay, changed(settings, **changes), (clocks or {}).get(name))
+            member = Member(name, url, relay, changed(settings, **changes), (clocks or {}).get(name, SYSTEM))
             stack.push_async_callback(member.stop)
             await member.start()
             members.append(member)
