@@ -148,7 +148,7 @@ async def more(load: Load, answers: int) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200 if LONG else 600)
 async def test_nothing_is_lost_doubled_or_reordered_when_the_writer_changes(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     took: dict[str, list[float]] = {}
