@@ -47,7 +47,7 @@ class Load:
     async def run(self, seconds: float) -> None:
         """Produce for so long, then consume what is left, and demand that the audit finds nothing."""
         options = QueueOptions(lease_time=LEASE_S)
-        await self.broker().administration.configure(QUEUE, NAMESPACE, "", options)
+        await self.broker().configure(QUEUE, NAMESPACE, "", options)
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         async with asyncio.TaskGroup() as tasks:

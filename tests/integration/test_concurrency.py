@@ -844,7 +844,7 @@ class Stress:
             self.finished.update(("pipe", m.transaction_id) for m in popped.messages)
 
     async def run(self) -> None:
-        await self.servers[0].broker.administration.configure(
+        await self.servers[0].broker.configure(
             "q", "", "", QueueOptions(retry_limit=MAX_COUNT, retry_delay=0, lease_time=300)
         )
         any_answer = (

@@ -8,21 +8,21 @@ from typing import Any
 
 from queenmq.broker.ack import Acked, Acker
 from queenmq.broker.activity import Activity
-from queenmq.broker.administration import Administration
-from queenmq.broker.caches import CacheBounds, Caches
+from queenmq.broker.administration import Administration, Purge, Trace
+from queenmq.broker.caches import Caches
 from queenmq.broker.encryption import PayloadEncryption
-from queenmq.broker.lane import Lane, Policy, Vegas
+from queenmq.broker.lane import Lane
 from queenmq.broker.lease import Leases
 from queenmq.broker.live import Live
 from queenmq.broker.load import LoadWatch
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
-from queenmq.broker.operation_runner import OperationRunner
-from queenmq.broker.parts import Parts
+from queenmq.broker.operation_runner import OperationProgress, OperationRunner
+from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, policy_of
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
 from queenmq.broker.push import Pusher, Targets
-from queenmq.broker.queue_options import QueueOptions
+from queenmq.broker.queue_options import QueueOptions as KnownOptions
 from queenmq.broker.statistics import Statistics
 from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
 from queenmq.broker.transaction import Committed, Transaction, Transactor
@@ -31,12 +31,11 @@ from queenmq.broker.vitals import Vitals
 from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node
 from queenmq.cluster.port import Alone, Cluster
-from queenmq.config import ConcurrencySettings, LaneSettings, Settings
+from queenmq.config import Settings
 from queenmq.core.acknowledgement import Acknowledgement
-from queenmq.core.group_backoff import BackoffSettings
 from queenmq.core.maintenance import Switch
 from queenmq.core.message import Message
-from queenmq.core.options import OptionValues
+from queenmq.core.options import OptionValues, QueueOptions
 from queenmq.core.push_call import Outcome
 from queenmq.journal.files import JournalBounds
 from queenmq.journal.interface import Journal
@@ -73,8 +72,8 @@ class Broker:
             most_known=settings.limits.max_items,
             at_once=settings.retention.batch_size,
         )
-        self.caches = Caches(_cache_bounds(settings), clock, cluster)
-        self._options = QueueOptions(database, self.caches, clock, cached=cached)
+        self.caches = Caches(cache_bounds_of(settings), clock, cluster)
+        self._options = KnownOptions(database, self.caches, clock, cached=cached)
         self.encryption = PayloadEncryption(settings.server.encryption_key, self._options)
         self.maintenance = Maintenance(database, self.caches, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
@@ -82,7 +81,7 @@ class Broker:
         self.locks = LockWait(database, longest_lock_s, settings.limits.max_lock_waiters, clock)
         self.journal = _journal(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
-            _backoff(settings),
+            backoff_of(settings),
             cluster,
             clock,
             max_waiters=settings.limits.max_waiters,
@@ -91,7 +90,7 @@ class Broker:
         )
         targets = Targets(database, self.caches, self._options, clock, cached=cached)
         self._leases = Leases(
-            database, _policy(settings, settings.lanes.renew_lease), self.long_polls, locks=self.locks
+            database, policy_of(settings, settings.lanes.renew_lease), self.long_polls, locks=self.locks
         )
         parts = Parts(database, self.activity, self.long_polls, self.locks)
         self._pusher = Pusher(
@@ -99,8 +98,8 @@ class Broker:
             encryption=self.encryption,
             targets=targets,
             maintenance=self.maintenance,
-            policy=_policy(settings, settings.lanes.push),
-            concurrency=_concurrency(settings.concurrency),
+            policy=policy_of(settings, settings.lanes.push),
+            concurrency=concurrency_of(settings.concurrency),
             load=self.load,
             journal=self.journal,
             wait_behind_s=settings.journal.wait_ms / 1000,
@@ -114,10 +113,10 @@ class Broker:
             maintenance=self.maintenance,
             cluster=cluster,
             clock=clock,
-            policy=_policy(settings, settings.lanes.pop),
-            concurrency=_concurrency(settings.concurrency),
+            policy=policy_of(settings, settings.lanes.pop),
+            concurrency=concurrency_of(settings.concurrency),
         )
-        self._acker = Acker(parts, _policy(settings, settings.lanes.ack), _concurrency(settings.concurrency))
+        self._acker = Acker(parts, policy_of(settings, settings.lanes.ack), concurrency_of(settings.concurrency))
         self._transactor = Transactor(parts, self.encryption, targets, self._unmerged("transactions", targets))
         self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))
         self.operations = OperationQueue(database)
@@ -131,7 +130,7 @@ class Broker:
             readable=self.long_polls.wake,
             server_id=node.server_id,
         )
-        self.administration = Administration(
+        self._administration = Administration(
             database,
             self._options,
             self.operation_runner,
@@ -152,7 +151,7 @@ class Broker:
     def _unmerged(self, name: str, targets: Targets) -> Unmerged:
         return Unmerged(
             name,
-            _policy(self.settings, self.settings.lanes.transaction),
+            policy_of(self.settings, self.settings.lanes.transaction),
             encryption=self.encryption,
             targets=targets,
             maintenance=self.maintenance,
@@ -227,6 +226,60 @@ class Broker:
     def stream_cycle(self, cycle: Cycle) -> Awaitable[Cycled]:
         """Push, change state and acknowledge as one. Raises TransactionRefused if nothing was applied."""
         return self._streams.cycle(cycle)
+
+    # The verbs for queues, groups and single messages
+
+    def configure(self, queue: str, namespace: str, task: str, options: QueueOptions) -> Awaitable[tuple[str, str]]:
+        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition."""
+        return self._administration.configure(queue, namespace, task, options)
+
+    def delete_queue(self, queue: str) -> Awaitable[tuple[bool, OperationProgress]]:
+        """Delete a queue with everything of it; False if there was none. What is left of it cannot be reached."""
+        return self._administration.delete_queue(queue)
+
+    def clear(self, queue: str, partition: str | None) -> Awaitable[OperationProgress | None]:
+        """Delete every message of a queue or partition that is there now. None if there is no such queue."""
+        return self._administration.clear(queue, partition)
+
+    def seek(self, group: str, queue: str, partition: str | None, at: datetime | None) -> Awaitable[OperationProgress]:
+        """Move a group behind `at`, or to the end if it is None, in a queue or a partition of it."""
+        return self._administration.seek(group, queue, partition, at)
+
+    def resubscribe(self, group: str, since: datetime) -> Awaitable[int]:
+        """Change where a group starts in partitions without a position. Returns the subscriptions changed."""
+        return self._administration.resubscribe(group, since)
+
+    def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> Awaitable[int]:
+        """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""
+        return self._administration.delete_group(group, queue, with_metadata)
+
+    def redrive(self, queue: str, partition: str | None, group: str | None) -> Awaitable[OperationProgress | None]:
+        """Have the dead letters that are there now delivered again, in order. None if there is no such queue."""
+        return self._administration.redrive(queue, partition, group)
+
+    def purge(self, which: Purge) -> Awaitable[tuple[int, bool]]:
+        """Forget dead letters. Returns how many, and whether there may be more."""
+        return self._administration.purge(which)
+
+    def delete_message(self, partition_id: str, transaction_id: str) -> Awaitable[bool]:
+        """Delete a message with its dead letters and traces; False if there is none."""
+        return self._administration.delete_message(partition_id, transaction_id)
+
+    def retry_message(self, partition_id: str, transaction_id: str) -> Awaitable[bool]:
+        """Take a message out of the dead letters and have it delivered again; False if it is no dead letter."""
+        return self._administration.retry_message(partition_id, transaction_id)
+
+    def bury_message(self, partition_id: str, transaction_id: str) -> Awaitable[bool]:
+        """Put a message to the dead letters of every group that has not finished it; False if it is not stored."""
+        return self._administration.bury_message(partition_id, transaction_id)
+
+    def add_trace(self, trace: Trace) -> Awaitable[str | None]:
+        """Record a trace; its id, or None if there is no such message."""
+        return self._administration.add_trace(trace)
+
+    def database_answers(self) -> Awaitable[bool]:
+        """Whether the database answers a question now."""
+        return self._administration.database_answers()
 
     async def set_maintenance(self, switch: Switch, on: bool) -> None:
         """When this returns, the switch is stored, this server follows it, and the others have been notified."""
@@ -315,36 +368,6 @@ def _journal(settings: Settings, shared: JournalSharing | None, clock: Clock) ->
     if shared.listener is None:
         return RemoteJournal(shared, bounds, clock)
     return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_key, clock)
-
-
-def _cache_bounds(settings: Settings) -> CacheBounds:
-    return CacheBounds(
-        partition_ids=settings.cache.partition_max, partition_id_ttl_s=settings.cache.partition_ttl_ms / 1000
-    )
-
-
-def _backoff(settings: Settings) -> BackoffSettings:
-    return BackoffSettings(
-        base_s=settings.pop.wait_initial_interval_ms / 1000,
-        threshold=settings.pop.wait_backoff_threshold,
-        multiplier=settings.pop.wait_backoff_multiplier,
-        longest_s=settings.pop.wait_max_interval_ms / 1000,
-    )
-
-
-def _policy(settings: Settings, lane: LaneSettings) -> Policy:
-    return Policy(
-        preferred=lane.preferred_batch_size,
-        max_hold_s=lane.max_hold_ms / 1000,
-        max_requests=lane.max_batch_size,
-        max_weight=settings.lanes.max_items_per_call,
-        max_concurrent=lane.max_concurrent,
-        max_pending=settings.limits.max_pending,
-    )
-
-
-def _concurrency(concurrency: ConcurrencySettings) -> Vegas | None:
-    return Vegas(concurrency) if concurrency.mode == "vegas" else None
 
 
 def _figures(lane: Lane[Any, Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What the verbs of a broker have in common."""
+"""What the verbs of a broker have in common, and what the settings mean for them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from queenmq.broker.activity import Activity
+from queenmq.broker.caches import CacheBounds
+from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
+from queenmq.config import ConcurrencySettings, LaneSettings, Settings
+from queenmq.core.group_backoff import BackoffSettings
 from queenmq.storage.database import Database
 
 
@@ -17,3 +21,33 @@ class Parts:
     activity: Activity
     long_polls: LongPolls[Any]
     locks: LockWait
+
+
+def cache_bounds_of(settings: Settings) -> CacheBounds:
+    return CacheBounds(
+        partition_ids=settings.cache.partition_max, partition_id_ttl_s=settings.cache.partition_ttl_ms / 1000
+    )
+
+
+def backoff_of(settings: Settings) -> BackoffSettings:
+    return BackoffSettings(
+        base_s=settings.pop.wait_initial_interval_ms / 1000,
+        threshold=settings.pop.wait_backoff_threshold,
+        multiplier=settings.pop.wait_backoff_multiplier,
+        longest_s=settings.pop.wait_max_interval_ms / 1000,
+    )
+
+
+def policy_of(settings: Settings, lane: LaneSettings) -> Policy:
+    return Policy(
+        preferred=lane.preferred_batch_size,
+        max_hold_s=lane.max_hold_ms / 1000,
+        max_requests=lane.max_batch_size,
+        max_weight=settings.lanes.max_items_per_call,
+        max_concurrent=lane.max_concurrent,
+        max_pending=settings.limits.max_pending,
+    )
+
+
+def concurrency_of(concurrency: ConcurrencySettings) -> Vegas | None:
+    return Vegas(concurrency) if concurrency.mode == "vegas" else None

@@ -108,7 +108,7 @@ async def resubscribe(request: Request, context: Context) -> Response:
     group = _name(request, 0, "group")
     body = decode(request.body, _subscription_decoder, _SUBSCRIPTION_TEXTS, empty=b"{}")
     since = parse_timestamp(body.subscription_timestamp, "subscriptionTimestamp")
-    changed = await context.broker.administration.resubscribe(group, since)
+    changed = await context.broker.resubscribe(group, since)
     moved = SubscriptionMoved(success=True, consumer_group=group, new_timestamp=iso_millis(since), rows_updated=changed)
     return Response(200, moved)
 
@@ -122,7 +122,7 @@ async def seek(request: Request, context: Context) -> Response:
         raise InvalidRequest("Must specify either 'toEnd': true or 'timestamp'", "timestamp")
     given = None if body.timestamp is None else parse_timestamp(body.timestamp, "timestamp")
     at = None if body.to_end else given
-    progress = await context.broker.administration.seek(group, queue, None, at)
+    progress = await context.broker.seek(group, queue, None, at)
     return administered(progress, sought(group, queue, at, progress.done))
 
 
@@ -155,7 +155,7 @@ async def seek_partition(request: Request, context: Context) -> Response:
     partition_id = await queues.partition_id(context.reports, queue, partition)
     if partition_id is None:
         raise NotFound("Partition not found")
-    progress = await broker.administration.seek(group, queue, partition, None if body.to_end else at)
+    progress = await broker.seek(group, queue, partition, None if body.to_end else at)
     position = None
     if progress.status == "completed":
         position = await groups.position(context.reports, partition_id, group)
@@ -166,7 +166,7 @@ async def seek_partition(request: Request, context: Context) -> Response:
 
 async def _forget(request: Request, broker: Broker, group: str, queue: str | None) -> GroupDeleted:
     metadata = query_flag(request.query, "deleteMetadata", True)
-    deleted = await broker.administration.delete_group(group, queue, metadata)
+    deleted = await broker.delete_group(group, queue, metadata)
     return GroupDeleted(success=True, consumer_group=group, deleted_partitions=deleted, metadata_deleted=metadata)
 
 

@@ -17,7 +17,7 @@ from queenmq.httpserver.messages import Request, Response
 async def health(_: Request, context: Context) -> Response:
     """200 while the database answers, else 503."""
     broker = context.broker
-    healthy = await broker.administration.database_answers()
+    healthy = await broker.database_answers()
     body = Health(
         status="healthy" if healthy else "unhealthy",
         database="connected" if healthy else "disconnected",

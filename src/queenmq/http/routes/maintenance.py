@@ -28,7 +28,7 @@ _POPS = {True: "Pop maintenance mode enabled: pops find nothing", False: "Pop ma
 async def maintenance_state(_: Request, context: Context) -> Response:
     """State of both maintenance switches, and of the journal of the server that answers."""
     broker = context.broker
-    healthy = await broker.administration.database_answers()
+    healthy = await broker.database_answers()
     aside = _set_aside(broker)
     stats = BufferStats(
         pending_count=_buffered(broker), failed_count=aside.count, db_healthy=healthy, failed_files=aside

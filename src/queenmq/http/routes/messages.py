@@ -124,7 +124,7 @@ async def describe_message(request: Request, context: Context) -> Response:
 async def delete_message(request: Request, context: Context) -> Response:
     """Delete a message, with its traces and dead letters."""
     key = message_key(request)
-    if not await context.broker.administration.delete_message(*key):
+    if not await context.broker.delete_message(*key):
         raise NotFound("Message not found")
     return _done(key, "Message deleted")
 
@@ -134,7 +134,7 @@ async def retry_message(request: Request, context: Context) -> Response:
     """Remove a message from the dead letters and deliver it again to the groups in which it failed.
     409 if another message has taken its place: then the dead letter stays."""
     key = message_key(request)
-    if not await context.broker.administration.retry_message(*key):
+    if not await context.broker.retry_message(*key):
         raise NotFound("Dead letter not found")
     return _done(key, "Message will be delivered again")
 
@@ -143,7 +143,7 @@ async def retry_message(request: Request, context: Context) -> Response:
 async def bury_message(request: Request, context: Context) -> Response:
     """Make a message a dead letter of every group that has not finished it."""
     key = message_key(request)
-    if not await context.broker.administration.bury_message(*key):
+    if not await context.broker.bury_message(*key):
         raise NotFound("Message not found")
     return _done(key, "Message moved to the dead letters")
 

@@ -87,7 +87,7 @@ async def redrive(request: Request, context: Context) -> Response:
     for name, field in ((body.partition, "partition"), (body.consumer_group, "consumerGroup")):
         if name is not None:
             check_name(name, field)
-    progress = await context.broker.administration.redrive(body.queue, body.partition, body.consumer_group)
+    progress = await context.broker.redrive(body.queue, body.partition, body.consumer_group)
     if progress is None:
         raise NotFound("Queue not found")
     return administered(progress, redriven(body.queue, body.partition, body.consumer_group, progress.done))
@@ -111,7 +111,7 @@ async def purge(request: Request, context: Context) -> Response:
         until=until,
         limit=query_count(request.query, "limit", _STEP, _MOST_A_STEP),
     )
-    purged, more = await broker.administration.purge(which)
+    purged, more = await broker.purge(which)
     return Response(200, Purged(purged=purged, to=iso_micros(until), more=more))
 
 
@@ -119,7 +119,7 @@ async def purge(request: Request, context: Context) -> Response:
 async def add_trace(request: Request, context: Context) -> Response:
     """Record a trace for a message; 404 if the message is not stored."""
     trace = _read_trace(decode(request.body, _trace_decoder, _TRACE_TEXTS))
-    trace_id = await context.broker.administration.add_trace(trace)
+    trace_id = await context.broker.add_trace(trace)
     if trace_id is None:
         raise NotFound("Message not found")
     return Response(201, TraceAdded(success=True, trace_id=trace_id))

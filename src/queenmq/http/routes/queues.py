@@ -32,7 +32,7 @@ async def configure(request: Request, context: Context) -> Response:
         raise InvalidRequest(
             "options.encryptionEnabled needs QUEEN_ENCRYPTION_KEY on the server", "options.encryptionEnabled"
         )
-    queue_id, partition_id = await context.broker.administration.configure(body.queue, namespace, task, options)
+    queue_id, partition_id = await context.broker.configure(body.queue, namespace, task, options)
     configured = Configured(
         configured=True,
         queue_id=queue_id,
@@ -50,7 +50,7 @@ async def delete_queue(request: Request, context: Context) -> Response:
     """Delete a queue with its messages, groups and dead letters; 200 also if it does not exist."""
     queue = request.params[0]
     check_name(queue, "queue")
-    existed, progress = await context.broker.administration.delete_queue(queue)
+    existed, progress = await context.broker.delete_queue(queue)
     return administered(progress, queue_deleted(queue, existed))
 
 

@@ -134,7 +134,7 @@ async def clear_queue(request: Request, context: Context) -> Response:
     """Delete every message of a queue or of one partition; options, groups and dead letters stay."""
     queue, partition = request.params[0], query_name(request.query, "partition")
     check_name(queue, "queue")
-    progress = await context.broker.administration.clear(queue, partition)
+    progress = await context.broker.clear(queue, partition)
     if progress is None:
         raise NotFound("Queue not found")
     finished = progress.operation_id is None

@@ -132,7 +132,7 @@ async def status_analytics(request: Request, context: Context) -> Response:
 @documented({200: Json})
 async def status_of_buffers(_: Request, context: Context) -> Response:
     """Messages in the journal of this server, and quarantined records."""
-    healthy = await context.broker.administration.database_answers()
+    healthy = await context.broker.database_answers()
     journal = context.broker.journal
     body = {
         "pending": 0 if journal is None else journal.figures().messages,
