@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from integration.queen import Queen, blocked, data
-from queenmq.broker import lock_wait
+from queenmq.broker import lane, lock_wait
 
 T = TypeVar("T")
 
@@ -170,8 +170,9 @@ async def test_deleting_under_load_hurts_nobody(queen: Queen) -> None:
 @pytest.fixture
 async def dead_letters_are_held(sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """Nobody can write a dead letter until the advisory lock 1 is given back: calls that want to wait for it."""
-    monkeypatch.setattr(lock_wait, "FIRST_TIMEOUT_MS", 60_000)
-    monkeypatch.setattr(lock_wait, "NEXT_TIMEOUT_MS", 60_000)
+    for module in (lane, lock_wait):
+        monkeypatch.setattr(module, "FIRST_TIMEOUT", "60000")
+        monkeypatch.setattr(module, "NEXT_TIMEOUT", "60000")
     await sql.execute(HOLD_DEAD_LETTERS)
     await sql.execute("SELECT pg_advisory_lock(1)")
     yield
