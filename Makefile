@@ -56,11 +56,15 @@ prose:
 unit:
 	$(BIN)/pytest --quiet $(PARALLEL) tests/unit tests/simulation
 
+# What is run once more, with PgBouncer between server and database.
+POOLED := $(addprefix tests/integration/test_,push.py pop.py ack.py transaction.py long_poll.py outage.py streams.py)
+
 # A file is run by one of the workers, each of which has a PostgreSQL of its own. A test with real processes and real
 # time that fails is run once more, and listed under RERUN either way; unit tests and simulations are not.
 test: lint
 	$(BIN)/pytest $(PARALLEL) --durations 20 --reruns 1 --rerun-exclude-path tests/unit \
 	    --rerun-exclude-path tests/simulation
+	QUEEN_TEST_POOLER=1 $(BIN)/pytest --quiet $(PARALLEL) --reruns 1 $(POOLED)
 
 format: setup
 	$(BIN)/ruff check --fix

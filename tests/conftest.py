@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ import asyncpg
 import httpx
 import hypothesis
 import hypothesis.core
+import pooler
 import pytest
 from httpx._transports import default as httpx_transport
 from longest import expected_s
@@ -193,6 +195,23 @@ async def _make_template(server: Postgres) -> None:
         await migrate(database)
     finally:
         await database.close()
+
+
+@pytest.fixture(scope="session", autouse=pooler.IS_ASKED_FOR)
+def through_pooler(postgres: Postgres) -> Iterator[pooler.Pooler]:
+    """From now on, servers in this process reach the databases of the tests through a pooler."""
+    if pooler.is_missing():
+        pytest.skip("there is no pgbouncer (apt install pgbouncer)")
+    direct = Database.__init__
+
+    def through(self: Database, settings: DatabaseSettings, url: str) -> None:
+        way = pooler.through(url)
+        direct(self, settings if way == url else replace(settings, listen_url=url), way)
+
+    with pooler.pooled(postgres.url_of("postgres")) as bouncer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pooler, "active", bouncer)
+        patch.setattr(Database, "__init__", through)
+        yield bouncer
 
 
 @pytest.fixture

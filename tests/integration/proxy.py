@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
+import pooler
+
 
 class _Session:
     """One connection through the relay, and which of its directions let bytes through."""
@@ -22,7 +24,7 @@ class _Session:
 
 class Proxy:
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        parts = urlsplit(pooler.through(url))
         self._parts = parts
         self._target = (parts.hostname or "127.0.0.1", parts.port or 5432)
         self._server: asyncio.Server | None = None

@@ -15,6 +15,7 @@ from queenmq.errors import StartupError
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 SECRETS = {
     "DATABASE_URL",
+    "QUEEN_DB_LISTEN_URL",
     "PG_PASSWORD",
     "QUEEN_ENCRYPTION_KEY",
     "JWT_SECRET",
@@ -266,7 +267,7 @@ def test_sizes(env: str, raw: str) -> None:
         ("jwt_enabled", "did you mean JWT_ENABLED?"),
         ("PG_USESSL", "did you mean PG_USE_SSL?"),
         ("QUEEN_UPD_PEERS", "did you mean QUEEN_UDP_PEERS?"),
-        ("QUEEN_WHOLLY_OTHER", "docs/configuration.md lists all of them"),
+        ("QUEEN_WHOLLY_STRANGE", "docs/configuration.md lists all of them"),
         ("QUEEN_TRANSACTION_MAX_BATCH_SIZE", "transactions are never merged with others, and never wait to be"),
     ],
 )

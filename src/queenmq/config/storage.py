@@ -34,6 +34,20 @@ class DatabaseSettings:
     ssl_reject_unauthorized: bool = setting(
         "PG_SSL_REJECT_UNAUTHORIZED", True, "With `PG_USE_SSL`, verify the certificate of PostgreSQL.", parse.flag
     )
+    pooler: str = setting(
+        "QUEEN_DB_POOLER",
+        "auto",
+        "Whether there is a pooler such as PgBouncer between the server and PostgreSQL: `auto` finds out "
+        "when it connects, `yes` and `no` say so. Through a pooler the server uses nothing that needs its own session.",
+        parse.choice("auto", "yes", "no"),
+    )
+    listen_url: str | None = setting(
+        "QUEEN_DB_LISTEN_URL",
+        None,
+        "URL of the same database without the pooler, for one connection of each worker that gets notifications. "
+        "Behind a pooler there are none without it; messages that no server has written are then found by probes.",
+        secret=True,
+    )
     pool_size: int = setting(
         "DB_POOL_SIZE",
         20,

@@ -19,6 +19,10 @@ from queenmq.storage.statements import statement
 
 APPLICATION: Final = "queen pipeline"
 CONNECT_S: Final = 10
+_POOLED: Final = (
+    "there is a pooler between the pipeline and PostgreSQL, and the pipeline needs sessions of its own: give it the "
+    "URL of the database without the pooler"
+)
 _PASSWORD: Final = re.compile(r"(//[^:/@\s]*:)[^@\s]*@")
 
 
@@ -30,7 +34,7 @@ def connect(url: str) -> Any:
     parts = _parts(url)
     given = parts.get("options") or os.environ.get("PGOPTIONS", "")
     try:
-        return psycopg.connect(
+        opened = psycopg.connect(
             _to_the_writer(url, parts),
             autocommit=True,
             cursor_factory=psycopg.RawCursor,
@@ -40,7 +44,14 @@ def connect(url: str) -> Any:
             options=f"{given} -c timezone=UTC -c jit=off",
         )
     except psycopg.Error as error:
+        if "unsupported startup parameter" in str(error):
+            raise PipelineError(_POOLED) from None
         raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
+    [pid] = opened.execute("SELECT pg_backend_pid()").fetchone()
+    if pid != opened.info.backend_pid:
+        opened.close()
+        raise PipelineError(_POOLED)
+    return opened
 
 
 def _parts(url: str) -> dict[str, Any]:
@@ -69,7 +80,7 @@ def _to_the_writer(url: str, parts: dict[str, Any]) -> str:
 
 def is_writable(opened: Any) -> bool:
     """False on a standby, and on a former primary that has become one."""
-    [(_, writable)] = rows(opened, "writable")
+    [(_, writable, _)] = rows(opened, "writable")
     return bool(writable)
 
 

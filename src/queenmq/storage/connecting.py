@@ -3,6 +3,9 @@
 A URL may name several hosts, of which one is the primary; and behind a single address there may be another PostgreSQL
 today than yesterday. So every connection is asked whether it can write, and which PostgreSQL it has reached
 (`core.lineage`): one that is read-only, or that another has replaced since, is not used.
+
+Behind a pooler such as PgBouncer each transaction may run in another session. A connection through one has no prepared
+statements and no settings of its own; what Queen needs of those, the role or the database has to have.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import asyncpg
 
 from queenmq.config import DatabaseSettings
 from queenmq.core.lineage import Lineage, Lineages, Verdict
+from queenmq.errors import StartupError
 from queenmq.storage.failures import NotTheWriter, is_connection_lost, without_details
 from queenmq.storage.sqlstates import Cause, cause_of
 from queenmq.storage.statements import statement
@@ -27,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # When a writer is found: how long others are waited for, of which one may be newer.
 _OTHERS_S = 1.0
+# What poolers keep for each of their clients. They refuse others at the beginning of a connection.
+_KEPT_BY_POOLERS = frozenset({"application_name", "timezone"})
 _URL = re.compile(r"(?P<before>[^/]*//(?:[^/?#]*@)?)(?P<hosts>[^/?#]*)(?P<after>.*)", re.DOTALL)
 
 _Answer = TypeVar("_Answer")
@@ -72,6 +78,22 @@ def _tls(database: DatabaseSettings) -> ssl.SSLContext | None:
     return context
 
 
+def session_settings(settings: DatabaseSettings) -> dict[str, str]:
+    """What sessions of the server have set, unless there is a pooler."""
+    return {
+        "application_name": "queen",
+        "timezone": "UTC",
+        "jit": "off",
+        "default_transaction_isolation": "read committed",
+        "statement_timeout": str(settings.statement_timeout_ms),
+        "lock_timeout": str(settings.lock_timeout_ms),
+        # Every hot statement has its index. Without this a plan made while a table was small would stay a scan.
+        "enable_seqscan": "off",
+        # Planning the functions' statements anew for every call costs more than running them.
+        "plan_cache_mode": "force_generic_plan",
+    }
+
+
 class Connector:
     """Connects to the writer among the hosts of one URL."""
 
@@ -82,6 +104,8 @@ class Connector:
         self._writer = next(iter(self._urls.values()))
         self._lineages = Lineages()
         self._refused = False  # to say which PostgreSQL it is
+        self._pooled: dict[str, bool] = {}
+        self.is_pooled = False
 
     async def find(self) -> None:
         """Find the newest host that can be written to; connections go there from now on.
@@ -136,11 +160,18 @@ class Connector:
         if self._lineages.judge(writers[host]) is Verdict.NEWER:
             self._lineages.accept(writers[host])
         self._writer = self._urls[host]
+        if self._pooled[self._writer] != self.is_pooled:
+            self.is_pooled = not self.is_pooled
+            log.info(
+                "PostgreSQL is reached through a pooler: no prepared statements, no settings for a session"
+                if self.is_pooled
+                else "PostgreSQL is reached without a pooler"
+            )
 
     async def _look_at(self, url: str) -> Lineage | None:
-        connection = await self._open(url, {})
+        connection = await self._open(url, {"statement_cache_size": 0})
         try:
-            return await self._within(connection, self._lineage_of_writer(connection))
+            return await self._within(connection, self._lineage_of_writer(url, connection))
         finally:
             connection.terminate()
 
@@ -149,9 +180,15 @@ class Connector:
 
         As asyncpg.connect, for its pool; there is no need for a URL.
         """
+        if self.is_pooled:
+            session: dict[str, str] = options.get("server_settings") or {}
+            kept = {name: value for name, value in session.items() if name in _KEPT_BY_POOLERS}
+            options = options | {"server_settings": kept, "statement_cache_size": 0}
         connection = await self._open(self._writer, options)
         try:
-            await self._within(connection, self.require_writer(connection))
+            row = await self._within(connection, self.require_writer(connection))
+            if self._settings.pooler == "auto" and not self.is_pooled and row["pid"] != connection.get_server_pid():
+                raise NotTheWriter("a pooler has come between the server and PostgreSQL")
         except BaseException:
             connection.terminate()
             raise
@@ -184,8 +221,10 @@ class Connector:
                 raise NotTheWriter("another PostgreSQL has become the primary")
         return row
 
-    async def _lineage_of_writer(self, connection: _Connection) -> Lineage | None:
-        await self._require_writable(connection)
+    async def _lineage_of_writer(self, url: str, connection: _Connection) -> Lineage | None:
+        row = await self._require_writable(connection)
+        found = row["pid"] != connection.get_server_pid()
+        self._pooled[url] = found if self._settings.pooler == "auto" else self._settings.pooler == "yes"
         return await self._lineage(connection)
 
     async def _require_writable(self, connection: _Connection) -> asyncpg.Record:
@@ -223,3 +262,22 @@ def _older(found: Lineage | None) -> NotTheWriter:
         f"this PostgreSQL ({found}) was replaced by a newer one and must not be written to any more: "
         "stop it or make it a standby; if it is the right one, restart the server"
     )
+
+
+async def require_settings(connection: _Connection, wanted: dict[str, str]) -> None:
+    """Behind a pooler: see whether the role or the database has the settings that sessions of the server would have.
+
+    Raises StartupError for the one without which answers would be wrong; others only cost time, and are logged.
+    """
+    rows = await connection.fetch(
+        statement("session_settings"), [name for name in wanted if name not in _KEPT_BY_POOLERS]
+    )
+    missing = {row["name"]: wanted[row["name"]] for row in rows if row["setting"] != wanted[row["name"]]}
+    role = rows[0]["role"] if rows else ""
+    commands = " ".join(f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in missing.items())
+    if "default_transaction_isolation" in missing:
+        raise StartupError(
+            f"Queen needs transactions that are read committed, and through the pooler they are not: execute {commands}"
+        )
+    if missing:
+        log.warning("the server cannot set these through the pooler, and is slower without them: %s", commands)

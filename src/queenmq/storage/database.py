@@ -19,7 +19,7 @@ from queenmq.clock import SYSTEM
 from queenmq.config import DatabaseSettings
 from queenmq.core.foreign_clock import ForeignClock
 from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError
-from queenmq.storage.connecting import Connector
+from queenmq.storage.connecting import Connector, require_settings, session_settings
 from queenmq.storage.failures import (
     BROKEN,
     AnswerLost,
@@ -33,6 +33,7 @@ from queenmq.storage.failures import (
     translate,
     without_details,
 )
+from queenmq.storage.listening import Listener
 from queenmq.storage.silence import REASONS, SilenceWatch, WatchedConnection
 from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
 
@@ -52,7 +53,11 @@ _GIVING_BACK = suppress(asyncpg.PostgresError, *BROKEN)
 
 async def _leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """Run when a connection goes back. The reset of asyncpg is a round trip at every call, for nothing of ours."""
-    if connection.is_in_transaction():
+    if not connection.is_in_transaction():
+        return
+    if isinstance(connection, WatchedConnection) and connection.pid is None:
+        connection.terminate()  # behind a pooler, which rolls back; RESET would be for somebody else's session
+    else:
         await connection.reset()
 
 
@@ -66,8 +71,7 @@ class Database:
         self._spare: list[WatchedConnection] = []  # borrowed from the pool and used by nobody now; the last used last
         self._silence: SilenceWatch | None = None
         self._lifeline: asyncpg.Connection[asyncpg.Record] | None = None
-        self._heard: dict[str, Callable[[str], None]] = {}
-        self.is_listening = False
+        self._listener = Listener(settings)
         self.opened = 0
         self.calls = 0
         self.errors = 0
@@ -82,15 +86,16 @@ class Database:
 
         It is DatabaseAway if the same call may succeed later.
         """
-        silence = SilenceWatch(
-            self._connector.connect,
-            connect_within_s=self._settings.connection_timeout_ms / 1000,
-            silent_after_s=self._settings.silence_ms / 1000,
-            deadline_s=self._settings.statement_timeout_ms / 1000 + _ANSWER_GRACE_S,
-            cut=self.connections_cut,
-        )
         try:
             await self._connector.find()
+            silence = SilenceWatch(
+                self._connector.connect,
+                connect_within_s=self._settings.connection_timeout_ms / 1000,
+                silent_after_s=self._settings.silence_ms / 1000,
+                deadline_s=self._settings.statement_timeout_ms / 1000 + _ANSWER_GRACE_S,
+                cut=self.connections_cut,
+                knows_backends=not self._connector.is_pooled,
+            )
             self._pool = await asyncpg.create_pool(
                 min_size=1,
                 max_size=self._settings.pool_size,
@@ -99,7 +104,7 @@ class Database:
                 connection_class=WatchedConnection,
                 init=silence.adopt,
                 reset=_leave_clean,
-                server_settings=self._session(),
+                server_settings=session_settings(self._settings),
             )
         except (asyncpg.PostgresError, *BROKEN, ValueError) as error:
             reason = str(error) or type(error).__name__
@@ -110,7 +115,20 @@ class Database:
         self.opened += 1
         self._silence = silence
         silence.start()
-        await self._check_version()
+        try:
+            await self._check()
+        except StartupError:
+            self.abandon()
+            raise
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether there is a pooler between this server and PostgreSQL."""
+        return self._connector.is_pooled
+
+    @property
+    def is_listening(self) -> bool:
+        return self._listener.is_listening
 
     @property
     def is_open(self) -> bool:
@@ -120,6 +138,7 @@ class Database:
     async def is_alive(self, within_s: float) -> bool:
         """Whether the database answers anything within that time. Asks on a connection of its own."""
         before = self.answers
+        self._listener.keep()
         asking = asyncio.create_task(self._ask())
         # When half of the time is over it may be the connection that is silent: the other half is for a new one.
         for _ in range(2):
@@ -154,6 +173,8 @@ class Database:
             fresh.terminate()
             return self._pool is not None
         self._lifeline = fresh
+        if self._connector.is_pooled or self._settings.listen_url is not None:
+            return await self._answers(fresh)
         return await self._listen(fresh)
 
     async def _answers(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
@@ -182,25 +203,23 @@ class Database:
     def on_notice(self, channel: str, heard: Callable[[str], None]) -> None:
         """Call `heard` with the payload of each NOTIFY on `channel`, while the database is there.
 
-        The connection on which is_alive asks receives them: what is sent before it is there (`is_listening`) is missed.
+        The connection on which is_alive asks receives them, or one to QUEEN_DB_LISTEN_URL: what is sent before it is
+        there (`is_listening`) is missed. Behind a pooler none is received without that URL.
         """
-        self._heard[channel] = heard
+        self._listener.heard[channel] = heard
 
     async def _listen(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
         try:
-            for channel, heard in self._heard.items():
-                await connection.add_listener(channel, lambda _c, _pid, _channel, payload, heard=heard: heard(payload))
+            await self._listener.listen_on(connection)
         except (asyncpg.PostgresError, *BROKEN) as error:
             if is_connection_lost(error):
                 return False
             # It is there all the same. Long polls find by their own probes what no NOTIFY announces.
             log.warning("the database refuses LISTEN: %s", without_details(error))
             return await self._answers(connection)
-        self.is_listening = self._lifeline is connection
         return True
 
     def _cut_lifeline(self) -> None:
-        self.is_listening = False
         if self._lifeline is not None:
             self._lifeline.terminate()
             self._lifeline = None
@@ -208,6 +227,7 @@ class Database:
     def abandon(self) -> None:
         """The database does not answer: cut every connection, so that everything that waits for it fails now."""
         self._cut_lifeline()
+        self._listener.stop()
         if self._silence is not None:
             self._silence.stop()
             self._silence = None
@@ -216,24 +236,11 @@ class Database:
             self._spare.clear()
             pool.terminate()
 
-    def _session(self) -> dict[str, str]:
-        settings = self._settings
-        return {
-            "application_name": "queen",
-            "timezone": "UTC",
-            "jit": "off",
-            "default_transaction_isolation": "read committed",
-            "statement_timeout": str(settings.statement_timeout_ms),
-            "lock_timeout": str(settings.lock_timeout_ms),
-            # Every hot statement has its index. Without this a plan made while a table was small would stay a scan.
-            "enable_seqscan": "off",
-            # Planning the functions' statements anew for every call costs more than running them.
-            "plan_cache_mode": "force_generic_plan",
-        }
-
-    async def _check_version(self) -> None:
+    async def _check(self) -> None:
         async with self.connection() as connection:
             version = connection.get_server_version()
+            if self._connector.is_pooled:
+                await require_settings(connection, session_settings(self._settings))
         if version.major < OLDEST_POSTGRES:
             raise StartupError(f"PostgreSQL {version.major} is too old: Queen needs version {OLDEST_POSTGRES} or newer")
 

@@ -3,7 +3,8 @@
 Every statement of a `WatchedConnection` has a deadline on our side: the statement timeout of its session and a little
 more. That is the last bound, and it is long. Well before it, `SilenceWatch` asks about a statement on which nothing
 moves, on a connection of its own: does the server wait for us while we wait for it? Then the request or its answer is
-lost, and the connection is cut. A slow but living database says of itself that it is at work, and is not hurt.
+lost, and the connection is cut. A slow but living database says of itself that it is at work, and is not hurt. Behind a
+pooler a connection has no backend of its own, and there is only the deadline.
 
 A connection is never closed in an orderly way here: that would wait for ever for a silent server.
 """
@@ -124,12 +125,14 @@ class SilenceWatch:
         silent_after_s: float,
         deadline_s: float,
         cut: Counter[str],
+        knows_backends: bool = True,
     ) -> None:
         self._connect = connect
         self._connect_within_s = connect_within_s
         self._silent_after_s = silent_after_s
         self._deadline_s = deadline_s
         self._cut = cut
+        self._knows_backends = knows_backends
         self._connections: weakref.WeakSet[WatchedConnection] = weakref.WeakSet()
         self._loop = asyncio.get_running_loop()
         self._sweeping: asyncio.TimerHandle | None = None
@@ -145,6 +148,8 @@ class SilenceWatch:
         if not isinstance(connection, WatchedConnection):
             raise AssertionError("the pool makes other connections than it should")
         self._connections.add(connection)
+        if not self._knows_backends:
+            return
         # It belongs to connecting, which nobody waits for as long as for a statement.
         deadline = self._loop.call_later(self._connect_within_s, self._overdue, connection)
         try:
