@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 from msgspec.json import Decoder, Encoder
 
 from queenmq.core.push_call import Outcome, Status
@@ -40,6 +40,12 @@ def record_outcomes(outcomes: Sequence[Outcome], transaction_ids: Sequence[str])
     return _encode(recorded).decode()
 
 
-def read_outcomes(recorded: str) -> list[RecordedOutcome]:
-    """What `record_outcomes` has written. Fields that older versions have written besides are ignored."""
-    return _decode(recorded)
+def read_outcomes(recorded: str) -> list[RecordedOutcome] | None:
+    """What `record_outcomes` has written; None if another version has written something else.
+
+    Fields that older versions have written besides are ignored.
+    """
+    try:
+        return _decode(recorded)
+    except ValidationError:
+        return None

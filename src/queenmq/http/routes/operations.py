@@ -176,8 +176,11 @@ def _result(row: operations.Operation) -> object:
     """What a completed operation has done. A stepped one has the answer that its request would have got."""
     if row.status != "completed":
         return None
+    if row.kind == "push" and row.result is not None:
+        outcomes = read_outcomes(row.result)
+        return Raw(row.result.encode()) if outcomes is None else [_pushed(*each) for each in enumerate(outcomes)]
     if row.kind == "push":
-        return None if row.result is None else [_pushed(*each) for each in enumerate(read_outcomes(row.result))]
+        return None
     if row.result is not None:
         return Raw(row.result.encode())
     if row.kind == "retention":
