@@ -14,9 +14,10 @@ import pytest
 
 from integration.queen import Queen, age_messages, expire_leases
 from integration.test_messages import act
-from queenmq.config import Settings
+from queenmq.config import RetentionSettings
 from queenmq.server import Server
 from queenmq.services.retention import Eviction, Retention
+from queenmq.services.service import Service
 from queenmq.storage.statements import statement
 
 STEPS = 60
@@ -48,7 +49,11 @@ class Life:
     def __init__(self, queen: Queen, sql: asyncpg.Connection, server: Server, chance: random.Random) -> None:
         self.queen = queen
         self.sql = sql
-        self.sweeps = [kind(server.database, server.broker, Settings()) for kind in (Retention, Eviction)]
+        settings = RetentionSettings()
+        self.sweeps: tuple[Service, ...] = (
+            Retention(server.broker.operation_runner, settings),
+            Eviction(server.database, server.broker.activity, settings),
+        )
         self.chance = chance
         self.steps: list[Callable[[], Awaitable[object]]] = [
             self.push,
