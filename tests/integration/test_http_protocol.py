@@ -17,7 +17,7 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queenmq.clock import Clock, ManualClock
+from queenmq.clock import SYSTEM, Clock, ManualClock
 from queenmq.config import HttpSettings
 from queenmq.errors import Conflict, Overloaded, StartupError, Unauthenticated
 from queenmq.httpserver.front import HttpFront
@@ -69,7 +69,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 @asynccontextmanager
 async def serving(
-    handler: Handler, clock: Clock | None = None, *, admit: Admit | None = None, **limits: Any
+    handler: Handler, clock: Clock = SYSTEM, *, admit: Admit | None = None, **limits: Any
 ) -> AsyncIterator[HttpFront]:
     front = HttpFront(handler, Limits(**limits), clock, admit=admit)
     await front.start("127.0.0.1", 0)
