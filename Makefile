@@ -10,13 +10,14 @@ PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve bench check test lint style types imports prose unit format clean
+.PHONY: help setup serve bench check test lint style types imports prose unit pooled format clean
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
 	@echo "make bench    measure throughput and latency (BENCH='--only push-*' passes options; docs/benchmark.md)"
 	@echo "make check    run linters, types, unit tests and simulations: half a minute"
 	@echo "make test     run linters, types and every test"
+	@echo "make pooled   run the tests of the verbs through PgBouncer"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make clean    remove .venv and everything that tools have written"
@@ -56,7 +57,6 @@ prose:
 unit:
 	$(BIN)/pytest --quiet $(PARALLEL) tests/unit tests/simulation
 
-# What is run once more, with PgBouncer between server and database.
 POOLED := $(addprefix tests/integration/test_,push.py pop.py ack.py transaction.py long_poll.py outage.py streams.py)
 
 # A file is run by one of the workers, each of which has a PostgreSQL of its own. A test with real processes and real
@@ -64,6 +64,9 @@ POOLED := $(addprefix tests/integration/test_,push.py pop.py ack.py transaction.
 test: lint
 	$(BIN)/pytest $(PARALLEL) --durations 20 --reruns 1 --rerun-exclude-path tests/unit \
 	    --rerun-exclude-path tests/simulation
+
+# The verbs once more, with PgBouncer between server and database.
+pooled: setup
 	QUEEN_TEST_POOLER=1 $(BIN)/pytest --quiet $(PARALLEL) --reruns 1 $(POOLED)
 
 format: setup
