@@ -114,7 +114,7 @@ class Connector:
         """
         writers: dict[str, Lineage | None] = {}
         errors: dict[str, Exception] = {}
-        asking = {asyncio.ensure_future(self._look_at(url)): host for host, url in self._urls.items()}
+        asking = {asyncio.ensure_future(self._probe(url)): host for host, url in self._urls.items()}
         pending = set(asking)
         try:
             while pending:
@@ -142,8 +142,8 @@ class Connector:
         if not writers:
             if len(errors) == 1 or not any(is_connection_lost(error) for error in errors.values()):
                 raise next(iter(errors.values()))
-            told = (f"{host}: {errors[host]}" for host in self._urls if host in errors)
-            raise NotTheWriter(f"no host of the database can be written to ({'; '.join(told)})")
+            reasons = (f"{host}: {errors[host]}" for host in self._urls if host in errors)
+            raise NotTheWriter(f"no host of the database can be written to ({'; '.join(reasons)})")
         if len({found.system for found in writers.values() if found is not None}) > 1:
             raise NotTheWriter(
                 f"{' and '.join(writers)} can be written to and are copies of different databases: "
@@ -168,7 +168,7 @@ class Connector:
                 else "PostgreSQL is reached without a pooler"
             )
 
-    async def _look_at(self, url: str) -> Lineage | None:
+    async def _probe(self, url: str) -> Lineage | None:
         connection = await self._open(url, {"statement_cache_size": 0})
         try:
             return await self._within(connection, self._lineage_of_writer(url, connection))
