@@ -120,7 +120,9 @@ class TestLies:
         _, (a, b, _) = trio
         await a.queen.configure("q", encryptionEnabled=True)
         for member in (a, b):
-            assert member.caches.options.heard("q", {"encryption_enabled": False}, self.NEWEST, member.server.node.now)
+            assert member.caches.options.receive(
+                "q", {"encryption_enabled": False}, self.NEWEST, member.server.node.now
+            )
         await a.queen.push("q", "by push")
         await b.queen.transact(push_op("q", "by transaction"))
         assert await encrypted(sql) == [True, True]
@@ -133,7 +135,7 @@ class TestLies:
             if exists:
                 await members[0].queen.configure("q")
             for m in members:
-                assert m.caches.options.heard("q", {"encryption_enabled": True}, self.NEWEST, m.server.node.now)
+                assert m.caches.options.receive("q", {"encryption_enabled": True}, self.NEWEST, m.server.node.now)
             await members[0].queen.push("q", "by push")
             await members[1].queen.transact(push_op("q", "by transaction"))
         assert await encrypted(sql) == [False, False]
@@ -149,7 +151,7 @@ class TestLies:
         _, (a, *_) = trio
         await a.queen.push("q", *range(4))
         for version, lie in enumerate(("long", -1, None, 2**63 - 1), start=self.NEWEST - 4):
-            assert a.caches.options.heard("q", {"lease_time_s": lie}, version, a.server.node.now)
+            assert a.caches.options.receive("q", {"lease_time_s": lie}, version, a.server.node.now)
             [message] = await a.queen.pop("q")
             assert (await a.queen.ack(message))["success"]
 

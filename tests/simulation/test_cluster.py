@@ -25,7 +25,7 @@ from simulation.actions import live
 from simulation.world import World
 
 CHOSEN = os.environ.get("QUEEN_SIMULATION_SEED")
-SEEDS = 20_000 if os.environ.get("QUEEN_LONG") else 400
+SEEDS = 20_000 if os.environ.get("QUEEN_LONG") else 200
 
 
 def history(seed: int) -> int:
@@ -114,8 +114,8 @@ FAULTS: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "nobody dies": (Membership, "check", lambda *_: [], "thinks that|alive are"),
     "the broken network is forgotten": (Membership, "to_greet", _strangers, "alive are"),
     "snapshots correct nothing": (Presence, "snapshot", _only_registered, "sees"),
-    "no snapshots are sent": (Outbox, "tell_presence", lambda *_: [], "sees"),
-    "an older configuration wins": (OptionCache, "heard", _last_come_wins, "went back"),
+    "no snapshots are sent": (Outbox, "send_presence", lambda *_: [], "sees"),
+    "an older configuration wins": (OptionCache, "receive", _last_come_wins, "went back"),
     "a deletion is not remembered": (OptionCache, "deleted", _no_tombstone, "went back"),
     "a refresh changes nothing": (OptionCache, "replace_all", lambda *_: [], "there are|old version|went back"),
 }

@@ -9,7 +9,7 @@ from itertools import count
 from random import Random
 
 from queenmq.cluster import frame as wire
-from queenmq.cluster.events import MEMBERS, IdentityConflict, OtherVersion, tell
+from queenmq.cluster.events import MEMBERS, IdentityConflict, OtherVersion, deliver
 from queenmq.cluster.frame import Frame
 from queenmq.cluster.membership import Address
 from queenmq.cluster.messages import Greeting, MessageType, decode
@@ -102,7 +102,7 @@ class World:
         node.moment = self.now
         events = state.receive(datagram, source, node.monotonic())
         for event in events:
-            tell(node.caches, event)
+            deliver(node.caches, event)
         refused = state.traffic.dropped.total() > dropped
         told = [event for event in events if not isinstance(event, _REPORTS)]
         assert not (refused and told), "what is refused has no effect"

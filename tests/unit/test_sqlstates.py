@@ -13,7 +13,7 @@ import pytest
 from queenmq.errors import DatabaseUnavailable, HttpError, InternalError
 from queenmq.storage import sqlstates
 from queenmq.storage.failures import EncryptionRequired, TransactionRefused, translate
-from queenmq.storage.sqlstates import Cause, cause_of, is_about_the_statement, is_content_fault, sqlstate_of, told
+from queenmq.storage.sqlstates import Cause, cause_of, described, is_about_the_statement, is_content_fault, sqlstate_of
 from unit.sources import modules
 
 NOT_THE_CONTENT = [
@@ -165,5 +165,5 @@ def test_a_lost_connection_is_not_about_the_statement() -> None:
 
 
 def test_the_sentence_has_no_details() -> None:
-    assert told(error("23514")) == "what happened (SQLSTATE 23514)"
-    assert told(InternalError("no idea")) == "no idea"
+    assert described(error("23514")) == "what happened (SQLSTATE 23514)"
+    assert described(InternalError("no idea")) == "no idea"

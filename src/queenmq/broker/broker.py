@@ -300,20 +300,20 @@ class Broker:
 
     # What other servers say (queenmq.cluster.port.Receiver)
 
-    def heard_readable(self, queue: str, partitions: Collection[str] | None) -> None:
+    def receive_readable(self, queue: str, partitions: Collection[str] | None) -> None:
         self.long_polls.wake_here(queue, partitions)
 
-    def heard_config(self, queue: str, options: OptionValues, version: int) -> None:
-        self.caches.heard_config(queue, options, version)
+    def receive_config(self, queue: str, options: OptionValues, version: int) -> None:
+        self.caches.receive_config(queue, options, version)
 
-    def heard_deletion(self, queue: str, version: int) -> None:
-        self.caches.heard_deletion(queue, version)
+    def receive_deletion(self, queue: str, version: int) -> None:
+        self.caches.receive_deletion(queue, version)
 
-    def heard_partition_deletion(self, queue: str, partition: str) -> None:
-        self.caches.heard_partition_deletion(queue, partition)
+    def receive_partition_deletion(self, queue: str, partition: str) -> None:
+        self.caches.receive_partition_deletion(queue, partition)
 
-    def heard_maintenance(self, switch: Switch, on: bool, version: int) -> None:
-        if self.caches.heard_maintenance(switch, on, version):
+    def receive_maintenance(self, switch: Switch, on: bool, version: int) -> None:
+        if self.caches.receive_maintenance(switch, on, version):
             self._popper.pause_changed()
 
     def requests(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What this server remembers of the database: options of queues, ids of partitions, maintenance switches. No I/O.
 
-A change that is made here (`set_…`, `delete_…`) is sent to the other servers; what they send (`heard_…`) is ordered by
-the versions of the database, so that the newest wins, from whichever server and in whichever order it arrives.
+A change that is made here (`set_…`, `delete_…`) is sent to the other servers; what they send (`receive_…`) is ordered
+by the versions of the database, so that the newest wins, from whichever server and in whichever order it arrives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Caches:
         self._cluster.config_set(queue, options, version)
 
     def delete_queue(self, queue: str, version: int) -> None:
-        self.heard_deletion(queue, version)
+        self.receive_deletion(queue, version)
         self._cluster.config_deleted(queue, version)
 
     def delete_partitions(self, partitions: Sequence[tuple[str, str]]) -> None:
@@ -52,27 +52,27 @@ class Caches:
         self._cluster.partitions_deleted(partitions)
 
     def set_maintenance(self, switch: Switch, on: bool, version: int) -> None:
-        self.switches.heard(switch, on, version, self._clock.monotonic())
+        self.switches.receive(switch, on, version, self._clock.monotonic())
         self._cluster.maintenance_set(switch, on, version)
 
     # Received from another server
 
-    def heard_config(self, queue: str, options: OptionValues, version: int) -> bool:
+    def receive_config(self, queue: str, options: OptionValues, version: int) -> bool:
         """True if it is news."""
-        return self.options.heard(queue, options, version, self._clock.monotonic())
+        return self.options.receive(queue, options, version, self._clock.monotonic())
 
-    def heard_deletion(self, queue: str, version: int) -> bool:
+    def receive_deletion(self, queue: str, version: int) -> bool:
         """True if it is news that the queue is gone. The ids of its partitions go even if the queue has been made anew
         since: they may be of the former one."""
         self.partition_ids.forget_queue(queue)
         return self.options.deleted(queue, version, self._clock.monotonic())
 
-    def heard_partition_deletion(self, queue: str, partition: str) -> None:
+    def receive_partition_deletion(self, queue: str, partition: str) -> None:
         self.partition_ids.forget(queue, partition)
 
-    def heard_maintenance(self, switch: Switch, on: bool, version: int) -> bool:
+    def receive_maintenance(self, switch: Switch, on: bool, version: int) -> bool:
         """True if the switch has moved."""
-        return self.switches.heard(switch, on, version, self._clock.monotonic())
+        return self.switches.receive(switch, on, version, self._clock.monotonic())
 
     def statistics(self) -> dict[str, object]:
         return {
@@ -97,12 +97,12 @@ class OptionRow(NamedTuple):
 class _KnownOptions(NamedTuple):
     options: OptionValues
     version: int
-    heard_at: float
+    received_at: float
 
 
 class _Tombstone(NamedTuple):
     version: int
-    heard_at: float
+    received_at: float
 
 
 class OptionCache:
@@ -154,7 +154,7 @@ class OptionCache:
         known = self._known.get(queue)
         return None if known is None else known.version
 
-    def heard(self, queue: str, options: OptionValues, version: int, now: float) -> bool:
+    def receive(self, queue: str, options: OptionValues, version: int, now: float) -> bool:
         """Another server says so. True if it is news."""
         if version <= self._horizon and queue not in self._known:
             return False  # the last refresh would have had it
@@ -197,8 +197,8 @@ class OptionCache:
     ) -> list[str]:
         """All that the database has; it has nothing else up to `version_horizon`. Returns the queues that changed."""
 
-        def newer(heard: _KnownOptions | _Tombstone | None) -> bool:
-            return heard is not None and heard.version > version_horizon and heard.heard_at >= read_started_at
+        def newer(known: _KnownOptions | _Tombstone | None) -> bool:
+            return known is not None and known.version > version_horizon and known.received_at >= read_started_at
 
         self._horizon = version_horizon
         present = {row.queue: row for row in rows}
@@ -214,7 +214,7 @@ class OptionCache:
     def expire(self, now: float) -> None:
         while self._tombstones:
             queue, tombstone = next(iter(self._tombstones.items()))
-            if now - tombstone.heard_at < self._tombstone_s:
+            if now - tombstone.received_at < self._tombstone_s:
                 break
             del self._tombstones[queue]
 

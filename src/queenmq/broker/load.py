@@ -94,13 +94,13 @@ class LoadWatch:
         load.stands = self._standing.stands(now, load.wait_s)
         return load
 
-    def tell(self, *, queue_depth: int | None = None, drain_rate: float | None = None) -> None:
+    def note(self, *, queue_depth: int | None = None, drain_rate: float | None = None) -> None:
         if queue_depth is not None:
             self.load.queue_depth = queue_depth
         if drain_rate is not None:
             self.load.drain_rate = drain_rate
 
-    def tell_queued(self, depth: int) -> None:
+    def note_queued(self, depth: int) -> None:
         """Operations were made just now, so many are open."""
         self.load.queue_depth = max(self.load.queue_depth, depth)
 
@@ -109,7 +109,7 @@ class LoadWatch:
         """False only if the last check found none; before the first check, True."""
         return not self._checked or self.load.queue_depth > 0
 
-    def tell_loop_delay(self, delay_s: float) -> None:
+    def note_loop_delay(self, delay_s: float) -> None:
         """Averaged: one slow turn is no overload."""
         self.load.loop_delay_s += (delay_s - self.load.loop_delay_s) * _AVERAGE_WEIGHT
         self._slow = self.load.loop_delay_s > self._limits.loop_delay_s

@@ -108,7 +108,7 @@ class OperationRunner:
     async def retain(self, limit: int, idle_days: int) -> None:
         """Run retention to its end, unless it runs or waits already, and find what is left of deleted queues."""
         if await self.steps.adopt_remains():
-            self._load.tell_queued(1)
+            self._load.note_queued(1)
         claimed = await self.steps.begin_retention(limit, idle_days)
         if claimed is not None:
             await asyncio.wait((self._start(claimed),))
@@ -141,7 +141,7 @@ class OperationRunner:
         if begun.operation_id is None:
             return OperationProgress(begun.done)
         if begun.claimed is None:
-            self._load.tell_queued(1)
+            self._load.note_queued(1)
         else:
             timeout_s = max(0.0, deadline - self._clock.monotonic())
             with contextlib.suppress(TimeoutError):

@@ -255,7 +255,7 @@ class Pusher:
         for position, (target, request, operation_id) in enumerate(queued, start=row["queued_before"] or 0):
             wait_s = self._load.estimated_wait_s(position + 1)
             made[target, request] = Deferral(str(operation_id), position, wait_s, reason)
-        self._load.tell_queued((row["queued_before"] or 0) + len(made))
+        self._load.note_queued((row["queued_before"] or 0) + len(made))
         full = frozenset(row["overflow"] or ())
         for position, outcome in enumerate(outcomes):
             place = call.place[position] if call.place[position] >= 0 else call.repeats[position]

@@ -13,7 +13,7 @@ from queenmq.core.maintenance import Switch
 class _Position(NamedTuple):
     on: bool
     version: int
-    heard_at: float
+    received_at: float
 
 
 class Switches:
@@ -29,7 +29,7 @@ class Switches:
     def is_on(self, switch: Switch) -> bool:
         return self._positions[switch].on
 
-    def heard(self, switch: Switch, on: bool, version: int, now: float) -> bool:
+    def receive(self, switch: Switch, on: bool, version: int, now: float) -> bool:
         """True if the switch has moved."""
         before = self._positions[switch]
         return version > before.version and self._set(switch, _Position(on, version, now))
@@ -37,7 +37,7 @@ class Switches:
     def refreshed(self, switch: Switch, on: bool, version: int, read_started_at: float, now: float) -> bool:
         """What the database has. True if the switch has moved."""
         before = self._positions[switch]
-        if before.version > version and before.heard_at >= read_started_at:
+        if before.version > version and before.received_at >= read_started_at:
             return False
         return self._set(switch, _Position(on, version, now))
 

@@ -66,11 +66,11 @@ class Transport:
                 wait = parse_retry_after(response.headers.get("Retry-After"))
                 return Reply(response.status, content, wait)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NetworkError(f"no connection to {server}: {_told(error)}", sent=False) from error
+            raise NetworkError(f"no connection to {server}: {_described(error)}", sent=False) from error
         except TimeoutError as error:
             raise NetworkError(f"no answer from {server} in time (timed out)", sent=True) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise NetworkError(f"the connection to {server} broke: {_told(error)}", sent=True) from error
+            raise NetworkError(f"the connection to {server} broke: {_described(error)}", sent=True) from error
 
     async def close(self) -> None:
         self._closed = True
@@ -112,7 +112,7 @@ def _data(body: bytes | None) -> bytes | BytesIO | None:
     return BytesIO(body) if body is not None and len(body) > _PIECEMEAL else body
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """What went wrong, in the words of the system rather than of a library."""
     cause = getattr(error, "os_error", None)
     if isinstance(cause, ssl.SSLError):

@@ -30,7 +30,7 @@ class Coordinator:
         self.consumers = AffinityRoutes(bounds, self.tracker, random)
         self._members = state.members
         self._producers = ProducerRoutes(self.tracker, state.presence, state.own_consumers)
-        self._heard: dict[str, tuple[object, float]] = {}
+        self._received: dict[str, tuple[object, float]] = {}
         self._expire_due = 0.0
         self.forwarded = 0
         self.fallbacks = 0
@@ -45,8 +45,8 @@ class Coordinator:
         members = self._members.members()
         for member in members:
             stamp = (member.heartbeat.started_at_ms, member.heartbeat_at)
-            if self._heard.get(member.id) != stamp:
-                self._heard[member.id] = stamp
+            if self._received.get(member.id) != stamp:
+                self._received[member.id] = stamp
                 self.tracker.of(member.id).url = url_of(member.http_address)
                 self.tracker.report(member.id, sample_of(member.heartbeat), member.heartbeat.started_at_ms)
         self.tracker.see(member.id for member in members if _takes_requests(member))
@@ -55,7 +55,7 @@ class Coordinator:
             self.consumers.expire(now)
             known = {member.id for member in members}
             self.tracker.forget(known)
-            self._heard = {server: stamp for server, stamp in self._heard.items() if server in known}
+            self._received = {server: stamp for server, stamp in self._received.items() if server in known}
 
     def measured(self, sample: Sample) -> None:
         """The load that this server reports to the others."""

@@ -74,18 +74,18 @@ Event: TypeAlias = (
 )
 
 
-def tell(receiver: Receiver, event: Event) -> None:
+def deliver(receiver: Receiver, event: Event) -> None:
     """Hand over what another server said; changes of members are not for the receiver."""
     match event:
         case Wake(queue, partitions):
-            receiver.heard_readable(queue, partitions)
+            receiver.receive_readable(queue, partitions)
         case QueueConfigSet(queue, options, version):
-            receiver.heard_config(queue, options, version)
+            receiver.receive_config(queue, options, version)
         case QueueConfigDelete(queues):
             for queue, version in queues:
-                receiver.heard_deletion(queue, version)
+                receiver.receive_deletion(queue, version)
         case PartitionDeleted(deleted):
             for queue, partition in deleted:
-                receiver.heard_partition_deletion(queue, partition)
+                receiver.receive_partition_deletion(queue, partition)
         case MaintenanceSet(switch, on, version):
-            receiver.heard_maintenance(switch, on, version)
+            receiver.receive_maintenance(switch, on, version)

@@ -194,7 +194,7 @@ class Inbox:
                 return self._changed(frame.sender, change)
 
     def _hear(self, frame: Frame, now: float) -> list[Event]:
-        change = self._members.heard(frame.sender, (frame.epoch, frame.sequence), now)
+        change = self._members.receive(frame.sender, (frame.epoch, frame.sequence), now)
         return [] if change is None else self._changed(frame.sender, change)
 
     def _changed(self, server: str, change: Change) -> list[Event]:

@@ -37,7 +37,7 @@ class Member:
     address: Address
     life: bytes  # what packets to it must carry
     stamp: Stamp
-    heard_at: float
+    received_at: float
     heartbeat: Heartbeat
     heartbeat_at: float
     confirmed: bool  # the server itself says that this is its address
@@ -119,7 +119,7 @@ class Membership:
                 address=address,
                 life=life,
                 stamp=stamp,
-                heard_at=now,
+                received_at=now,
                 heartbeat=heartbeat,
                 heartbeat_at=now,
                 confirmed=confirmed,
@@ -136,7 +136,7 @@ class Membership:
             member.stamp = stamp
             member.heartbeat, member.heartbeat_at = heartbeat, now
         member.alive = True
-        member.heard_at = now
+        member.received_at = now
         self._aliases[address] = server
         if len(self._aliases) > self._bounds.max_greeted:
             del self._aliases[next(iter(self._aliases))]
@@ -144,12 +144,12 @@ class Membership:
         return change
 
     def _is_better(self, member: Member, address: Address, confirmed: bool) -> bool:
-        """One that is heard stays where it is, but for an address that it names itself, or that was configured."""
+        """One that sends stays where it is, but for an address that it names itself, or that was configured."""
         if confirmed != member.confirmed:
             return confirmed
         return address in self._peers and member.address not in self._peers
 
-    def heard(self, server: str, stamp: Stamp, now: float) -> Change | None:
+    def receive(self, server: str, stamp: Stamp, now: float) -> Change | None:
         """A genuine packet of a member came in, to this life of this server, from a life that is known."""
         member = self._members[server]
         change = Change.RETURNED if not member.alive else None
@@ -158,11 +158,11 @@ class Membership:
         if change is not None:
             member.alive = True
             self._reachable = None
-        member.heard_at = now
+        member.received_at = now
         return change
 
     def heartbeat(self, server: str, stamp: Stamp, heartbeat: Heartbeat, now: float) -> None:
-        """A heartbeat of a server; call `heard` for it first."""
+        """A heartbeat of a server; call `receive` for it first."""
         self.heartbeats_received += 1
         member = self._members[server]
         if stamp >= member.stamp:
@@ -171,13 +171,13 @@ class Membership:
             member.heartbeat, member.heartbeat_at = heartbeat, now
 
     def _is_silent(self, member: Member, now: float) -> bool:
-        return now - member.heard_at >= _SILENT_HEARTBEATS * self._bounds.heartbeat_s
+        return now - member.received_at >= _SILENT_HEARTBEATS * self._bounds.heartbeat_s
 
     def check(self, now: float) -> list[str]:
         """Who has died since the last time. The long dead are forgotten."""
         died = []
         for member in self.members():
-            silent_s = now - member.heard_at
+            silent_s = now - member.received_at
             if member.alive and silent_s >= self._bounds.dead_after_s:
                 member.alive = False
                 died.append(member.id)
@@ -208,10 +208,10 @@ class Membership:
     def to_greet(self, now: float) -> tuple[Address, ...]:
         """Addresses at which there may be a server that is unknown or has been silent for a while: it may have
         restarted, or moved to an address that it has to announce."""
-        heard = {m.id for m in self._members.values() if not self._is_silent(m, now)}
-        taken = {m.address for m in self._members.values() if m.id in heard}
-        taken |= {address for address, server in self._aliases.items() if server in heard}
-        silent = [m.address for m in self._members.values() if m.id not in heard]
+        sending = {m.id for m in self._members.values() if not self._is_silent(m, now)}
+        taken = {m.address for m in self._members.values() if m.id in sending}
+        taken |= {address for address, server in self._aliases.items() if server in sending}
+        silent = [m.address for m in self._members.values() if m.id not in sending]
         addresses = dict.fromkeys((*self._peers, *self._siblings(), *silent))
         return tuple(address for address in addresses if address not in taken)
 
@@ -221,7 +221,7 @@ class Membership:
         dead = [member for member in self._members.values() if not member.alive]
         if not dead:
             return False
-        del self._members[min(dead, key=lambda member: member.heard_at).id]
+        del self._members[min(dead, key=lambda member: member.received_at).id]
         return True
 
     def _siblings(self) -> Iterable[Address]:

@@ -31,7 +31,7 @@ from queenmq.cluster.events import (
     MemberRestarted,
     MemberReturned,
     OtherVersion,
-    tell,
+    deliver,
 )
 from queenmq.cluster.frame import VERSION as FRAME_VERSION
 from queenmq.cluster.keys import Key, KeyRing
@@ -271,7 +271,7 @@ class Node:
                         FRAME_VERSION,
                     )
                 case _:
-                    tell(receiver, event)
+                    deliver(receiver, event)
 
     def _receive(self, datagram: bytes, source: Address) -> None:
         events = self.state.receive(datagram, source, self.now)

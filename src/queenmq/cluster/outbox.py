@@ -41,7 +41,7 @@ class Outbox:
         self.broadcast = 0
         self.saved = 0
 
-    def tell(self, payload: Payload, recipients: Sequence[Recipient]) -> list[Outgoing]:
+    def send(self, payload: Payload, recipients: Sequence[Recipient]) -> list[Outgoing]:
         """One payload, if it fits a frame."""
         if not recipients:
             return []
@@ -49,12 +49,12 @@ class Outbox:
         fits = len(encoded) <= MAX_PAYLOAD
         return self._send(TYPE_OF[type(payload)], Packed([encoded] if fits else [], int(not fits)), recipients)
 
-    def tell_list(
+    def send_list(
         self, message: MessageType, entries: Sequence[object], recipients: Sequence[Recipient]
     ) -> list[Outgoing]:
         return self._send(message, pack(entries), recipients) if recipients else []
 
-    def tell_presence(self, queues: Sequence[str], recipients: Sequence[Recipient]) -> list[Outgoing]:
+    def send_presence(self, queues: Sequence[str], recipients: Sequence[Recipient]) -> list[Outgoing]:
         return self._send(MessageType.PRESENCE_SNAPSHOT, pack_snapshot(queues), recipients) if recipients else []
 
     def notify(self, message: MessageType, entries: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
@@ -65,9 +65,9 @@ class Outbox:
             if servers is None:
                 self.broadcast += everybody
             else:
-                told = len(self._members.recipients(servers))
-                self.targeted += told
-                self.saved += max(everybody - told, 0)
+                reached = len(self._members.recipients(servers))
+                self.targeted += reached
+                self.saved += max(everybody - reached, 0)
         return self.hint(message, entries)
 
     def hint(self, message: MessageType, entries: Sequence[tuple[str, *tuple[object, ...]]]) -> list[Outgoing]:
@@ -78,8 +78,8 @@ class Outbox:
             recipients = self._members.reachable() if servers is None else self._members.recipients(servers)
             groups.setdefault(recipients, []).append(entry)
         outgoing: list[Outgoing] = []
-        for recipients, told in groups.items():
-            outgoing += self.tell_list(message, told, recipients)
+        for recipients, names in groups.items():
+            outgoing += self.send_list(message, names, recipients)
         return outgoing
 
     def _interested(self, queue: str) -> list[str] | None:

@@ -56,8 +56,8 @@ def pack_snapshot(queues: Iterable[str]) -> Packed:
         encode(PresenceSnapshot(low, high, share.entries))
         for low, high, share in zip(starts, starts[1:], shares, strict=False)
     ]
-    told = sum(len(share.entries) for share in shares)
-    return Packed(parts, sum(len(names) for names in by_hash.values()) - told)
+    packed = sum(len(share.entries) for share in shares)
+    return Packed(parts, sum(len(names) for names in by_hash.values()) - packed)
 
 
 def name_hash(name: str) -> int:

@@ -102,16 +102,16 @@ class SharedState:
             self.lease_hints.forget_server(server)
         outgoing = self._reply(now)
         outgoing += self._greet_newcomers()
-        outgoing += self._tell_gone(now)
+        outgoing += self._send_gone(now)
         if now >= self._heartbeat_due:
             self._heartbeat_due = now + self.bounds.heartbeat_s
-            outgoing += self.outbox.tell(self.own_heartbeat, self.members.everyone())
+            outgoing += self.outbox.send(self.own_heartbeat, self.members.everyone())
             outgoing += [self._greeting(address, Reply(), now) for address in self.members.to_greet(now)]
         if now >= self._snapshot_due:
             self._snapshot_due = now + self.bounds.presence_snapshot_s
             self.presence.expire(now)
             self.lease_hints.expire(now)
-            outgoing += self.outbox.tell_presence(self.own_consumers.queues(), self.members.reachable())
+            outgoing += self.outbox.send_presence(self.own_consumers.queues(), self.members.reachable())
         return Ticked(outgoing, [MemberDied(server) for server in died])
 
     def pushed(self, queues: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
@@ -135,33 +135,33 @@ class SharedState:
         """The first consumer of the queue waits here."""
         if not self.own_consumers.came(queue):
             return []
-        return self.outbox.tell_list(MessageType.CONSUMER_REGISTERED, [queue], self.members.reachable())
+        return self.outbox.send_list(MessageType.CONSUMER_REGISTERED, [queue], self.members.reachable())
 
     def consumer_deregistered(self, queue: str, now: float) -> list[Outgoing]:
         """The last consumer left. That is announced when none has come back for a moment."""
         self.own_consumers.went(queue, now)
-        return self._tell_gone(now)
+        return self._send_gone(now)
 
     def config_set(self, queue: str, options: OptionValues, version: int) -> list[Outgoing]:
         """The queue was made or changed here, with that database version."""
-        return self.outbox.tell(QueueConfigSet(queue, options, version), self.members.reachable())
+        return self.outbox.send(QueueConfigSet(queue, options, version), self.members.reachable())
 
     def config_deleted(self, queues: Sequence[tuple[str, int]]) -> list[Outgoing]:
         """Queues were deleted here, each with its database version."""
         for queue, _ in queues:
             self.presence.forget_queue(queue)
             self.lease_hints.forget_queue(queue)
-        return self.outbox.tell_list(MessageType.QUEUE_CONFIG_DELETE, queues, self.members.reachable())
+        return self.outbox.send_list(MessageType.QUEUE_CONFIG_DELETE, queues, self.members.reachable())
 
     def partition_deleted(self, partitions: Sequence[tuple[str, str]]) -> list[Outgoing]:
         """(queue, partition) were deleted here."""
         for queue, partition in partitions:
             self.lease_hints.forget_partition(queue, partition)
-        return self.outbox.tell_list(MessageType.PARTITION_DELETED, partitions, self.members.reachable())
+        return self.outbox.send_list(MessageType.PARTITION_DELETED, partitions, self.members.reachable())
 
     def maintenance_set(self, switch: Switch, on: bool, version: int) -> list[Outgoing]:
         """A switch was moved here, with that database version."""
-        return self.outbox.tell(MaintenanceSet(switch, on, version), self.members.reachable())
+        return self.outbox.send(MaintenanceSet(switch, on, version), self.members.reachable())
 
     def epochs_refreshed(self, epochs: Mapping[str, int], read_started_at: float) -> None:
         """The newest boot epoch of every server that the database had when it was read."""
@@ -193,10 +193,10 @@ class SharedState:
         newcomers = self.members.recipients(self._inbox.newcomers)
         self._inbox.newcomers.clear()
         return [
-            *self.outbox.tell(self.own_heartbeat, newcomers),
-            *self.outbox.tell_presence(self.own_consumers.queues(), newcomers),
+            *self.outbox.send(self.own_heartbeat, newcomers),
+            *self.outbox.send_presence(self.own_consumers.queues(), newcomers),
         ]
 
-    def _tell_gone(self, now: float) -> list[Outgoing]:
+    def _send_gone(self, now: float) -> list[Outgoing]:
         gone = self.own_consumers.gone(now)
-        return self.outbox.tell_list(MessageType.CONSUMER_DEREGISTERED, gone, self.members.reachable())
+        return self.outbox.send_list(MessageType.CONSUMER_DEREGISTERED, gone, self.members.reachable())

@@ -14,24 +14,24 @@ _TOLERANCE = timedelta(milliseconds=100)
 
 class ForeignClock:
     def __init__(self) -> None:
-        self._told: datetime | None = None
+        self._observed: datetime | None = None
         self._asked_at = 0.0
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self.steps = 0  # how often it was set back
         self.reached: datetime | None = None  # the latest that it can have shown, while it is behind that
 
-    def told(self, time: datetime, asked_at: float, heard_at: float) -> timedelta | None:
+    def observe(self, time: datetime, asked_at: float, received_at: float) -> timedelta | None:
         """It showed `time` between these two moments of ours. Returns by how much it was set back since the last."""
-        before, asked_before, heard_before = self._told, self._asked_at, self._heard_at
-        self._told, self._asked_at, self._heard_at = time, asked_at, heard_at
+        before, asked_before, received_before = self._observed, self._asked_at, self._received_at
+        self._observed, self._asked_at, self._received_at = time, asked_at, received_at
         if self.reached is not None and time > self.reached:
             self.reached = None
         if before is None:
             return None
-        step = before + timedelta(seconds=max(0.0, asked_at - heard_before)) - time
+        step = before + timedelta(seconds=max(0.0, asked_at - received_before)) - time
         if step <= _TOLERANCE:
             return None
         self.steps += 1
-        latest = before + timedelta(seconds=heard_at - asked_before)
+        latest = before + timedelta(seconds=received_at - asked_before)
         self.reached = latest if self.reached is None else max(latest, self.reached)
         return step

@@ -44,10 +44,10 @@ class Exposition:
         self._families: dict[str, Family] = {}
 
     def counter(self, name: str, about: str, value: float | None, **labels: object) -> None:
-        self._tell("counter", name, about, value, labels)
+        self._add("counter", name, about, value, labels)
 
     def gauge(self, name: str, about: str, value: float | None, **labels: object) -> None:
-        self._tell("gauge", name, about, value, labels)
+        self._add("gauge", name, about, value, labels)
 
     def histogram(self, name: str, about: str, measured: Histogram, **labels: object) -> None:
         samples = self._family("histogram", name, about).samples
@@ -56,7 +56,7 @@ class Exposition:
         samples.append(Sample(f"{name}_sum", measured.sum, labels))
         samples.append(Sample(f"{name}_count", measured.count, labels))
 
-    def _tell(self, kind: Kind, name: str, about: str, value: float | None, labels: Labels) -> None:
+    def _add(self, kind: Kind, name: str, about: str, value: float | None, labels: Labels) -> None:
         if value is not None:
             self._family(kind, name, about).samples.append(Sample(name, value, labels))
 

@@ -11,12 +11,12 @@ from queenmq.core.maintenance import Switch
 from queenmq.errors import DatabaseUnavailable
 from queenmq.http.exposition import Exposition
 from queenmq.http.overload_metrics import (
-    tell_forwards,
-    tell_horizon,
-    tell_journal,
-    tell_load,
-    tell_operations,
-    tell_stepped_operations,
+    add_forwards,
+    add_horizon,
+    add_journal,
+    add_load,
+    add_operations,
+    add_stepped_operations,
 )
 from queenmq.http.route import Context
 from queenmq.httpserver.memory import HttpMemory
@@ -33,19 +33,19 @@ _CLUSTER = {"scope": "cluster"}
 async def collect(context: Context) -> Exposition:
     """All metrics of this server; while the database is away, without those that come from it."""
     broker = context.broker
-    told = Exposition()
-    _process(told, broker)
-    _http(told, context.memory)
-    _sidecar(told, broker)
-    _long_polls(told, broker)
-    _worker(told, broker)
-    tell_load(told, broker)
-    tell_stepped_operations(told, broker)
+    page = Exposition()
+    _process(page, broker)
+    _http(page, context.memory)
+    _sidecar(page, broker)
+    _long_polls(page, broker)
+    _worker(page, broker)
+    add_load(page, broker)
+    add_stepped_operations(page, broker)
     if broker.caches.switches.were_read:  # a server may start without its database
-        _shared_state(told, broker)
-        tell_forwards(told, broker)
+        _shared_state(page, broker)
+        add_forwards(page, broker)
     for queue, waiters in broker.long_polls.registry.parked().items():
-        told.gauge(
+        page.gauge(
             "queen_queue_parked_consumers",
             "Long polls that wait for messages of the queue on this server.",
             waiters,
@@ -53,49 +53,49 @@ async def collect(context: Context) -> Exposition:
         )
     # An outage is when the rest is needed most.
     with suppress(DatabaseUnavailable):
-        _stored(told, await stored(context.reports, _MOST_QUEUES))
-        tell_horizon(told, await horizon(context.reports, context.first_seen))
-    return told
+        _stored(page, await stored(context.reports, _MOST_QUEUES))
+        add_horizon(page, await horizon(context.reports, context.first_seen))
+    return page
 
 
-def _stored(told: Exposition, found: StoredMetrics) -> None:
+def _stored(page: Exposition, found: StoredMetrics) -> None:
     """What the database knows."""
-    _cluster(told, found.totals)
+    _cluster(page, found.totals)
     for minute in found.last_minute:
-        _queue(told, minute)
-    _backlog(told, found.overview)
-    tell_operations(told, found.operations)
+        _queue(page, minute)
+    _backlog(page, found.overview)
+    add_operations(page, found.operations)
     for one in found.dead_letters:
-        told.gauge("queen_dlq_depth_by_queue", "Dead letters of the queue.", one.letters, queue=one.name)
+        page.gauge("queen_dlq_depth_by_queue", "Dead letters of the queue.", one.letters, queue=one.name)
 
 
-def _process(told: Exposition, broker: Broker) -> None:
+def _process(page: Exposition, broker: Broker) -> None:
     user, system = broker.vitals.processor_us()
     memory, database = broker.vitals.memory(), broker.database
-    told.gauge("queen_uptime_seconds", "Seconds since this process started.", broker.vitals.uptime_s)
-    told.counter("queen_cpu_user_microseconds_total", "CPU time of this process in user mode, in microseconds.", user)
-    told.counter(
+    page.gauge("queen_uptime_seconds", "Seconds since this process started.", broker.vitals.uptime_s)
+    page.counter("queen_cpu_user_microseconds_total", "CPU time of this process in user mode, in microseconds.", user)
+    page.counter(
         "queen_cpu_system_microseconds_total", "CPU time of this process in kernel mode, in microseconds.", system
     )
-    told.gauge("queen_process_resident_memory_bytes", "Resident memory of this process.", memory.resident)
-    told.gauge("queen_process_virtual_memory_bytes", "Virtual memory of this process.", memory.virtual)
-    told.gauge(
+    page.gauge("queen_process_resident_memory_bytes", "Resident memory of this process.", memory.resident)
+    page.gauge("queen_process_virtual_memory_bytes", "Virtual memory of this process.", memory.virtual)
+    page.gauge(
         "queen_event_loop_lag_milliseconds",
         "Delay of the event loop at the last measurement.",
         broker.vitals.loop_lag_ms,
     )
-    told.gauge("queen_db_pool_size", "Open database connections.", database.pool_size)
-    told.gauge("queen_db_pool_idle", "Open database connections that are idle.", database.pool_idle)
-    told.gauge(
+    page.gauge("queen_db_pool_size", "Open database connections.", database.pool_size)
+    page.gauge("queen_db_pool_idle", "Open database connections that are idle.", database.pool_idle)
+    page.gauge(
         "queen_db_pool_active", "Open database connections that are in use.", database.pool_size - database.pool_idle
     )
-    told.counter("queen_db_calls_total", "Database calls, counted by borrowed connections.", database.calls)
-    told.counter("queen_db_errors_total", "Database calls that failed.", database.errors)
-    told.counter(
+    page.counter("queen_db_calls_total", "Database calls, counted by borrowed connections.", database.calls)
+    page.counter("queen_db_errors_total", "Database calls that failed.", database.errors)
+    page.counter(
         "queen_db_clock_steps_total", "How often the clock of the database was set back.", database.clock.steps
     )
     for reason, connections in database.connections_cut.items():
-        told.counter(
+        page.counter(
             "queen_db_connections_cut_total",
             "Database connections that were closed because they did not answer, or were suspected not to, by reason.",
             connections,
@@ -104,166 +104,166 @@ def _process(told: Exposition, broker: Broker) -> None:
     lanes = broker.lanes.values()
     pools = {"db": (sum(lane.in_flight for lane in lanes), sum(lane.pending for lane in lanes)), "system": (1, 0)}
     for pool, (size, queued) in pools.items():
-        told.gauge("queen_threadpool_size", "Database calls in flight; Queen has no thread pools.", size, pool=pool)
-        told.gauge(
+        page.gauge("queen_threadpool_size", "Database calls in flight; Queen has no thread pools.", size, pool=pool)
+        page.gauge(
             "queen_threadpool_queue_size",
             "Requests that wait for a database call; Queen has no thread pools.",
             queued,
             pool=pool,
         )
     waiters = broker.long_polls.registry.statistics()["waiters"]
-    told.gauge("queen_live_streams", "Open streams of GET /api/v1/live.", broker.live.watchers)
-    told.gauge(
+    page.gauge("queen_live_streams", "Open streams of GET /api/v1/live.", broker.live.watchers)
+    page.gauge(
         "queen_response_registry_size",
         "Long polls that wait on this server.",
         waiters,
         worker_id=broker.settings.server.worker_id,
     )
-    tell_journal(told, broker)
+    add_journal(page, broker)
 
 
-def _http(told: Exposition, memory: HttpMemory) -> None:
+def _http(page: Exposition, memory: HttpMemory) -> None:
     bodies, answers = memory.bodies, memory.answers
-    told.gauge("queen_http_body_bytes", "Memory that is reserved for large request bodies.", bodies.reserved)
-    told.gauge("queen_http_bodies_waiting", "Large request bodies that wait for memory.", bodies.waiting)
-    told.counter(
+    page.gauge("queen_http_body_bytes", "Memory that is reserved for large request bodies.", bodies.reserved)
+    page.gauge("queen_http_bodies_waiting", "Large request bodies that wait for memory.", bodies.waiting)
+    page.counter(
         "queen_http_body_waits_total", "Large request bodies that had to wait for memory.", bodies.waited_total
     )
-    told.counter(
+    page.counter(
         "queen_http_body_timeouts_total",
         "Large request bodies that arrived too slowly and were refused.",
         bodies.timeouts,
     )
-    told.gauge("queen_http_unsent_bytes", "Bytes of answers that clients have not read yet.", answers.size)
-    told.counter(
+    page.gauge("queen_http_unsent_bytes", "Bytes of answers that clients have not read yet.", answers.size)
+    page.counter(
         "queen_http_given_up_total",
         "Clients that were disconnected because they did not read their answers.",
         answers.given_up,
     )
 
 
-def _sidecar(told: Exposition, broker: Broker) -> None:
+def _sidecar(page: Exposition, broker: Broker) -> None:
     for lane in broker.lanes.values():
         op = {"op": lane.name}
-        told.counter("queen_sidecar_op_count", "Merged database calls.", lane.calls, **op)
-        told.counter(
+        page.counter("queen_sidecar_op_count", "Merged database calls.", lane.calls, **op)
+        page.counter(
             "queen_sidecar_op_latency_microseconds",
             "Total duration of merged database calls, in microseconds.",
             round(lane.seconds * _MICROSECONDS),
             **op,
         )
-        told.counter(
+        page.counter(
             "queen_sidecar_op_items", "Messages and acknowledgements in merged database calls.", lane.items, **op
         )
-        told.counter("queen_sidecar_op_requests", "Requests in merged database calls.", lane.requests, **op)
+        page.counter("queen_sidecar_op_requests", "Requests in merged database calls.", lane.requests, **op)
         merged = lane.requests / lane.calls if lane.calls else None
-        told.gauge(
+        page.gauge(
             "queen_sidecar_merge_size",
             "Average number of requests in a merged database call, since the start.",
             merged,
             **op,
         )
         sizes = Histogram.of(lane.merged)
-        told.histogram("queen_sidecar_call_requests", "Number of requests in a merged database call.", sizes, **op)
-        told.gauge("queen_sidecar_pending", "Requests that wait to be merged into a database call.", lane.pending, **op)
-        told.gauge("queen_sidecar_in_flight", "Merged database calls that run now.", lane.in_flight, **op)
+        page.histogram("queen_sidecar_call_requests", "Number of requests in a merged database call.", sizes, **op)
+        page.gauge("queen_sidecar_pending", "Requests that wait to be merged into a database call.", lane.pending, **op)
+        page.gauge("queen_sidecar_in_flight", "Merged database calls that run now.", lane.in_flight, **op)
     locks = broker.locks
-    told.gauge("queen_lock_waiters", "Requests that wait for rows which other transactions hold.", locks.waiting)
-    told.gauge(
+    page.gauge("queen_lock_waiters", "Requests that wait for rows which other transactions hold.", locks.waiting)
+    page.gauge(
         "queen_lock_waiters_limit",
         "Maximum number of requests that may wait for rows which other transactions hold.",
         locks.limit,
     )
-    told.gauge("queen_locked_rows", "Rows that are known to be held by other transactions.", len(locks.known))
-    told.counter(
+    page.gauge("queen_locked_rows", "Rows that are known to be held by other transactions.", len(locks.known))
+    page.counter(
         "queen_lock_waits_total", "Requests that found a row held by another transaction.", locks.stepped_aside
     )
-    told.counter(
+    page.counter(
         "queen_lock_wait_timeouts_total",
         "Requests answered with 503 because a row was held longer than DB_LOCK_TIMEOUT.",
         locks.given_up,
     )
 
 
-def _long_polls(told: Exposition, broker: Broker) -> None:
+def _long_polls(page: Exposition, broker: Broker) -> None:
     waiting = broker.long_polls.registry.statistics()
-    told.gauge("queen_pop_wait_waiters", "Long polls that wait on this server.", waiting["waiters"])
-    told.gauge(
+    page.gauge("queen_pop_wait_waiters", "Long polls that wait on this server.", waiting["waiters"])
+    page.gauge(
         "queen_queue_backoff_groups",
         "Distinct targets (queue, partition, group) for which long polls wait on this server.",
         waiting["groups_tracked"],
     )
-    told.gauge(
+    page.gauge(
         "queen_queue_backoff_queues",
         "Queues for which long polls wait on this server.",
         len(broker.long_polls.registry.parked()),
     )
-    told.gauge(
+    page.gauge(
         "queen_pop_wait_backed_off",
         "Targets of long polls that are probed at longer intervals, because they were empty.",
         waiting["groups_backed_off"],
     )
-    told.histogram(
+    page.histogram(
         "queen_pop_wake_up_seconds",
         "Time from a wake-up until a waiting long poll has its messages.",
         broker.long_polls.latency,
     )
-    told.gauge(
+    page.gauge(
         "queen_queue_backoff_avg_interval_milliseconds",
         "Average interval between two probes for a long poll.",
         broker.long_polls.registry.average_interval_s() * 1000,
     )
 
 
-def _shared_state(told: Exposition, broker: Broker) -> None:
+def _shared_state(page: Exposition, broker: Broker) -> None:
     on = broker.maintenance.is_on(Switch.PUSH)
-    told.gauge("queen_maintenance_mode_enabled", "1 while pushes are switched off for maintenance.", int(on))
-    told.gauge(
+    page.gauge("queen_maintenance_mode_enabled", "1 while pushes are switched off for maintenance.", int(on))
+    page.gauge(
         "queen_pop_maintenance_mode_enabled",
         "1 while pops are switched off for maintenance.",
         int(broker.pops_are_paused),
     )
     state: dict[str, Any] = broker.shared_state()
-    told.gauge(
+    page.gauge(
         "queen_shared_state_enabled",
         "1 if this server exchanges packets with other servers.",
         int(bool(state["enabled"])),
     )
     configs, ids, hints = state["queue_config_cache"], state["partition_id_cache"], state["lease_hints"]
-    told.gauge("queen_qc_cache_size", "Queues whose options are in the cache.", configs["size"])
-    told.counter("queen_qc_cache_hits_total", "Lookups of queue options that the cache answered.", configs["hits"])
-    told.counter(
+    page.gauge("queen_qc_cache_size", "Queues whose options are in the cache.", configs["size"])
+    page.counter("queen_qc_cache_hits_total", "Lookups of queue options that the cache answered.", configs["hits"])
+    page.counter(
         "queen_qc_cache_misses_total", "Lookups of queue options that the cache could not answer.", configs["misses"]
     )
-    told.gauge("queen_partition_id_cache_size", "Partition ids in the cache.", ids["size"])
-    told.counter(
+    page.gauge("queen_partition_id_cache_size", "Partition ids in the cache.", ids["size"])
+    page.counter(
         "queen_partition_id_cache_hits_total", "Lookups of partition ids that the cache answered.", ids["hits"]
     )
-    told.counter(
+    page.counter(
         "queen_partition_id_cache_misses_total",
         "Lookups of partition ids that the cache could not answer.",
         ids["misses"],
     )
-    told.gauge(
+    page.gauge(
         "queen_lease_hints_size", "Leases taken on other servers of which this server has a hint.", hints["size"]
     )
-    told.counter("queen_lease_hints_used_total", "Probes that a lease hint saved.", hints["hints_used"])
-    told.counter(
+    page.counter("queen_lease_hints_used_total", "Probes that a lease hint saved.", hints["hints_used"])
+    page.counter(
         "queen_lease_hints_checked_total", "Lease hints that were checked against the database.", hints["hints_checked"]
     )
-    told.counter(
+    page.counter(
         "queen_lease_hints_wrong_total",
         "Lease hints that were checked against the database and were wrong.",
         hints["hints_wrong"],
     )
-    told.gauge(
+    page.gauge(
         "queen_lease_hint_accuracy",
         "Share of correct lease hints among those that were checked, from 0 to 1.",
         hints["accuracy"],
     )
     presence = state["consumer_presence"]
     for kind in ("targeted", "broadcast", "saved"):
-        told.counter(
+        page.counter(
             "queen_notifications_total",
             "Notifications of other servers about pushes, by kind: targeted, broadcast, or saved because no server "
             "needed one.",
@@ -272,23 +272,23 @@ def _shared_state(told: Exposition, broker: Broker) -> None:
         )
     health = state["server_health"]
     for alive in ("alive", "dead"):
-        told.gauge("queen_servers", "Other servers of the cluster, by state.", health[f"servers_{alive}"], state=alive)
+        page.gauge("queen_servers", "Other servers of the cluster, by state.", health[f"servers_{alive}"], state=alive)
     transport = state["transport"]
     for way in ("sent", "received"):
-        told.counter(
+        page.counter(
             "queen_transport_messages_total",
             "Packets exchanged with other servers, by direction.",
             transport[f"packets_{way}"],
             dir=way,
         )
-        told.counter(
+        page.counter(
             "queen_transport_bytes_total",
             "Bytes of packets exchanged with other servers, by direction.",
             transport[f"bytes_{way}"],
             dir=way,
         )
     for reason, count in transport["dropped"].items():
-        told.counter(
+        page.counter(
             "queen_transport_dropped_total",
             "Packets from other servers that were dropped, by reason.",
             count,
@@ -296,7 +296,7 @@ def _shared_state(told: Exposition, broker: Broker) -> None:
         )
 
 
-def _worker(told: Exposition, broker: Broker) -> None:
+def _worker(page: Exposition, broker: Broker) -> None:
     vitals, counts = broker.vitals, broker.activity.now()
     who = {"hostname": vitals.hostname, "worker_id": broker.settings.server.worker_id, "pid": vitals.pid}
     for name, about in (
@@ -311,52 +311,52 @@ def _worker(told: Exposition, broker: Broker) -> None:
         ("dead_lettered", "Messages that became dead letters"),
         ("transactions", "Transactions, counted once for each queue in them,"),
     ):
-        told.counter(
+        page.counter(
             f"queen_worker_{name}_total", f"{about} by this process since its start.", getattr(counts, name), **who
         )
 
 
-def _cluster(told: Exposition, row: Totals) -> None:
+def _cluster(page: Exposition, row: Totals) -> None:
     for operation, requests, messages in (
         ("push", row.push_requests, row.push_messages),
         ("pop", row.pop_requests, row.pop_messages),
         ("ack", row.ack_requests, row.ack_success),
     ):
-        told.counter(
+        page.counter(
             f"queen_cluster_{operation}_requests_total",
             f"{operation.capitalize()} requests, on all servers.",
             requests,
             **_CLUSTER,
         )
-        told.counter(
+        page.counter(
             f"queen_cluster_{operation}_messages_total",
             f"Messages in {operation} requests, on all servers.",
             messages,
             **_CLUSTER,
         )
-    told.counter(
+    page.counter(
         "queen_cluster_transactions_total",
         "Transactions on all servers, counted once for each queue in them.",
         row.transactions,
         **_CLUSTER,
     )
     for result, acknowledgements in (("success", row.ack_success), ("failed", row.ack_failed)):
-        told.counter(
+        page.counter(
             "queen_cluster_ack_total",
             "Acknowledgements on all servers, by result.",
             acknowledgements,
             result=result,
             **_CLUSTER,
         )
-    told.counter(
+    page.counter(
         "queen_cluster_db_errors_total", "Database calls that failed, on all servers.", row.db_errors, **_CLUSTER
     )
-    told.counter(
+    page.counter(
         "queen_cluster_dlq_total", "Messages that became dead letters, on all servers.", row.dead_lettered, **_CLUSTER
     )
 
 
-def _queue(told: Exposition, row: QueueMinute) -> None:
+def _queue(page: Exposition, row: QueueMinute) -> None:
     queue = {"queue": row.queue_name}
     for name, about, count in (
         ("pop_messages", "Messages delivered in the last whole minute, on all servers.", row.pop_messages),
@@ -365,9 +365,9 @@ def _queue(told: Exposition, row: QueueMinute) -> None:
         ("pop_empty", "Pop requests that got no messages in the last whole minute, on all servers.", row.pop_empty),
         ("transactions", "Transactions in the last whole minute, on all servers.", row.transactions),
     ):
-        told.gauge(f"queen_queue_{name}_per_minute", about, count, **queue)
+        page.gauge(f"queen_queue_{name}_per_minute", about, count, **queue)
     for result, acknowledgements in (("success", row.ack_success), ("failed", row.ack_failed)):
-        told.gauge(
+        page.gauge(
             "queen_queue_ack_per_minute",
             "Acknowledgements in the last whole minute, on all servers, by result.",
             acknowledgements,
@@ -376,9 +376,9 @@ def _queue(told: Exposition, row: QueueMinute) -> None:
         )
     if row.lag_count:
         about = "Age of the first message of a pop at its delivery, in the last whole minute."
-        told.gauge("queen_queue_pop_lag_milliseconds", about, row.average_lag_ms, **queue, stat="avg")
-        told.gauge("queen_queue_pop_lag_milliseconds", about, row.lag_max_ms, **queue, stat="max")
-    told.gauge(
+        page.gauge("queen_queue_pop_lag_milliseconds", about, row.average_lag_ms, **queue, stat="avg")
+        page.gauge("queen_queue_pop_lag_milliseconds", about, row.lag_max_ms, **queue, stat="max")
+    page.gauge(
         "queen_queue_metrics_age_seconds",
         "Seconds since the end of the minute that the per-minute metrics of the queue describe.",
         row.age_s,
@@ -386,15 +386,15 @@ def _queue(told: Exposition, row: QueueMinute) -> None:
     )
 
 
-def _backlog(told: Exposition, row: Overview) -> None:
+def _backlog(page: Exposition, row: Overview) -> None:
     for state, count in (("pending", row.pending), ("processing", row.processing), ("completed", row.completed)):
-        told.gauge(
+        page.gauge(
             "queen_messages", "Stored messages, by state for the slowest group of their partition.", count, state=state
         )
-    told.gauge("queen_queues", "Number of queues.", row.queues)
-    told.gauge("queen_partitions", "Number of partitions.", row.partitions)
-    told.gauge("queen_leases", "Number of (partition, group) pairs under a lease.", row.leases)
+    page.gauge("queen_queues", "Number of queues.", row.queues)
+    page.gauge("queen_partitions", "Number of partitions.", row.partitions)
+    page.gauge("queen_leases", "Number of (partition, group) pairs under a lease.", row.leases)
     due = "How long the oldest message that a group has not read has been due."
-    told.gauge("queen_lag_seconds", due, row.lag_max_s or 0.0)
-    told.gauge("queen_statistics_age_seconds", "Age of the oldest statistics in the backlog metrics.", row.age_s)
-    told.gauge("queen_dlq_depth", "Dead letters of all queues.", row.dead_letters, **_CLUSTER)
+    page.gauge("queen_lag_seconds", due, row.lag_max_s or 0.0)
+    page.gauge("queen_statistics_age_seconds", "Age of the oldest statistics in the backlog metrics.", row.age_s)
+    page.gauge("queen_dlq_depth", "Dead letters of all queues.", row.dead_letters, **_CLUSTER)

@@ -194,9 +194,9 @@ class _Metrics(Service):
     async def work(self) -> None:
         self._take(await collect(self._context))
 
-    def _take(self, told: Exposition) -> None:
+    def _take(self, page: Exposition) -> None:
         samples: dict[str, list[Sample]] = {}
-        for family in told.families():
+        for family in page.families():
             for sample in family.samples:
                 if "le" not in sample.labels:
                     samples.setdefault(sample.name, []).append(sample)

@@ -11,78 +11,78 @@ from queenmq.reports.horizon import KINDS, Horizon
 from queenmq.reports.operations import OperationGauges
 
 
-def tell_journal(told: Exposition, broker: Broker) -> None:
+def add_journal(page: Exposition, broker: Broker) -> None:
     """What waits outside of the database, as published dashboards know it; and the journal itself."""
     journal = broker.journal
     figures = JournalFigures() if journal is None else journal.figures()
-    told.gauge(
+    page.gauge(
         "queen_file_buffer_pending",
         "Messages in the journal that are not stored in the database yet.",
         figures.messages,
     )
-    told.gauge("queen_file_buffer_failed", "Records of the journal that are quarantined.", figures.quarantined)
-    told.gauge("queen_file_buffer_db_healthy", "1 while the database answers.", int(broker.database.is_open))
-    told.gauge("queen_journal_enabled", "1 if this server has a journal.", int(journal is not None))
+    page.gauge("queen_file_buffer_failed", "Records of the journal that are quarantined.", figures.quarantined)
+    page.gauge("queen_file_buffer_db_healthy", "1 while the database answers.", int(broker.database.is_open))
+    page.gauge("queen_journal_enabled", "1 if this server has a journal.", int(journal is not None))
     if journal is None:
         return
     bounds = journal.bounds
-    told.gauge("queen_journal_healthy", "1 if the last write to the journal succeeded.", figures.healthy)
-    told.gauge("queen_journal_bytes", "Size of the journal in bytes.", figures.bytes)
-    told.gauge(
+    page.gauge("queen_journal_healthy", "1 if the last write to the journal succeeded.", figures.healthy)
+    page.gauge("queen_journal_bytes", "Size of the journal in bytes.", figures.bytes)
+    page.gauge(
         "queen_journal_max_bytes", "Size of the journal in bytes beyond which pushes are refused.", bounds.max_bytes
     )
-    told.gauge("queen_journal_records", "Pushes in the journal that are not replayed yet.", figures.operations)
-    told.gauge(
+    page.gauge("queen_journal_records", "Pushes in the journal that are not replayed yet.", figures.operations)
+    page.gauge(
         "queen_journal_max_records",
         "Number of pushes in the journal beyond which further pushes are refused.",
         bounds.max_records,
     )
-    told.gauge("queen_journal_partitions_held", "Partitions that have messages in the journal.", figures.partitions)
-    told.gauge(
+    page.gauge("queen_journal_partitions_held", "Partitions that have messages in the journal.", figures.partitions)
+    page.gauge(
         "queen_journal_stuck",
         "Journalled pushes that could not be stored at the last attempt and are retried, and the pushes behind them.",
         figures.stuck,
     )
-    told.gauge(
+    page.gauge(
         "queen_journal_waiting_for_key",
         "Journalled pushes that wait for the encryption key with which they were written.",
         figures.waiting_for_key,
     )
-    told.gauge("queen_journal_replay_failing", "1 if the last attempt to replay the journal failed.", figures.failing)
-    told.counter(
+    page.gauge("queen_journal_replay_failing", "1 if the last attempt to replay the journal failed.", figures.failing)
+    page.counter(
         "queen_journal_replay_failures_total", "Attempts to replay the journal that failed.", figures.replay_failures
     )
-    told.counter(
+    page.counter(
         "queen_journal_replayed_messages_total",
         "Journalled messages that were stored in the database.",
         figures.replayed_messages,
     )
-    told.counter("queen_journal_syncs_total", "How often the journal was synced to disk.", figures.syncs)
-    told.counter(
+    page.counter("queen_journal_syncs_total", "How often the journal was synced to disk.", figures.syncs)
+    page.counter(
         "queen_journal_damaged_total", "Records of the journal that were quarantined since the start.", figures.damaged
     )
-    told.counter(
+    page.counter(
         "queen_journal_torn_bytes_total",
         "Bytes of incomplete records that were cut off the journal.",
         figures.torn_bytes,
     )
-    told.gauge("queen_journal_quarantined", "Records in the quarantine of the journal.", figures.quarantined)
-    told.gauge(
+    page.gauge("queen_journal_quarantined", "Records in the quarantine of the journal.", figures.quarantined)
+    page.gauge(
         "queen_journal_quarantined_bytes", "Size of the quarantine of the journal in bytes.", figures.quarantined_bytes
     )
 
 
-def tell_load(told: Exposition, broker: Broker) -> None:
+def add_load(page: Exposition, broker: Broker) -> None:
     """What the load manager measures, and what it decided."""
     load = broker.load.measured()
-    told.gauge(
+    page.gauge(
         "queen_load_pool_used_ratio", "Share of the database connections that are in use, from 0 to 1.", load.pool_used
     )
-    told.gauge("queen_load_pool_waiting", "Database calls that wait for a connection.", load.pool_waiting)
-    told.gauge("queen_load_push_wait_seconds", "How long pushes wait for their database call.", load.wait_s)
-    told.gauge("queen_load_loop_delay_seconds", "Average delay of the event loop.", load.loop_delay_s)
+    page.gauge("queen_load_pool_waiting", "Database calls that wait for a connection.", load.pool_waiting)
+    page.gauge("queen_load_push_wait_seconds", "How long pushes wait for their database call.", load.wait_s)
+    page.gauge("queen_load_loop_delay_seconds", "Average delay of the event loop.", load.loop_delay_s)
     for choice in Choice:
-        told.counter(
+        page.counter(
             "queen_load_decisions_total",
             "Decisions of the load manager about requests: execute, queue or reject.",
             broker.load.decisions[choice],
@@ -90,35 +90,35 @@ def tell_load(told: Exposition, broker: Broker) -> None:
             decision=choice.value,
         )
     for reason, messages in sorted(broker.load.deferred.items()):
-        told.counter(
+        page.counter(
             "queen_push_deferred_total",
             "Messages that were accepted with 202 to be stored later, by reason.",
             messages,
             reason=reason,
         )
-    told.counter("queen_push_refused_total", "Messages that were refused with 429 for load.", broker.load.refused)
-    told.gauge("queen_operations_drain_rate", "Operations finished a second, on all servers.", load.drain_rate)
+    page.counter("queen_push_refused_total", "Messages that were refused with 429 for load.", broker.load.refused)
+    page.gauge("queen_operations_drain_rate", "Operations finished a second, on all servers.", load.drain_rate)
     for result, operations in sorted(broker.operation_runner.pushes.finished.items()):
-        told.counter(
+        page.counter(
             "queen_operations_run_total", "Deferred pushes that this server ran, by result.", operations, result=result
         )
 
 
-def tell_stepped_operations(told: Exposition, broker: Broker) -> None:
+def add_stepped_operations(page: Exposition, broker: Broker) -> None:
     """Stepped operations, as far as this server runs them."""
     runner, steps = broker.operation_runner, broker.operation_runner.steps
-    told.gauge(
+    page.gauge(
         "queen_long_operations_running",
         "Long operations that this server runs now.",
         runner.running,
     )
-    told.counter("queen_long_operation_steps_total", "Steps of long operations that this server ran.", steps.steps)
+    page.counter("queen_long_operation_steps_total", "Steps of long operations that this server ran.", steps.steps)
     for result, operations in (("completed", steps.completed), ("failed", steps.failed)):
         about = "Stepped operations that ended on this server, by result."
-        told.counter("queen_long_operations_total", about, operations, result=result)
+        page.counter("queen_long_operations_total", about, operations, result=result)
 
 
-def tell_operations(told: Exposition, row: OperationGauges) -> None:
+def add_operations(page: Exposition, row: OperationGauges) -> None:
     """The operation queue, which all servers share."""
     for state, count in (
         ("pending", row.pending),
@@ -126,36 +126,36 @@ def tell_operations(told: Exposition, row: OperationGauges) -> None:
         ("blocked", row.blocked),
         ("failed", row.failed),
     ):
-        told.gauge(
+        page.gauge(
             "queen_operations", "Operations that have not completed, on all servers, by state.", count, state=state
         )
-    told.gauge(
+    page.gauge(
         "queen_operations_retrying",
         "Operations that failed and are retried; later ones of their partition wait.",
         row.retrying,
     )
-    told.gauge(
+    page.gauge(
         "queen_operations_oldest_age_seconds",
         "Age of the oldest operation that has not completed.",
         row.oldest_s or 0.0,
     )
 
 
-def tell_forwards(told: Exposition, broker: Broker) -> None:
+def add_forwards(page: Exposition, broker: Broker) -> None:
     """Requests that other servers served for this one."""
     coordinator, now = broker.node.coordinator, broker.node.now
-    told.gauge(
+    page.gauge(
         "queen_coordinator_enabled", "1 if this server forwards requests to other servers.", int(coordinator.enabled)
     )
     for outcome, requests in (("served", coordinator.forwarded), ("fell_back", coordinator.fallbacks)):
-        told.counter(
+        page.counter(
             "queen_forwards_total",
             "Forwarded requests, by outcome: served by another server, or fell back to this one.",
             requests,
             outcome=outcome,
         )
     for reason, attempts in sorted(coordinator.failed_attempts.items()):
-        told.counter(
+        page.counter(
             "queen_forward_attempts_failed_total",
             "Attempts to forward a request that failed, by reason.",
             attempts,
@@ -164,15 +164,15 @@ def tell_forwards(told: Exposition, broker: Broker) -> None:
     peers = [load for load in coordinator.tracker if load is not coordinator.local]
     states = [load.breaker.state(now) for load in peers]
     for circuit in Circuit:
-        told.gauge(
+        page.gauge(
             "queen_circuits",
             "Circuit breakers for other servers, by state.",
             states.count(circuit),
             state=circuit.value,
         )
-    told.gauge("queen_affinity_routes", "Consumer groups that are assigned to a server.", len(coordinator.consumers))
+    page.gauge("queen_affinity_routes", "Consumer groups that are assigned to a server.", len(coordinator.consumers))
     for event in ("assigned", "migrated", "broken"):
-        told.counter(
+        page.counter(
             "queen_affinity_changes_total",
             "Assignments of consumer groups to servers, by change.",
             getattr(coordinator.consumers, event),
@@ -180,18 +180,18 @@ def tell_forwards(told: Exposition, broker: Broker) -> None:
         )
 
 
-def tell_horizon(told: Exposition, found: Horizon) -> None:
+def add_horizon(page: Exposition, found: Horizon) -> None:
     """Of each kind the oldest holder; 0 if there is none."""
     for kind in KINDS:
         holders = [holder for holder in found.holders if holder.kind == kind]
-        told.gauge(
+        page.gauge(
             "queen_horizon_held_seconds",
             "How long the oldest transaction has kept VACUUM from removing dead rows, by kind of its holder: session, "
             "standby, slot or prepared.",
             max((holder.seconds or 0.0 for holder in holders), default=0.0),
             kind=kind,
         )
-        told.gauge(
+        page.gauge(
             "queen_horizon_held_transactions",
             "Transactions since the oldest one that keeps VACUUM from removing dead rows, by kind of its holder: "
             "session, standby, slot or prepared.",

@@ -107,7 +107,7 @@ class JournalBoard:
         for at in (_TOTAL_AT, *(_at(mark) for mark in marks)):
             _COUNT.pack_into(memory, at, _COUNT.unpack_from(memory, at)[0] + change)
 
-    def tell(self, figures: JournalFigures) -> None:
+    def publish(self, figures: JournalFigures) -> None:
         _FIGURES.pack_into(self._memory, 0, *astuple(figures))
 
 

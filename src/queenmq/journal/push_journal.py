@@ -375,22 +375,22 @@ class PushJournal:
             failing=int(self.failing),
         )
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Let the other processes see the figures."""
         if self._board is not None:
-            self._board.tell(self.figures())
+            self._board.publish(self.figures())
 
     def _count(self, push: JournalledPush, change: int) -> None:
         # What was counted by a process before this one stays until all is recovered.
         if self._board is not None and self._is_counted:
             self._board.add(push.marks or (), change)
-            self.tell()
+            self.publish()
 
     def _count_anew(self) -> None:
         self._is_counted = True
         if self._board is not None:
             self._board.reset([push.marks or () for push in self._pending], self._pending.locked_all is not None)
-            self.tell()
+            self.publish()
 
 
 def _queues(messages: Iterable[Message]) -> dict[str, int]:

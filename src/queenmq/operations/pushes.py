@@ -16,7 +16,7 @@ from queenmq.core.push_call import Outcome, PushCall
 from queenmq.errors import HttpError, InternalError
 from queenmq.ids import uuid7_text
 from queenmq.storage.database import Database
-from queenmq.storage.sqlstates import is_about_the_statement, is_content_fault, told
+from queenmq.storage.sqlstates import described, is_about_the_statement, is_content_fault
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class DeferredPushes:
     async def _fail(self, claim: str, row: asyncpg.Record, error: HttpError) -> None:
         """It is tried again later; if its content is certainly the cause, only some times."""
         self.finished["failed"] += 1
-        text = told(error)
+        text = described(error)
         failed = await self._database.fetchrow(
             statement("fail_operation"), row["id"], claim, text, is_content_fault(error)
         )

@@ -21,7 +21,7 @@ from queenmq.config import OperationSettings
 from queenmq.errors import DatabaseUnavailable, HttpError, Overloaded, RequestError
 from queenmq.ids import uuid7_text
 from queenmq.storage.database import Database
-from queenmq.storage.sqlstates import is_about_the_statement, told
+from queenmq.storage.sqlstates import described, is_about_the_statement
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class SteppedOperations:
         refused = isinstance(error, Overloaded | RequestError)
         try:
             failed = await self._database.fetchrow(
-                statement("fail_operation"), claimed.operation_id, claimed.claim, told(error), refused
+                statement("fail_operation"), claimed.operation_id, claimed.claim, described(error), refused
             )
         except HttpError:
             self.interrupted = True
@@ -227,7 +227,7 @@ class SteppedOperations:
         self.failed += failed["became"] == "failed"
         if failed["became"] == "failed" or failed["attempts"] == 1:
             log.warning(
-                "a step of operation %s failed, it is %s: %s", claimed.operation_id, failed["became"], told(error)
+                "a step of operation %s failed, it is %s: %s", claimed.operation_id, failed["became"], described(error)
             )
 
 

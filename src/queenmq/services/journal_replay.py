@@ -85,7 +85,7 @@ class JournalReplay(Service):
             # A disk that cannot be read, or a defect: nothing that a push is to blame for.
             self._pause(error, _PAUSES)
         finally:
-            self._journal.tell()
+            self._journal.publish()
 
     async def _look_aside(self) -> None:
         now = self._clock.monotonic()
@@ -158,7 +158,7 @@ class JournalReplay(Service):
             # The messages are stored, and it is not they who are refused.
             if not is_content_fault(error):
                 raise
-            log.error("journal: results of stored pushes cannot be kept: %s", _told(error))
+            log.error("journal: results of stored pushes cannot be kept: %s", _described(error))
         await self._journal.finish([push for push, _ in batch])
 
     async def _failed_alone(self, push: JournalledPush, messages: list[Message], error: Exception) -> bool:
@@ -175,7 +175,7 @@ class JournalReplay(Service):
             else:
                 return True
         if is_content_fault(error):
-            await self._journal.set_aside(push, f"the database refuses its content: {_told(error)}")
+            await self._journal.set_aside(push, f"the database refuses its content: {_described(error)}")
             return True
         return self._park(push, error)
 
@@ -188,7 +188,7 @@ class JournalReplay(Service):
             log.error(
                 "journal: operation %s could not be stored; it and the pushes behind it are retried: %s",
                 push.operation_id,
-                _told(error),
+                _described(error),
             )
         self._journal.park(push, self._clock.monotonic() + _PAUSES.after(push.tries + 1))
         if self._failed_in_a_row < _NOT_THE_RECORDS:
@@ -203,7 +203,7 @@ class JournalReplay(Service):
             expected = isinstance(error, HttpError | OSError)
             log.warning(
                 "journal: no push can be stored now; the replay is retried: %s",
-                _told(error),
+                _described(error),
                 exc_info=None if expected else error,
             )
         self._journal.failing = True
@@ -217,7 +217,7 @@ class JournalReplay(Service):
         self._journal.failing = self._journal.has_failed
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """The error, with its SQLSTATE if there is one; without details, which may show payloads."""
     sqlstate, cause = sqlstate_of(error), error.__cause__ or error
     text = str(cause.args[0]) if cause.args else str(cause)

@@ -33,7 +33,7 @@ class LoadMonitor(Service):
         self._looks = 0
 
     async def work(self) -> None:
-        self._load.tell_loop_delay(self.late_s)
+        self._load.note_loop_delay(self.late_s)
         self._vitals.loop_lag_ms = self.late_s * 1000
         self._looks += 1
         if self._asks and self._looks % _LOOKS_A_QUESTION == 0 and self._database.is_open:
@@ -45,4 +45,4 @@ class LoadMonitor(Service):
         except DatabaseUnavailable:
             return
         if row is not None:
-            self._load.tell(queue_depth=row["depth"], drain_rate=row["finished"] / _DRAIN_WINDOW_S)
+            self._load.note(queue_depth=row["depth"], drain_rate=row["finished"] / _DRAIN_WINDOW_S)

@@ -186,7 +186,7 @@ class Database:
             raise
         except (asyncpg.PostgresError, *BROKEN):
             return False
-        step = self.clock.told(now, asked_at, SYSTEM.monotonic())
+        step = self.clock.observe(now, asked_at, SYSTEM.monotonic())
         if step is not None:
             log.warning(
                 "the clock of the database was set back by %.1f s: leases, delays and retry pauses last longer by that",
@@ -200,13 +200,13 @@ class Database:
             log.error("%s; its connections are closed until the writer is found", str(error) or type(error).__name__)
             self.abandon()
 
-    def on_notice(self, channel: str, heard: Callable[[str], None]) -> None:
-        """Call `heard` with the payload of each NOTIFY on `channel`, while the database is there.
+    def on_notice(self, channel: str, on_payload: Callable[[str], None]) -> None:
+        """Call `on_payload` with the payload of each NOTIFY on `channel`, while the database is there.
 
         The connection on which is_alive asks receives them, or one to QUEEN_DB_LISTEN_URL: what is sent before it is
         there (`is_listening`) is missed. Behind a pooler none is received without that URL.
         """
-        self._listener.heard[channel] = heard
+        self._listener.callbacks[channel] = on_payload
 
     async def _listen(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""LISTEN: what is heard of notifications, and on which connection.
+"""LISTEN: the notifications that are received, and on which connection.
 
 That is the one on which the database is asked whether it is alive, or one to QUEEN_DB_LISTEN_URL, because a pooler has
 no session that could listen. A notification only saves time: long polls find by their own probes what it is about.
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class Listener:
-    """`heard` has what to call with the payload of each notification, by channel."""
+    """`callbacks` has what to call with the payload of each notification, by channel."""
 
     def __init__(self, settings: DatabaseSettings) -> None:
-        self.heard: dict[str, Callable[[str], None]] = {}
+        self.callbacks: dict[str, Callable[[str], None]] = {}
         self._within_s = settings.connection_timeout_ms / 1000
         url = settings.listen_url
         self._connector = None if url is None else Connector(replace(settings, pooler="auto"), url)
@@ -40,8 +40,10 @@ class Listener:
         return self._on is not None and not self._on.is_closed()
 
     async def listen_on(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
-        for channel, heard in self.heard.items():
-            await connection.add_listener(channel, lambda _c, _pid, _channel, payload, heard=heard: heard(payload))
+        for channel, callback in self.callbacks.items():
+            await connection.add_listener(
+                channel, lambda _c, _pid, _channel, payload, callback=callback: callback(payload)
+            )
         self._on = connection
 
     def keep(self) -> None:
@@ -54,7 +56,7 @@ class Listener:
             if self._on is None or self._on.is_closed():
                 await connector.find()
                 if connector.is_pooled:
-                    raise asyncpg.InterfaceError("there is a pooler, through which nothing can be heard")
+                    raise asyncpg.InterfaceError("there is a pooler, through which LISTEN does not work")
                 fresh = await connector.connect()
                 try:
                     await self.listen_on(fresh)

@@ -99,7 +99,7 @@ def is_about_the_statement(error: BaseException) -> bool:
     return sqlstate is not None and cause_of(sqlstate) is not Cause.CONNECTION
 
 
-def told(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """The error in a sentence, without the details of PostgreSQL: they may show rows, and with them payloads."""
     sqlstate = sqlstate_of(error)
     if sqlstate is None:

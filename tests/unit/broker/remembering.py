@@ -13,7 +13,7 @@ class Remembering(Caches):
     def __init__(self, bounds: CacheBounds, clock: Clock) -> None:
         super().__init__(bounds, clock, Alone())
 
-    def heard_readable(self, queue: str, partitions: Collection[str] | None) -> None:
+    def receive_readable(self, queue: str, partitions: Collection[str] | None) -> None:
         """Nobody waits."""
 
     def requests(self) -> tuple[int, int]:

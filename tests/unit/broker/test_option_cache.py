@@ -19,35 +19,35 @@ def configs() -> OptionCache:
 
 def test_hits_and_misses(configs: OptionCache) -> None:
     assert configs.get("q") is None
-    configs.heard("q", A, 1, 0)
+    configs.receive("q", A, 1, 0)
     assert configs.get("q") == A
     assert configs.statistics()["hit_rate"] == 0.5
 
 
 def test_all_or_none_are_hits(configs: OptionCache) -> None:
-    configs.heard("q", A, 1, 0)
+    configs.receive("q", A, 1, 0)
     assert not configs.has_all(["q", "r"])
-    configs.heard("r", A, 1, 0)
+    configs.receive("r", A, 1, 0)
     assert configs.has_all(["q", "r", "q"])
     assert (configs.hits, configs.misses) == (3, 0)
 
 
 def test_the_newest_version_wins_in_any_order(configs: OptionCache) -> None:
-    assert configs.heard("q", B, 2, 0)
-    assert not configs.heard("q", A, 1, 0)
+    assert configs.receive("q", B, 2, 0)
+    assert not configs.receive("q", A, 1, 0)
     assert configs.get("q") == B
 
 
 def test_a_late_set_does_not_bring_a_deleted_queue_back(configs: OptionCache) -> None:
-    configs.heard("q", A, 1, 0)
+    configs.receive("q", A, 1, 0)
     assert configs.deleted("q", 3, 0)
-    assert not configs.heard("q", B, 2, 0)
+    assert not configs.receive("q", B, 2, 0)
     assert configs.get("q") is None
-    assert configs.heard("q", B, 4, 0), "made anew"
+    assert configs.receive("q", B, 4, 0), "made anew"
 
 
 def test_a_late_deletion_does_not_take_a_new_queue_away(configs: OptionCache) -> None:
-    configs.heard("q", B, 4, 0)
+    configs.receive("q", B, 4, 0)
     assert not configs.deleted("q", 3, 0)
     assert configs.get("q") == B
 
@@ -59,7 +59,7 @@ def test_every_order_ends_the_same(order: list[tuple[str, int]], newest: int) ->
     configs = OptionCache(most=10, most_tombstones=10, tombstone_s=100)
     for what, version in order:
         if version <= newest and what == "set":
-            configs.heard("q", {"leaseTime": version}, version, 0)
+            configs.receive("q", {"leaseTime": version}, version, 0)
         elif version <= newest:
             configs.deleted("q", version, 0)
     assert configs.get("q") == (None if newest in (3, 5) else {"leaseTime": newest})
@@ -67,8 +67,8 @@ def test_every_order_ends_the_same(order: list[tuple[str, int]], newest: int) ->
 
 class TestRefresh:
     def test_the_database_replaces_everything(self, configs: OptionCache) -> None:
-        configs.heard("stale", A, 1, 0)
-        configs.heard("gone", A, 2, 0)
+        configs.receive("stale", A, 1, 0)
+        configs.receive("gone", A, 2, 0)
         assert sorted(configs.replace_all([OptionRow("stale", B, 3), OptionRow("new", A, 4)], 4, 10, 11)) == [
             "gone",
             "new",
@@ -77,27 +77,27 @@ class TestRefresh:
         assert [configs.get(queue) for queue in ("stale", "gone", "new")] == [B, None, A]
 
     def test_what_did_not_change_is_not_told(self, configs: OptionCache) -> None:
-        configs.heard("q", A, 1, 0)
+        configs.receive("q", A, 1, 0)
         assert configs.replace_all([OptionRow("q", A, 1)], 1, 10, 11) == []
 
     def test_what_was_heard_since_the_reading_began_stays(self, configs: OptionCache) -> None:
-        configs.heard("set", B, 7, 10.5)
-        configs.heard("new", A, 8, 10.5)
+        configs.receive("set", B, 7, 10.5)
+        configs.receive("new", A, 8, 10.5)
         configs.deleted("deleted", 9, 10.5)
         configs.replace_all([OptionRow("set", A, 1), OptionRow("deleted", A, 2)], 6, 10, 11)
         assert [configs.get(queue) for queue in ("set", "new", "deleted")] == [B, A, None]
 
     def test_a_lie_lasts_until_the_refresh(self, configs: OptionCache) -> None:
-        configs.heard("q", A, NONSENSE, 0)
-        configs.heard("never", A, NONSENSE, 0)
+        configs.receive("q", A, NONSENSE, 0)
+        configs.receive("never", A, NONSENSE, 0)
         configs.deleted("real", NONSENSE, 0)
         configs.replace_all([OptionRow("q", B, 5), OptionRow("real", B, 6)], 6, 10, 11)
         assert [configs.get(queue) for queue in ("q", "never", "real")] == [B, None, B]
 
     def test_what_the_database_did_not_have_is_not_believed_later(self, configs: OptionCache) -> None:
         configs.replace_all([], 6, 10, 11)
-        assert not configs.heard("deleted", A, 5, 12)
-        assert configs.heard("new", A, 7, 12)
+        assert not configs.receive("deleted", A, 5, 12)
+        assert configs.receive("new", A, 7, 12)
         assert configs.loaded("read", A, 5, 12), "unless it is the database that says so"
 
     def test_more_queues_than_there_is_room_for(self, configs: OptionCache) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from queenmq.broker.caches import CacheBounds
 from queenmq.cluster.bounds import ClusterBounds
-from queenmq.cluster.events import Event, tell
+from queenmq.cluster.events import Event, deliver
 from queenmq.cluster.keys import KeyRing, parse_secret
 from queenmq.cluster.membership import Address
 from queenmq.cluster.outbox import Outgoing
@@ -62,7 +62,7 @@ class Street:
                 events = receiver.receive(datagram, self.door(sender), self.now)
                 self.events[receiver.server_id] += events
                 for event in events:
-                    tell(self.caches[receiver.server_id], event)
+                    deliver(self.caches[receiver.server_id], event)
                 if receiver.has_replies and receiver.server_id not in self._silent:
                     self._tick(receiver)
 

@@ -7,7 +7,7 @@ import tracemalloc
 from queenmq.broker.caches import CacheBounds, OptionRow
 from queenmq.clock import ManualClock
 from queenmq.cluster.bounds import ClusterBounds
-from queenmq.cluster.events import tell
+from queenmq.cluster.events import deliver
 from queenmq.cluster.state import SharedState
 from unit.broker.remembering import Remembering
 from unit.cluster.pair import AT_ONCE, RING
@@ -69,7 +69,7 @@ def test_more_of_everything_than_there_is_room_for() -> None:
         ):
             for _, datagram in packets:
                 for event in state.receive(datagram, ("host", number + 2), number):
-                    tell(caches, event)
+                    deliver(caches, event)
         caches.partition_ids.put(name, name, name, number)
         state.tick(number)
         assert max(len(caches.options), len(state.presence), len(caches.partition_ids), len(state.lease_hints)) <= 50

@@ -44,13 +44,13 @@ def test_silence_is_death_and_a_word_is_return(members: Membership) -> None:
     assert members.check(5) == ["a"]
     assert members.check(6) == [], "told once"
     assert not members.is_alive("a")
-    assert members.heard("a", (1, 2), 7) is Change.RETURNED
+    assert members.receive("a", (1, 2), 7) is Change.RETURNED
     assert members.is_alive("a")
 
 
 def test_any_packet_keeps_a_member_alive(members: Membership) -> None:
     join(members)
-    members.heard("a", (1, 2), 4)
+    members.receive("a", (1, 2), 4)
     assert members.check(8) == []
 
 
@@ -84,7 +84,7 @@ def test_a_configured_address_is_better_than_one_that_was_told(members: Membersh
 def test_the_load_is_that_of_the_newest_heartbeat(members: Membership) -> None:
     join(members)
     for sequence, load in ((9, 90), (8, 80)):
-        members.heard("a", (1, sequence), 1)
+        members.receive("a", (1, sequence), 1)
         members.heartbeat("a", (1, sequence), Heartbeat("h", 1, [], load), 1)
     member = members.get("a")
     assert member is not None
@@ -108,7 +108,7 @@ def test_only_the_living_are_told_and_only_strangers_and_the_silent_are_greeted(
     assert members.to_greet(3) == (PEER, OTHER), "it may have restarted"
     members.check(5)
     assert members.reachable() == ()
-    members.heard("a", (1, 2), 6)
+    members.receive("a", (1, 2), 6)
     assert members.reachable() == (Recipient(PEER, life()),)
 
 
@@ -125,7 +125,7 @@ def test_siblings_that_a_living_server_names_are_greeted(members: Membership) ->
     members.met(Meeting("a", PEER, life(), True), (1, 1), Heartbeat("", 1, [7001, 7002]), 0)
     assert {("10.0.0.1", 7001), ("10.0.0.1", 7002)} <= set(members.to_greet(0))
     assert members.is_named(("10.0.0.1", 7002))
-    members.heard("a", (1, 2), 1)
+    members.receive("a", (1, 2), 1)
     members.heartbeat("a", (1, 2), Heartbeat("", 1, [7001]), 1)
     assert ("10.0.0.1", 7002) not in members.to_greet(1)
     assert not members.is_named(("10.0.0.1", 7002))

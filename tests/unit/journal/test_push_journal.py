@@ -350,7 +350,7 @@ async def test_others_see_what_is_held_before_it_is_accepted_and_until_it_is_rep
     assert (seen.is_empty, seen.holds(marks), seen.holds([mark_of("q", "another")])) == (False, True, False)
     await putting
     assert seen.figures().messages == 1
-    journal.tell()
+    journal.publish()
     assert seen.figures() == journal.figures()
     await journal.close()
     assert seen.holds(marks), "the successor has not counted yet"

@@ -84,7 +84,7 @@ async def test_pushes_through_both_are_one_journal_with_one_order(tmp_path: Path
         assert found is not None
         assert (found.queue, found.partition, found.messages) == ("q", "p", 1)
         assert await other.held_in("q", None) == {"p": 3, "another": 1}
-        keeper.tell()
+        keeper.publish()
         assert (other.figures().messages, other.figures()) == (4, keeper.figures())
         waiting = asyncio.ensure_future(other.turn([("q", "p")], 60))
         assert await stored(keeper) == [b"1", b"2", b"3", b"4"]

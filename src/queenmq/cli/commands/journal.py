@@ -42,7 +42,7 @@ def command() -> None:
 @as_json
 def list_(folder: Path | None, as_json: bool) -> None:
     """List the quarantined records, oldest first."""
-    rows = [_told(record) for record in _found(folder)]
+    rows = [_as_json(record) for record in _found(folder)]
     listing(
         rows,
         "no record is quarantined",
@@ -63,11 +63,11 @@ def list_(folder: Path | None, as_json: bool) -> None:
 def show(record: str, folder: Path | None, as_json: bool) -> None:
     """Show one record with its messages."""
     [found] = _chosen(_found(folder), (record,), False)
-    told = _told(found) | {"path": str(found.path)}
+    fields = _as_json(found) | {"path": str(found.path)}
     if as_json:
-        print_json(told | {"content": [json.loads(line) for line in _lines(found)]})
+        print_json(fields | {"content": [json.loads(line) for line in _lines(found)]})
         return
-    facts(told.items())
+    facts(fields.items())
     for line in _lines(found):
         print(line)
 
@@ -186,7 +186,7 @@ def _problem(record: SetAside) -> str | None:
     return _LOCKED if isinstance(record.content, Locked) else None
 
 
-def _told(record: SetAside) -> dict[str, Any]:
+def _as_json(record: SetAside) -> dict[str, Any]:
     messages = _messages(record)
     return {
         "record": record.name,
@@ -208,11 +208,11 @@ def _messages(record: SetAside) -> Sequence[Message]:
 def _lines(record: SetAside) -> Iterator[str]:
     """The messages as pop and tail print them, each with the payload exactly as it was pushed."""
     for one in _messages(record):
-        told = {
+        fields = {
             "queue": one.queue,
             "partition": one.partition,
             "transactionId": one.transaction_id,
             "id": one.id,
             "traceId": one.trace_id,
         }
-        yield lines.for_scripts(told, lines.one_line(one.payload.decode()))
+        yield lines.for_scripts(fields, lines.one_line(one.payload.decode()))

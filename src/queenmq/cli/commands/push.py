@@ -111,21 +111,21 @@ def _push_arguments(
     with connected(server, retry_attempts=_ATTEMPTS if transaction_id else 3) as queen:
         results = queen.queue(queue).partition(partition).push(items)
     if as_json:
-        print_json([_told(result) for result in results])
+        print_json([_as_json(result) for result in results])
     else:
         print(_summary(Counter(result.status for result in results), queue))
     return exits.OK
 
 
-def _told(result: PushResult) -> dict[str, Any]:
-    told = {
+def _as_json(result: PushResult) -> dict[str, Any]:
+    fields = {
         "transactionId": result.transaction_id,
         "status": result.status,
         "messageId": result.message_id,
         "partitionId": result.partition_id,
         "operationId": result.operation_id,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _summary(statuses: Counter[str], queue: str) -> str:

@@ -80,7 +80,7 @@ async def queue_ops(request: Request, context: Context) -> Response:
     """Pushes, pops and acks of each queue over time; the last hour by default."""
     span = query_range(request, 1)
     rows = await activity.by_queue(context.reports, span, query_name(request.query, "queue"), _MOST_QUEUES)
-    body = _told(span, [_operations(row, span.bucket_minutes * 60) for row in rows])
+    body = _with_range(span, [_operations(row, span.bucket_minutes * 60) for row in rows])
     return Response(200, body | {"queues": sorted({row.queue_name for row in rows})})
 
 
@@ -100,7 +100,7 @@ async def queue_parked_replicas(request: Request, context: Context) -> Response:
         }
         for row in rows
     ]
-    return Response(200, _told(span, series) | {"replicas": list(replicas.values())})
+    return Response(200, _with_range(span, series) | {"replicas": list(replicas.values())})
 
 
 @documented({200: Json}, query=RANGE)
@@ -109,7 +109,7 @@ async def retention(request: Request, context: Context) -> Response:
     span = query_range(request, 1)
     rows = await activity.series(context.reports, span)
     series = [{"bucket": iso_millis(row.bucket), **_deleted([row])} for row in rows]
-    return Response(200, _told(span, series) | {"totals": _deleted(rows)})
+    return Response(200, _with_range(span, series) | {"totals": _deleted(rows)})
 
 
 @documented({200: Json})
@@ -146,7 +146,7 @@ def _holder(one: horizon.Holder) -> Json:
 base = "/api/v1/analytics/"
 
 
-def _told(span: TimeRange, series: list[Json]) -> Json:
+def _with_range(span: TimeRange, series: list[Json]) -> Json:
     return {"timeRange": shown(span), "bucketMinutes": span.bucket_minutes, "series": series}
 
 

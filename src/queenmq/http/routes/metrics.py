@@ -59,8 +59,8 @@ async def metrics(_: Request, context: Context) -> Response:
 @documented({200: str})
 async def prometheus(_: Request, context: Context) -> Response:
     """All metrics in the text format of Prometheus; docs/metrics.md lists them."""
-    told = await collect(context)
-    return Response(200, body=told.text(), content_type=CONTENT_TYPE, headers=((b"Cache-Control", b"no-cache"),))
+    page = await collect(context)
+    return Response(200, body=page.text(), content_type=CONTENT_TYPE, headers=((b"Cache-Control", b"no-cache"),))
 
 
 # They name queues, so they need a token as soon as somebody takes them out of JWT_SKIP_PATHS.

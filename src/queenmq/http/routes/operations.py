@@ -107,7 +107,7 @@ async def retry_operation(request: Request, context: Context) -> Response:
             "only an operation that is blocked, has failed or waits for its next attempt can be retried, "
             "or a cancelled stepped operation",
         )
-    broker.load.tell_queued(1)
+    broker.load.note_queued(1)
     message = None if retried.in_place else _BEHIND
     return Response(200, OperationMoved(operation_id=_id(request), status="pending", message=message))
 
