@@ -173,3 +173,12 @@ async def test_the_way_of_a_message_is_short(server: Server) -> None:
     assert not [call for walk in walks.values() for call in walk.upwards]
     for name in MOST:
         assert not any(module.startswith("cluster/") for module in walks[name].modules)
+
+
+def test_a_call_of_a_higher_layer_is_noticed() -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def answer(): pass", f"{ROOT}http/answers.py", "exec"), names)
+    exec(compile("def store(callback): callback()", f"{ROOT}storage/stored.py", "exec"), names)
+    with walked() as walk:
+        names["store"](names["answer"])
+    assert walk.upwards == [("storage/stored.py", "http/answers.py answer")]
