@@ -37,6 +37,7 @@ from queenmq.services.sampler import Sampler
 from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
 from queenmq.services.statistics import StatisticsRefresh
+from queenmq.services.timers import TimerPush
 from queenmq.services.vacuum import Vacuum
 from queenmq.storage.database import Database
 from queenmq.storage.failures import DatabaseAway
@@ -98,6 +99,7 @@ class Server:
         yield DatabaseWatch(database, settings.database, self._come_up, clock)
         yield LoadMonitor(database, broker.load, broker.vitals, settings.overload, clock)
         yield OperationWorker(database, broker.operation_runner, broker.operations, clock, settings.operations)
+        yield TimerPush(broker.timers, settings.timers, clock)
         yield StatisticsRefresh(broker.statistics, broker.long_polls.registry, settings.statistics, clock)
         yield Sampler(
             broker,

@@ -378,3 +378,31 @@ def test_long_work_is_followed_to_its_end(
     assert cleared["operationId"] in queen("operations", "--type", "clear").out
     assert queen("operations", "wait", cleared["operationId"], "--json").json["status"] == "completed"
     assert queen("queues", "delete", name, "--yes").status == 0
+
+
+# Timers
+
+
+def test_timers_are_set_listed_and_cancelled(queen: Run, name: str) -> None:
+    assert queen("timers", "set", name, "k", "{}", "--in", "1h").out.startswith("scheduled: k is pushed to")
+    assert queen("timers", "set", name, "k", '{"n": 1}', "--cron", "0 9 * * *").out.startswith("rescheduled")
+    assert "0 9 * * *" in queen("timers", "list", name).out
+    assert queen("timers", "cancel", name, "k").out == "cancelled: k\n"
+    again = queen("timers", "cancel", name, "k")
+    assert again.status == 3
+    assert "it was pushed or cancelled before" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["{}"], "one of --in, --at and --cron"),
+        (["{}", "--in", "1s", "--cron", "@daily"], "one of --in, --at and --cron"),
+        (["{}", "--in", "soon"], "not a duration"),
+        (["{", "--in", "1s"], "is not JSON"),
+    ],
+)
+def test_a_timer_needs_one_moment_and_json(queen: Run, name: str, arguments: list[str], complaint: str) -> None:
+    refused = queen("timers", "set", name, "k", *arguments)
+    assert refused.status == 2
+    assert complaint in refused.err

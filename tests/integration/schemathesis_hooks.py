@@ -13,6 +13,19 @@ _EMPTY = re.compile(r"[?&][^=&]+=(?:&|$)")
 
 _NO_RANGE = (b"from must not be after to", b"must not be longer than a year", b"choose a wider interval")
 
+_NO_TIMER = (
+    b"needs one of delayMs, deliverAt and schedule",
+    b"needs its payload in data (JSON) or in payload (Base64)",
+    b"must be the Base64 of JSON",
+    b"compressed payloads are not supported",
+    b"neither a cron expression",
+    b"@every takes a duration",
+    b"is not the name of a time zone",
+    b"timeZone is only for",
+    b"has both delay and deliverAt",
+    b"are only for POST /api/v1/push",
+)
+
 
 @schemathesis.hook
 def map_body(context: HookContext, body: Any) -> Any:
@@ -32,6 +45,8 @@ def filter_failure(context: HookContext, failure: Failure, case: Case[Any], resp
     needs_one_of_two = b"namespace or task is required" in response.content
     empty_counts_as_absent = response.status_code < 300 and _EMPTY.search(response.request.url or "") is not None
     is_no_range = any(text in response.content for text in _NO_RANGE)
+    is_no_timer = any(text in response.content for text in _NO_TIMER)
     has_no_lease = (case.path_parameters or {}).get("leaseId") == ""  # popped with autoAck
     was_switched_off = response.status_code == 503 and b'"code":"maintenance"' in response.content  # by an earlier case
-    return not (needs_one_of_two or empty_counts_as_absent or has_no_lease or is_no_range or was_switched_off)
+    combined_wrongly = needs_one_of_two or is_no_range or is_no_timer
+    return not (combined_wrongly or empty_counts_as_absent or has_no_lease or was_switched_off)

@@ -57,6 +57,8 @@ async def use(queen: Queen, queue: str) -> None:
     [kept] = await queen.pop(queue, "p8", consumerGroup="deleting")
     url = f"/api/v1/messages/{kept['partitionId']}/{gone['transactionId']}"
     assert (await queen.http.delete(url)).status_code == 200
+    timer = {"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}
+    assert (await queen.http.post("/api/v1/timers", json={"operations": [timer]})).status_code == 200
     await queen.http.post("/api/v1/stats/refresh")
 
 

@@ -71,7 +71,7 @@ def resolve(document: Json, reference: str) -> Json:
 
 
 async def test_the_document_has_every_route_and_no_other(document: Json) -> None:
-    served = {(route.method, route.path) for route in ROUTES}
+    served = {(route.method, route.path.replace("...}", "}")) for route in ROUTES}
     assert {(method, path) for method, path, _ in operations(document)} == served
     assert list(document["paths"]) == sorted(document["paths"])
 

@@ -25,6 +25,7 @@ from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
 from queenmq.broker.statistics import Statistics
 from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
+from queenmq.broker.timers import Timers
 from queenmq.broker.transaction import Committed, Transaction, Transactor
 from queenmq.broker.unmerged import Unmerged
 from queenmq.broker.vitals import Vitals
@@ -119,6 +120,14 @@ class Broker:
         self._acker = Acker(parts, policy_of(settings, settings.lanes.ack), concurrency_of(settings.concurrency))
         self._transactor = Transactor(parts, self.encryption, targets, self._unmerged("transactions", targets))
         self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))
+        self.timers = Timers(
+            parts,
+            encryption=self.encryption,
+            options=self._options,
+            maintenance=self.maintenance,
+            load=self.load,
+            journal=self.journal,
+        )
         self.operations = OperationQueue(database)
         self.operation_runner = OperationRunner(
             database,

@@ -55,6 +55,7 @@ from queenmq.client.models import (
 from queenmq.client.options import ClientOptions
 from queenmq.client.push import Push
 from queenmq.client.queue import Queue
+from queenmq.client.timers import Timer
 from queenmq.client.transaction import Transaction
 
 __all__ = [
@@ -101,6 +102,7 @@ __all__ = [
     "RequestError",
     "ResponseError",
     "ServerFailed",
+    "Timer",
     "TooLarge",
     "TraceResult",
     "Transaction",

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -35,6 +36,7 @@ from queenmq.client.options import Options
 from queenmq.client.queue import Queue, QueueSpec
 from queenmq.client.session import Session
 from queenmq.client.signals import drained
+from queenmq.client.timers import Timer
 from queenmq.client.transaction import TransactionSteps
 
 T = TypeVar("T")
@@ -169,6 +171,29 @@ class BlockingQueue(QueueSpec):
     def push(self, items: Any) -> PushResults:
         """As `Queue.push`: one result per item. Raises PushFailed, which has all results, if some were refused."""
         return self._portal.run(lambda: self._queue.push(items))
+
+    def schedule(
+        self,
+        data: Any,
+        *,
+        key: str,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
+        schedule: str | None = None,
+        time_zone: str | None = None,
+    ) -> Timer:
+        """As `Queue.schedule`."""
+        return self._portal.run(
+            lambda: self._queue.schedule(data, key=key, delay=delay, at=at, schedule=schedule, time_zone=time_zone)
+        )
+
+    def cancel(self, key: str) -> Timer:
+        """As `Queue.cancel`."""
+        return self._portal.run(lambda: self._queue.cancel(key))
+
+    def timers(self, limit: int = 1000) -> list[Timer]:
+        """As `Queue.timers`."""
+        return self._portal.run(lambda: self._queue.timers(limit))
 
     def pop(self) -> list[Message]:
         """As `Queue.pop`."""

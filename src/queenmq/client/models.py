@@ -160,6 +160,7 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     | `accepted` | durable in the server's operation queue; the operation `operation_id` has its result later |
     | `buffered` | durable in the server's journal; `operation_id` as above |
     | `failed` | refused; `error` says why |
+    | `scheduled` | a timer is stored, which becomes the message later |
     | `pending` | still in the buffer of this client |
     """
 

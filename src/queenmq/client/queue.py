@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from queenmq.client.buffer import BufferLimits
@@ -19,6 +20,7 @@ from queenmq.client.errors import InvalidUse
 from queenmq.client.models import DEFAULT_PARTITION, Json, Message, to_push_items
 from queenmq.client.push import Push
 from queenmq.client.session import Session
+from queenmq.client.timers import Timer, cancel_timer, list_timers, moment, set_timer
 from queenmq.client.verbs import path_of
 
 logger = logging.getLogger("queenmq.client")
@@ -254,6 +256,36 @@ class Queue(QueueSpec):
         if limits is not None:
             return Push(lambda: self._session.buffers.add(queue, partition, limits, given))
         return Push(lambda: self._session.verbs.push(given))
+
+    async def schedule(
+        self,
+        data: Any,
+        *,
+        key: str,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
+        schedule: str | None = None,
+        time_zone: str | None = None,
+    ) -> Timer:
+        """Have the server push `data` after `delay` (seconds), `at` a moment, or again and again by a `schedule`.
+
+        A schedule is a cron expression with five fields, in `time_zone` (UTC if none is named), or `@every 10m`. A
+        timer of the same key in this queue is replaced, so that repeating the call is safe.
+
+        >>> await queen.queue("orders").schedule({"order": 1}, key="expire-1", delay=1800)  # doctest: +SKIP
+        """
+        self._session.check_open()
+        self._check_created("schedule")
+        operation = {"queue": self._name(), "timerKey": key, "partition": self._said.partition or DEFAULT_PARTITION}
+        return await set_timer(self._session.verbs, operation | moment(delay, at, schedule, time_zone), data)
+
+    async def cancel(self, key: str) -> Timer:
+        """Cancel the timer of this key; its status is `absent` if there is none, also if it was pushed already."""
+        return await cancel_timer(self._session.verbs, self._name(), key)
+
+    async def timers(self, limit: int = 1000) -> list[Timer]:
+        """The timers of this queue that wait for their moment, by key."""
+        return await list_timers(self._session.verbs, self._name(), _positive("limit", limit))
 
     async def pop(self) -> list[Message]:
         """The next messages under a lease; an empty list if none came in time.

@@ -11,7 +11,7 @@ from queenmq.config.environment import NOT_SETTINGS, load, unknown_variables
 from queenmq.config.http import AuthSettings, HttpSettings
 from queenmq.config.lanes import ConcurrencySettings, LaneSettings, LanesSettings
 from queenmq.config.parse import MAX_SERVER_ID_BYTES, MOST_WORKERS
-from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings
+from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings, TimerSettings
 from queenmq.config.server import ServerSettings, TelemetrySettings
 from queenmq.config.settings import Settings, declared
 from queenmq.config.storage import DatabaseSettings, JournalSettings, RetentionSettings, StatisticsSettings
@@ -39,6 +39,7 @@ __all__ = [
     "Settings",
     "StatisticsSettings",
     "TelemetrySettings",
+    "TimerSettings",
     "declared",
     "load",
     "markdown_tables",

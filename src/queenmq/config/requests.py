@@ -177,3 +177,15 @@ class OperationSettings:
         "How long failed stepped operations are kept, in s. Failed pushes stay until they are retried or cancelled.",
         parse.positive,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerSettings:
+    """Timers: how often this server pushes what is due."""
+
+    interval_ms: int = setting(
+        "QUEEN_TIMER_INTERVAL_MS",
+        200,
+        "Pause between two questions for timers that are due, in ms; 0: this server pushes no timers.",
+        parse.count,
+    )

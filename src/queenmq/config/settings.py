@@ -9,7 +9,7 @@ from typing import Any
 from queenmq.config.cluster import CacheSettings, ClusterSettings, CoordinatorSettings
 from queenmq.config.http import AuthSettings, HttpSettings
 from queenmq.config.lanes import ConcurrencySettings, LanesSettings
-from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings
+from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings, TimerSettings
 from queenmq.config.server import ServerSettings, TelemetrySettings
 from queenmq.config.storage import DatabaseSettings, JournalSettings, RetentionSettings, StatisticsSettings
 
@@ -26,6 +26,7 @@ class Settings:
     concurrency: ConcurrencySettings = ConcurrencySettings()
     overload: OverloadSettings = OverloadSettings()
     operations: OperationSettings = OperationSettings()
+    timers: TimerSettings = TimerSettings()
     journal: JournalSettings = JournalSettings()
     retention: RetentionSettings = RetentionSettings()
     statistics: StatisticsSettings = StatisticsSettings()

@@ -43,6 +43,7 @@ from queenmq.http.routes import (
     session,
     status,
     streams,
+    timers,
     transaction,
 )
 from queenmq.httpserver.memory import HttpMemory
@@ -65,6 +66,7 @@ _MODULES = (
     analytics,
     explain,
     streams,
+    timers,
     metrics,
     cluster,
     maintenance,
@@ -120,18 +122,20 @@ class App:
 class _Node:
     """One place in the tree: the routes that end here, and where the next segment leads."""
 
-    __slots__ = ("capture", "literals", "routes")
+    __slots__ = ("capture", "literals", "routes", "takes_rest")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
         self.capture: _Node | None = None
         self.routes: dict[str, Route] = {}
+        self.takes_rest = False  # its segment is the rest of the path
 
     def child(self, segment: str) -> _Node:
         if not segment.startswith("{"):
             return self.literals.setdefault(segment, _Node())
         if self.capture is None:
             self.capture = _Node()
+            self.capture.takes_rest = segment.endswith("...}")
         return self.capture
 
 
@@ -207,6 +211,9 @@ def _descend(node: _Node, segments: list[str], depth: int, captured: tuple[str, 
         if literal is not None:
             matches += _descend(literal, segments, position + 1, captured)
         node = node.capture
+        if node.takes_rest:
+            captured = (*captured, "/".join(segments[position:]))
+            break
         captured = (*captured, segment)
     if node.routes:
         matches.append((node.routes, captured))

@@ -9,15 +9,8 @@ from queenmq.broker.broker import Broker
 from queenmq.core.histogram import Histogram
 from queenmq.core.maintenance import Switch
 from queenmq.errors import DatabaseUnavailable
+from queenmq.http import overload_metrics as overload
 from queenmq.http.exposition import Exposition
-from queenmq.http.overload_metrics import (
-    add_forwards,
-    add_horizon,
-    add_journal,
-    add_load,
-    add_operations,
-    add_stepped_operations,
-)
 from queenmq.http.route import Context
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.reports.activity import QueueMinute, Totals
@@ -39,11 +32,12 @@ async def collect(context: Context) -> Exposition:
     _sidecar(page, broker)
     _long_polls(page, broker)
     _worker(page, broker)
-    add_load(page, broker)
-    add_stepped_operations(page, broker)
+    overload.add_load(page, broker)
+    overload.add_stepped_operations(page, broker)
+    overload.add_timers(page, broker)
     if broker.caches.switches.were_read:  # a server may start without its database
         _shared_state(page, broker)
-        add_forwards(page, broker)
+        overload.add_forwards(page, broker)
     for queue, waiters in broker.long_polls.registry.parked().items():
         page.gauge(
             "queen_queue_parked_consumers",
@@ -54,7 +48,7 @@ async def collect(context: Context) -> Exposition:
     # An outage is when the rest is needed most.
     with suppress(DatabaseUnavailable):
         _stored(page, await stored(context.reports, _MOST_QUEUES))
-        add_horizon(page, await horizon(context.reports, context.first_seen))
+        overload.add_horizon(page, await horizon(context.reports, context.first_seen))
     return page
 
 
@@ -64,7 +58,7 @@ def _stored(page: Exposition, found: StoredMetrics) -> None:
     for minute in found.last_minute:
         _queue(page, minute)
     _backlog(page, found.overview)
-    add_operations(page, found.operations)
+    overload.add_operations(page, found.operations)
     for one in found.dead_letters:
         page.gauge("queen_dlq_depth_by_queue", "Dead letters of the queue.", one.letters, queue=one.name)
 
@@ -119,7 +113,7 @@ def _process(page: Exposition, broker: Broker) -> None:
         waiters,
         worker_id=broker.settings.server.worker_id,
     )
-    add_journal(page, broker)
+    overload.add_journal(page, broker)
 
 
 def _http(page: Exposition, memory: HttpMemory) -> None:

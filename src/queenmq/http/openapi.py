@@ -95,7 +95,7 @@ def document(routes: Iterable[Route], settings: Settings) -> dict[str, Any]:
     paths: dict[str, dict[str, object]] = {}
     for route in sorted(routes, key=lambda route: (route.path, route.method)):
         operation = _operation(route, _about[route.handler], kinds, settings)
-        paths.setdefault(route.path, {})[route.method.lower()] = operation
+        paths.setdefault(route.path.replace("...}", "}"), {})[route.method.lower()] = operation
     whole = {
         "openapi": "3.1.0",
         "info": {
@@ -153,7 +153,7 @@ def _name(handler: Handler) -> str:
 
 
 def _path_parameters(pattern: str, schemas: Mapping[str, Schema]) -> list[dict[str, object]]:
-    names = [segment[1:-1] for segment in pattern.split("/") if segment.startswith("{")]
+    names = [segment[1:-1].removesuffix("...") for segment in pattern.split("/") if segment.startswith("{")]
     return [{"name": name, "in": "path", "required": True, "schema": schemas.get(name, NAME)} for name in names]
 
 

@@ -198,3 +198,16 @@ def add_horizon(page: Exposition, found: Horizon) -> None:
             max((holder.transactions for holder in holders), default=0),
             kind=kind,
         )
+
+
+def add_timers(page: Exposition, broker: Broker) -> None:
+    timers = broker.timers
+    page.counter("queen_timers_pushed_total", "Timers that this server has pushed.", timers.pushed)
+    page.counter(
+        "queen_timers_failed_total",
+        "Attempts of this server to push a timer that failed; it is tried again.",
+        timers.failed,
+    )
+    page.gauge(
+        "queen_timers_late_seconds", "How late the most overdue timer of this server's last batch was.", timers.late_s
+    )

@@ -6,7 +6,7 @@ routes, with `queenmq.core.names` and `is_uuid`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -24,6 +24,7 @@ from queenmq.http.schemas import (
 )
 
 MAX_TRACE_NAMES = 100
+MAX_DELAY_MS = 3660 * 86_400_000
 
 StateKey = Annotated[str, documented_as({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
 
@@ -41,6 +42,10 @@ class PushItem(Struct, kw_only=True, rename="camel"):
     payload: Raw | UnsetType = UNSET
     transaction_id: Name | UnsetType = UNSET
     trace_id: Annotated[str, documented_as({"description": "Dropped if it is no UUID."})] | UnsetType = UNSET
+    delay: (
+        Annotated[float, Meta(ge=0, le=MAX_DELAY_MS / 1000, description="Push it so many seconds later.")] | UnsetType
+    ) = UNSET
+    deliver_at: Annotated[Moment, Meta(description="Push it at this moment.")] | UnsetType = UNSET
 
 
 class PushBody(Struct):
@@ -195,3 +200,25 @@ class SwitchBody(Struct):
 class NotifyBody(Struct):
     queue: Name
     partition: Name | UnsetType = UNSET
+
+
+class TimerOperation(Struct, kw_only=True, rename="camel"):
+    """`schedule` and `reschedule` make a timer or replace the one of that key: with `delayMs`, `deliverAt` or
+    `schedule`, and with its payload as JSON in `data`, or as the Base64 of it in `payload`."""
+
+    op: Literal["schedule", "reschedule", "cancel"]
+    queue: Name
+    timer_key: Name
+    partition: Name = DEFAULT_PARTITION
+    data: Raw | UnsetType = UNSET
+    payload: str | UnsetType = UNSET
+    payload_zstd: bool = False
+    delay_ms: Annotated[int, Meta(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | UnsetType = UNSET
+    deliver_at: Moment | UnsetType = UNSET
+    schedule: Text | UnsetType = UNSET
+    time_zone: Text | UnsetType = UNSET
+    txn: Name | UnsetType = UNSET
+
+
+class TimersBody(Struct):
+    operations: list[TimerOperation]

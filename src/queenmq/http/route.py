@@ -41,7 +41,10 @@ request the handler says what is wrong with it."""
 
 
 class Route(NamedTuple):
-    """`path` has `{name}` for one non-empty segment. Without `forwarding` a request is served where it arrives."""
+    """`path` has `{name}` for one non-empty segment, and `{name...}` at its end for all that are left.
+
+    Without `forwarding` a request is served where it arrives.
+    """
 
     method: str
     path: str

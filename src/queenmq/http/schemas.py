@@ -79,11 +79,12 @@ class PushResult(Struct, kw_only=True):
     """The result of one item. Ids have both spellings that published clients read.
 
     `queued` without an `operationId` means stored. With an `operationId` the item is on disk and stored later:
-    `queued` in the operation queue, `buffered` in the journal of the server.
+    `queued` in the operation queue, `buffered` in the journal of the server. `scheduled` means that a timer is stored,
+    which becomes the message at `deliverAt` and can be cancelled by its `timerKey` until then.
     """
 
     index: int
-    status: Literal["queued", "duplicate", "failed", "buffered"]
+    status: Literal["queued", "duplicate", "failed", "buffered", "scheduled"]
     queue: str = field(name="queueName")
     transaction_id: str
     transaction_id_camel: str = field(name="transactionId")
@@ -99,6 +100,8 @@ class PushResult(Struct, kw_only=True):
     queue_position: int | UnsetType = field(name="queuePosition", default=UNSET)
     estimated_wait: float | UnsetType | None = field(name="estimatedWait", default=UNSET)
     reason: str | UnsetType = UNSET
+    timer_key: str | UnsetType = field(name="timerKey", default=UNSET)
+    deliver_at: Moment | UnsetType = field(name="deliverAt", default=UNSET)
 
 
 class PoppedMessage(Struct, kw_only=True, rename="camel"):

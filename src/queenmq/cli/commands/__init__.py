@@ -15,6 +15,7 @@ KNOWN: Final = {
     "groups": "List, show and delete consumer groups.",
     "messages": "List, show, retry, dead-letter and delete messages.",
     "dlq": "List, redrive and purge dead letters.",
+    "timers": "List, set and cancel messages that are pushed later.",
     "traces": "Show the traces that consumers recorded for messages.",
     "operations": "List, retry and cancel operations of the operation queue.",
     "journal": "List, show, retry and export quarantined records of a journal.",

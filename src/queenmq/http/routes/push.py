@@ -6,10 +6,11 @@ import msgspec
 
 from queenmq.config import Settings
 from queenmq.core.message import Message
-from queenmq.core.names import check_name
+from queenmq.core.names import check_name, iso_millis, parse_timestamp
 from queenmq.core.push_call import Outcome
+from queenmq.core.timer import TimerChange, TimerState
 from queenmq.core.trace_context import trace_id_of
-from queenmq.errors import HttpError
+from queenmq.errors import HttpError, InvalidRequest
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.plans import Plan, push_plan
@@ -41,10 +42,66 @@ async def push(request: Request, context: Context) -> Response:
     body = read_push(request)
     check_count(len(body.items), context.settings, "items")
     messages = [to_message(item, f"items[{index}]", request) for index, item in enumerate(body.items)]
+    later = [index for index, item in enumerate(body.items) if is_later(item)]
+    if later:
+        return await _push_some_later(request, context, messages, later)
     broker = context.broker
     outcomes = await (broker.push_unless_journalled if request.forwarded else broker.push)(messages)
     results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
     return Response(201 if all(outcome.deferral is None for outcome in outcomes) else 202, results)
+
+
+async def _push_some_later(request: Request, context: Context, messages: list[Message], later: list[int]) -> Response:
+    """Make timers of those items first: repeating the request after a failure replaces them by the same ones."""
+    items = read_push(request).items
+    changes = [_to_timer(items[index], messages[index], f"items[{index}]") for index in later]
+    states = await context.broker.timers.change(changes)
+    results = {
+        index: _scheduled(index, change, state) for index, change, state in zip(later, changes, states, strict=True)
+    }
+    now = [index for index in range(len(messages)) if index not in results]
+    push = context.broker.push_unless_journalled if request.forwarded else context.broker.push
+    outcomes = await push([messages[index] for index in now])
+    results |= {index: result(index, messages[index], outcome) for index, outcome in zip(now, outcomes, strict=True)}
+    is_stored = all(outcome.deferral is None for outcome in outcomes)
+    return Response(201 if is_stored else 202, [results[index] for index in range(len(messages))])
+
+
+def is_later(item: PushItem) -> bool:
+    return item.delay is not msgspec.UNSET or item.deliver_at is not msgspec.UNSET
+
+
+def refuse_later(item: PushItem, field: str) -> None:
+    """Raise InvalidRequest where a message can only be pushed now."""
+    if is_later(item):
+        raise InvalidRequest(f"{field}: delay and deliverAt are only for POST /api/v1/push", field)
+
+
+def _to_timer(item: PushItem, message: Message, field: str) -> TimerChange:
+    """The key is made of what identifies the message, so that a repeated push is the same timer."""
+    if item.delay is not msgspec.UNSET and item.deliver_at is not msgspec.UNSET:
+        raise InvalidRequest(f"{field} has both delay and deliverAt", f"{field}.delay")
+    return TimerChange(
+        queue=message.queue,
+        key=f"push:{message.partition}:{message.transaction_id}",
+        message=message,
+        delay_ms=None if item.delay is msgspec.UNSET else round(item.delay * 1000),
+        deliver_at=None if item.deliver_at is msgspec.UNSET else parse_timestamp(item.deliver_at, f"{field}.deliverAt"),
+    )
+
+
+def _scheduled(index: int, change: TimerChange, state: TimerState) -> PushResult:
+    return PushResult(
+        index=index,
+        status="scheduled",
+        queue=change.queue,
+        transaction_id=state.transaction_id or "",
+        transaction_id_camel=state.transaction_id or "",
+        message_id=state.message_id or msgspec.UNSET,
+        message_id_camel=state.message_id or msgspec.UNSET,
+        timer_key=change.key,
+        deliver_at=msgspec.UNSET if state.deliver_at is None else iso_millis(state.deliver_at),
+    )
 
 
 def read_push(request: Request) -> PushBody:

@@ -14,7 +14,7 @@ from queenmq.http.requests import CycleAckBody, CycleBody, QueryBody, StateGetBo
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.routes.ack import opaque_lease
-from queenmq.http.routes.push import ITEM_TEXTS, check_count, result, to_message
+from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, result, to_message
 from queenmq.http.schemas import CycleAck, Cycled, QueryRefused, QueryRegistered, StateFound, StateRow
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
@@ -107,6 +107,8 @@ async def stream_cycle(request: Request, context: Context) -> Response:
     operations, items = body.state_ops or [], body.push_items or []
     check_count(len(operations), context.settings, "state_ops")
     check_count(len(items), context.settings, "push_items")
+    for i, item in enumerate(items):
+        refuse_later(item, f"push_items[{i}]")
     messages = [to_message(item, f"push_items[{i}]", request) for i, item in enumerate(items)]
     answer = Cycled(success=True, query_id=body.query_id, partition_id=body.partition_id)
     try:

@@ -16,7 +16,7 @@ from queenmq.http.requests import Operation, TransactionBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
-from queenmq.http.routes.push import ITEM_TEXTS, check_count, to_message
+from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, to_message
 from queenmq.http.schemas import TransactionAck, TransactionPush, TransactionResult
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import uuid7_text
@@ -98,7 +98,9 @@ def _read_operation(operation: Operation, field: str, request: Request) -> list[
     # Every field that is there is checked, also those that the type does not need.
     group = group_name(operation.consumer_group, f"{field}.")
     check_ack(operation, f"{field}.")
-    items = enumerate(operation.items or ())
+    items = list(enumerate(operation.items or ()))
+    for i, item in items:
+        refuse_later(item, f"{field}.items[{i}]")
     messages = [to_message(item, f"{field}.items[{i}]", request, absent=b"{}") for i, item in items]
     match operation.type:
         case "push" if operation.items is None:

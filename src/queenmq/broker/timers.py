@@ -1,0 +1,292 @@
+"""Timers: messages that are stored now and pushed at their moment, exactly once.
+
+A timer that is due is pushed and removed, or moved to its next moment, in one transaction. One server at a time does
+it, so that the timers of a partition are pushed in the order of their moments.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+import asyncpg
+
+from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.load import LoadWatch
+from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.parts import Parts
+from queenmq.broker.queue_options import QueueOptions
+from queenmq.broker.wake_ups import by_queue
+from queenmq.core.message import Message
+from queenmq.core.names import iso_millis
+from queenmq.core.push_call import PushCall
+from queenmq.core.schedule import check_schedule, next_moment
+from queenmq.core.timer import TimerChange, TimerState
+from queenmq.errors import HttpError, InternalError, QueenError
+from queenmq.ids import uuid7_text
+from queenmq.journal.interface import Journal
+from queenmq.storage.failures import EncryptionRequired
+from queenmq.storage.sqlstates import described, is_about_the_statement
+from queenmq.storage.statements import statement
+
+log = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 1000
+_MOST_BYTES = 8 * 1024 * 1024
+NEVER = datetime.min.replace(tzinfo=UTC)
+# How long a batch waits for a partition that another transaction has locked, and then each partition alone.
+_LOCK_TIMEOUT = "500ms"
+_LOCK_TIMEOUT_APART = "50ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A timer that is due, with its message as it was scheduled."""
+
+    key: str
+    message: Message
+    deliver_at: datetime
+    schedule: str | None
+    time_zone: str | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Timers that were found due at `now`, and those that cannot be decrypted, each with the reason."""
+
+    now: datetime = NEVER
+    due: list[Due] = field(default_factory=list)
+    unreadable: list[tuple[Due, str]] = field(default_factory=list)
+
+    def partitions(self) -> list[Batch]:
+        """Those of each partition."""
+        found: dict[tuple[str, str], Batch] = {}
+        for one in self.due:
+            where = (one.message.queue, one.message.partition)
+            found.setdefault(where, Batch(self.now)).due.append(one)
+        return list(found.values())
+
+
+class Timers:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        encryption: PayloadEncryption,
+        options: QueueOptions,
+        maintenance: Maintenance,
+        load: LoadWatch,
+        journal: Journal | None,
+    ) -> None:
+        self._database = parts.database
+        self._activity = parts.activity
+        self._long_polls = parts.long_polls
+        self._encryption = encryption
+        self._options = options
+        self._maintenance = maintenance
+        self._load = load
+        self._journal = journal
+        self.pushed = 0
+        self.failed = 0
+        self.late_s = 0.0  # how late the last batch was
+
+    async def change(self, changes: Sequence[TimerChange]) -> list[TimerState]:
+        """Apply them together; the states are in their order. Raises InvalidRequest for an unusable schedule."""
+        if any(change.schedule for change in changes):
+            now: datetime = await self._database.fetchval(statement("database_time"), repeatable=True)
+            changes = [_with_first_moment(change, now) for change in changes]
+        await self._options.load_missing({change.queue for change in changes if change.message is not None})
+        self._encryption.require_key_for(change.queue for change in changes if change.message is not None)
+        messages = [_message_of(change) for change in changes]
+        sealed = self._encryption.seal(messages) or [(message.payload, False) for message in messages]
+        rows = await self._database.fetch(
+            statement("change_timers"),
+            [change.change for change in changes],
+            [change.queue for change in changes],
+            [change.key for change in changes],
+            [message.partition for message in messages],
+            [change.delay_ms for change in changes],
+            [change.deliver_at for change in changes],
+            [message.id for message in messages],
+            [message.transaction_id for message in messages],
+            [message.trace_id for message in messages],
+            [message.producer for message in messages],
+            [is_encrypted for _, is_encrypted in sealed],
+            [payload for payload, _ in sealed],
+            [change.schedule for change in changes],
+            [change.time_zone for change in changes],
+        )
+        return [
+            TimerState(row["became"], row["transaction_id"], _text(row["message_id"]), row["deliver_at"])
+            for row in rows
+        ]
+
+    async def push_due(self) -> int:
+        """Push the timers that are due, up to a batch of them. Returns how many were pushed or put off.
+
+        If that fails, those of each partition are tried apart, and what fails then is tried again later.
+        """
+        if not self._maintenance.switches.pushes_allowed:
+            return 0
+        batch = Batch()
+        try:
+            async with self._database.connection() as connection, connection.transaction():
+                rows = await connection.fetch(statement("due_timers"), _MOST_AT_ONCE, _MOST_BYTES)
+                if not rows:
+                    return 0
+                batch = self._read(rows)
+                call = await self._push(connection, batch, _LOCK_TIMEOUT)
+        except HttpError as error:
+            if not batch.due or not _may_succeed_apart(error):
+                raise
+            if isinstance(error, EncryptionRequired):
+                await self._options.correct(sorted({one.message.queue for one in batch.due}))
+            for apart in batch.partitions():
+                await self._push_apart(apart)
+        else:
+            self._after(call, batch)
+        for one, reason in batch.unreadable:
+            await self._put_off([one], reason)
+        return len(batch.due) + len(batch.unreadable)
+
+    async def _push_apart(self, batch: Batch) -> None:
+        """The timers of one partition: all together or, if that fails, later."""
+        due = batch.due
+        try:
+            async with self._database.connection() as connection, connection.transaction():
+                rows = await connection.fetch(statement("lock_timers"), *_names(due))
+                ours = {(row["queue_name"], row["key"]) for row in rows}
+                batch = replace(batch, due=[one for one in due if (one.message.queue, one.key) in ours])
+                call = await self._push(connection, batch, _LOCK_TIMEOUT_APART)
+        except HttpError as error:
+            if not _may_succeed_apart(error):
+                raise
+            await self._put_off(due, described(error))
+        else:
+            self._after(call, batch)
+
+    async def _put_off(self, due: list[Due], reason: str) -> None:
+        self.failed += len(due)
+        await self._database.fetch(statement("postpone_timers"), *_names(due), reason)
+        where = due[0].message
+        log.warning(
+            "%d timers of queue %r, partition %r cannot be pushed and are tried again with growing pauses: %s",
+            len(due),
+            where.queue,
+            where.partition,
+            reason,
+        )
+
+    async def _push(self, connection: asyncpg.Connection[asyncpg.Record], batch: Batch, lock_timeout: str) -> PushCall:
+        """Store their messages and remove them, or move them to their next moment, in a transaction."""
+        due = batch.due
+        call = PushCall.merge([one.message for one in due])
+        if not due:
+            return call
+        answer = await connection.fetchrow(
+            statement("push_or_queue"),
+            *call.arguments(None, self._encryption.seal(call.messages)),
+            "accepted",  # as for the journal: what was accepted is stored, also in a full queue
+            [0] * len(call.messages),
+            None,
+            None,
+            lock_timeout,
+        )
+        if answer is None:
+            raise AssertionError("queen.push returned no row")
+        if answer["queued_id"] is not None:
+            self._load.note_queued((answer["queued_before"] or 0) + len(answer["queued_id"]))
+        repeated = [one for one in due if one.schedule is not None]
+        once = [one for one in due if one.schedule is None]
+        if once:
+            await connection.execute(
+                statement("remove_timers"), [one.message.queue for one in once], [one.key for one in once]
+            )
+        if repeated:
+            moments = [next_moment(one.schedule or "", one.time_zone, one.deliver_at, batch.now) for one in repeated]
+            await connection.execute(
+                statement("move_timers"),
+                [one.message.queue for one in repeated],
+                [one.key for one in repeated],
+                moments,
+                [uuid7_text() for _ in repeated],
+                [_repetition(one.key, moment) for one, moment in zip(repeated, moments, strict=True)],
+            )
+        return call
+
+    def _read(self, rows: list[asyncpg.Record]) -> Batch:
+        """The timers of these rows, but for those whose partition has older messages in the journal: these go first."""
+        batch = Batch(rows[0]["now"])
+        journal = self._journal if self._journal is not None and self._journal.messages else None
+        for row in rows:
+            one = Due(row["key"], _message(row), row["deliver_at"], row["schedule"], row["time_zone"])
+            if journal is not None and journal.holds([one.message]):
+                continue
+            if row["is_encrypted"]:
+                try:
+                    one.message.payload = self._encryption.open(one.message.payload)
+                except QueenError as error:
+                    batch.unreadable.append((one, str(error)))
+                    continue
+            batch.due.append(one)
+        return batch
+
+    def _after(self, call: PushCall, batch: Batch) -> None:
+        if batch.due:
+            self.late_s = max(0.0, (batch.now - min(one.deliver_at for one in batch.due)).total_seconds())
+        self.pushed += len(batch.due)
+        for target, messages in Counter(call.target).items():
+            self._activity.pushed(call.queues[target - 1], 0, messages)
+        for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
+            self._long_polls.wake(queue, partitions)
+
+
+def _message(row: asyncpg.Record) -> Message:
+    return Message(
+        row["queue_name"],
+        row["partition_name"],
+        row["payload"],
+        str(row["message_id"]),
+        row["transaction_id"],
+        trace_id=_text(row["trace_id"]),
+        producer=row["producer_sub"],
+    )
+
+
+def _names(due: list[Due]) -> tuple[list[str], list[str], list[UUID]]:
+    """Queue, key and message of each: a timer that was replaced has another message."""
+    return [one.message.queue for one in due], [one.key for one in due], [UUID(one.message.id) for one in due]
+
+
+def _with_first_moment(change: TimerChange, now: datetime) -> TimerChange:
+    if change.schedule is None or change.message is None:
+        return change
+    check_schedule(change.schedule, change.time_zone, now)
+    first = change.deliver_at or next_moment(change.schedule, change.time_zone, now, now)
+    message = replace(change.message, transaction_id=_repetition(change.key, first))
+    return replace(change, deliver_at=first, message=message)
+
+
+def _repetition(key: str, moment: datetime) -> str:
+    """The transactionId of one message of a repeated timer: the same whichever server pushes it."""
+    return f"{key}@{iso_millis(moment)}"
+
+
+def _message_of(change: TimerChange) -> Message:
+    """Of a cancellation, an empty one that takes its place in the arrays."""
+    if change.message is not None:
+        return change.message
+    return Message(change.queue, "", b"", "00000000-0000-0000-0000-000000000000", "")
+
+
+def _may_succeed_apart(error: HttpError) -> bool:
+    """Whether it may be the fault of one partition; so also of unknown errors, which must not hold up all others."""
+    return isinstance(error, (InternalError, EncryptionRequired)) or is_about_the_statement(error)
+
+
+def _text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)
