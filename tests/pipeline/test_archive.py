@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from pipeline.db import Db
 from queenmq.pipeline import archived
 from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs import audit
-from queenmq.pipeline.jobs.archive import Settings, archive, plan_round, publish, run_round
+from queenmq.pipeline.jobs.archive import Settings, archive, plan_round, publish, run_round, write_slice
 from queenmq.pipeline.lake import Lake, sweep
+from queenmq.pipeline.lake_proof import marked
+from queenmq.pipeline.planning import Range, Slice
 from queenmq.pipeline.runs import Run
 
 RETAIN = "SELECT deleted FROM queen.retain((SELECT id FROM queen.queues WHERE name = 'orders'), NULL, 1000)"
@@ -139,7 +143,8 @@ def test_files_of_a_run_that_died_do_not_count_and_are_swept(spark: Any, db: Db,
             )
         )
         plan = plan_round(opened, lake, queue_id, until, 1000)
-        assert sum(row["rows"] for row in run_round(spark, settings, "dead", 0, plan)) == 100
+        with marked(lake, "orders", "dead"):
+            assert sum(row["rows"] for row in run_round(spark, settings, "dead", 0, plan)) == 100
         assert run(spark, db, tmp_path)["messages"] == 100
         assert keys(spark, db, tmp_path) == stored(db)
         assert sweep(opened, lake, "orders") == 0, "it may still be written"
@@ -158,13 +163,75 @@ def test_two_runs_cannot_publish_the_same(spark: Any, db: Db, tmp_path: Path) ->
         queue_id = db.one("SELECT id::text FROM queen.queues")
         until = dict(db.sql("SELECT p.number, 50 FROM queen.partitions p"))
         plan = plan_round(opened, lake, queue_id, until, 1000)
-        written = run_round(spark, settings, "slow", 0, plan)
+        with marked(lake, "orders", "slow"):
+            written = run_round(spark, settings, "slow", 0, plan)
         run(spark, db, tmp_path)
         with pytest.raises(PipelineError, match="another archive run"):
             publish(opened, lake, "orders", "00000000-0000-0000-0000-000000000000", plan, written)
         with pytest.raises(PipelineError, match="do not hold what was planned"):
             publish(opened, lake, "orders", "00000000-0000-0000-0000-000000000000", plan, written[1:])
     assert keys(spark, db, tmp_path) == stored(db)
+
+
+class TestProofOfTheLake:
+    """Nothing is published that the driver cannot read, as it was written."""
+
+    @pytest.fixture
+    def settings(self, db: Db, tmp_path: Path) -> Settings:
+        db.fill("orders", 2, 50)
+        return Settings(url=db.url, queue="orders", lake=str(tmp_path))
+
+    def spoilt(self, spark: Any, db: Db, settings: Settings, spoil: Callable[[Path], Any], words: str) -> None:
+        """Tasks write, the files are spoilt, and the driver is to publish them."""
+        lake = Lake(settings.lake)
+        with connection(db.url) as opened:
+            queue_id = db.one("SELECT id::text FROM queen.queues")
+            until = dict(db.sql("SELECT p.number, 50 FROM queen.partitions p"))
+            plan = plan_round(opened, lake, queue_id, until, 1000)
+            with marked(lake, "orders", "spoilt"):
+                written = run_round(spark, settings, "spoilt", 0, plan)
+            spoil(next(iter(Path(settings.lake).rglob("*.parquet"))))
+            with pytest.raises(PipelineError, match=words):
+                publish(opened, lake, "orders", "00000000-0000-0000-0000-000000000000", plan, written)
+        assert db.one("SELECT count(*) FROM queen.archive_files") == 0
+        assert db.one("SELECT count(*) FROM queen.archive_positions") == 0
+
+    def test_a_file_that_the_driver_does_not_find(self, spark: Any, db: Db, settings: Settings) -> None:
+        self.spoilt(spark, db, settings, Path.unlink, "does not find the file .* that all machines of the cluster")
+
+    def test_a_file_of_another_size(self, spark: Any, db: Db, settings: Settings) -> None:
+        self.spoilt(spark, db, settings, lambda path: path.write_bytes(b"PAR1"), "is not what a task has written")
+
+    def test_a_file_with_other_content(self, spark: Any, db: Db, settings: Settings) -> None:
+        self.spoilt(spark, db, settings, lambda path: path.write_bytes(path.read_bytes()[::-1]), "is not what a task")
+
+    def test_a_task_that_sees_another_lake_writes_nothing(self, db: Db, settings: Settings, tmp_path: Path) -> None:
+        task = Slice([Range("00000000-0000-0000-0000-000000000000", "p0", 1, 50)])
+        with pytest.raises(PipelineError, match="is not the one on the driver's machine"):
+            list(write_slice(settings, "elsewhere", 0, task))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_relative_folder_is_that_of_the_driver(
+        self, spark: Any, db: Db, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        given: list[Settings] = []
+
+        def watched(spark: Any, settings: Settings, *rest: Any) -> list[Any]:
+            given.append(settings)
+            return run_round(spark, settings, *rest)
+
+        monkeypatch.setattr(archiving, "run_round", watched)
+        run(spark, db, Path("lake"))
+        assert [one.lake for one in given] == [str(tmp_path / "lake")]
+        assert keys(spark, db, tmp_path / "lake") == stored(db)
+        assert not list(tmp_path.rglob("_run-*")), "the mark is removed"
+
+    def test_a_lake_that_cannot_be_written_to(self, spark: Any, db: Db, settings: Settings, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(PipelineError, match=r"the lake .*file/lake cannot be written to"):
+            run(spark, db, tmp_path / "file" / "lake")
+        assert db.one("SELECT count(*) FROM queen.archive_lakes") == 0, "retention must not wait for it"
 
 
 def test_what_retention_was_faster_with_is_counted(spark: Any, db: Db, tmp_path: Path) -> None:

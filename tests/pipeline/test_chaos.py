@@ -16,12 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pyspark
 import pytest
-from ports import free_port
 
+from pipeline.cluster import cluster
 from pipeline.db import Db
-from queenmq.pipeline import java
 
 LONG = bool(os.environ.get("QUEEN_LONG"))
 PARTITIONS = 50
@@ -111,39 +109,18 @@ def moved(db: Db, chance: random.Random, driver: Driver) -> bool:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers, each on a loopback address of its own: Spark speculates only on another host."""
-    java.prepare()
-    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    port = free_port()
-    master = f"spark://127.0.0.1:{port}"
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(tmp_path)}
-    deploy = [str(program), "org.apache.spark.deploy"]
-
-    def start(kind: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [deploy[0], f"{deploy[1]}.{kind}", "--host", host, "--webui-port", "0", *arguments]
-        with (tmp_path / f"{host}.log").open("ab") as log:
-            mine = environment | {"SPARK_LOCAL_IP": host}
-            return subprocess.Popen(command, env=mine, stdout=log, stderr=log, start_new_session=True)
-
-    started = [start("master.Master", "127.0.0.1", "--port", str(port))]
-    try:
-        for host in ("127.0.0.2", "127.0.0.3"):
-            work = ["--cores", "2", "--memory", "700m", "--work-dir", str(tmp_path / host), master]
-            started.append(start("worker.Worker", host, *work))
-        yield master
-    finally:
-        for process in started:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def master(tmp_path: Path) -> Iterator[str]:
+    """Two workers, each on a host of its own: Spark speculates only on another one."""
+    with cluster(tmp_path, ["127.0.0.2", "127.0.0.3"], {"PYSPARK_PYTHON": sys.executable}) as url:
+        yield url
 
 
 @pytest.mark.skipif(not LONG, reason="starts a small cluster: QUEEN_LONG=1")
 @pytest.mark.timeout(600)
-def test_speculative_tasks_do_not_double(db: Db, cluster: str, tmp_path: Path) -> None:
+def test_speculative_tasks_do_not_double(db: Db, master: str, tmp_path: Path) -> None:
     """The first attempt of a task has written its rows when another one is started, and wins."""
     marker = tmp_path / "second"
-    arguments = [sys.executable, str(SCRIPT.with_name("speculate.py")), cluster, db.url, "4000", str(marker)]
+    arguments = [sys.executable, str(SCRIPT.with_name("speculate.py")), master, db.url, "4000", str(marker)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert marker.exists(), "Spark has not speculated"

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from queenmq.clock import utc_now
 from queenmq.pipeline.connection import rows
-from queenmq.pipeline.errors import BadOption
+from queenmq.pipeline.errors import BadOption, PipelineError
 
 SWEEP_AFTER: Final = timedelta(days=1)
 KEYS_AT_ONCE: Final = 10_000
@@ -56,25 +56,39 @@ class Lake:
             raise BadOption(f"the lake {place!r} cannot be opened: {error}") from None
         self.root = root.rstrip("/")
         self.name = f"{self._files.type_name}:{self.root}"
-        self._place = place.rstrip("/")
+        # What tasks open: they have another current folder, and perhaps another home.
+        self.place = self.root or "/" if self._files.type_name == "local" else place.rstrip("/")
 
     def uri(self, path: str) -> str:
         """The path as Spark wants it."""
         if self._files.type_name == "local":
             return f"file://{self.root}/{path}"  # Spark takes it as it is, percent signs included
-        return f"{self._place}/{path}"
+        return f"{self.place}/{path}"
 
     def write(self, path: str, content: Any) -> str:
-        """Store a buffer under a new name, all of it or nothing. Returns its SHA-256."""
+        """Store a buffer under a new name, all of it or nothing. Returns its SHA-256.
+
+        Raises PipelineError if the lake cannot be written to.
+        """
         whole = f"{self.root}/{path}"
-        self._files.create_dir(whole.rsplit("/", 1)[0], recursive=True)
         local = self._files.type_name == "local"
         target = f"{whole}.part" if local else whole
-        with self._files.open_output_stream(target) as stream:
-            stream.write(content)
-        if local:
-            self._files.move(target, whole)
+        try:
+            self._files.create_dir(whole.rsplit("/", 1)[0], recursive=True)
+            with self._files.open_output_stream(target) as stream:
+                stream.write(content)
+            if local:
+                self._files.move(target, whole)
+        except OSError as error:
+            raise PipelineError(f"the lake {self.place} cannot be written to: {str(error).splitlines()[0]}") from error
         return hashlib.sha256(content).hexdigest()
+
+    def size(self, path: str) -> int | None:
+        """The bytes of a file; None if there is none."""
+        from pyarrow import fs
+
+        info = self._files.get_file_info(f"{self.root}/{path}")
+        return int(info.size) if info.type == fs.FileType.File else None
 
     def digest(self, path: str) -> str | None:
         """The SHA-256 of a file, read in pieces; None if there is none."""

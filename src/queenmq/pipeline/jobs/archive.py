@@ -1,8 +1,8 @@
 """archive: messages of a queue into the lake, incrementally and exactly once.
 
-Tasks read slices beyond the archived positions and write Parquet files; the driver then publishes the files and moves
-the positions in one transaction. A run that dies leaves files that nobody reads. Two runs at once cannot publish the
-same messages: the second finds that the positions have moved and gives up.
+Tasks read slices beyond the archived positions and write Parquet files; the driver reads them back (`lake_proof`), then
+publishes them and moves the positions in one transaction. A run that dies leaves files that nobody reads. Two runs at
+once cannot publish the same messages: the second finds that the positions have moved and gives up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -22,6 +23,7 @@ from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.files import FileWriter
 from queenmq.pipeline.heads import find_queue, heads, partitions, ranges
 from queenmq.pipeline.lake import Lake, sweep
+from queenmq.pipeline.lake_proof import check_mark, marked, read_back
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range, Slice, slices
 from queenmq.pipeline.reading import read_slice
@@ -65,12 +67,15 @@ def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
     Rounds are published one by one, so that a killed run has lost only its last one.
     """
     lake = Lake(settings.lake)
+    settings = replace(settings, lake=lake.place)
     options = read_options(settings)
     outcome = run.outcome
     files = size = skipped = rounds = 0
     touched: set[str] = set()
-    with connection(settings.url) as opened:
+    with ExitStack() as stack:
+        opened = stack.enter_context(connection(settings.url))
         queue_id = find_queue(opened, options)
+        stack.enter_context(marked(lake, settings.queue, run.id))
         rows(opened, "archive_register", lake.name, queue_id)
         until = heads(opened, queue_id).last
         while True:
@@ -146,13 +151,14 @@ def run_round(spark: Any, settings: Settings, run_id: str, number: int, plan: Pl
 def publish(opened: Any, lake: Lake, queue: str, run_id: str, plan: Plan, written: list[Any]) -> list[Any]:
     """Make the files count and move the positions, in one transaction. Returns the rows of files.
 
-    Raises PipelineError if another run was faster.
+    Raises PipelineError if a file is not there as it was written, or another run was faster.
     """
     import psycopg
 
     gaps = plan.gaps + [Range(key, "", a, b) for row in written for key, a, b in json.loads(row["gaps"])]
     _check_cover(plan, written)
     files = [row for row in written if row["path"] is not None]
+    read_back(lake, files)
     before: dict[str, int] = {}
     upto: dict[str, int] = {}
     for part in plan.ranges:
@@ -231,7 +237,9 @@ def _work_source(settings: Settings, run_id: str, number: int, work: list[Slice]
 def write_slice(settings: Settings, run_id: str, number: int, task: Slice) -> Iterator[Any]:
     """In a task: read a slice and write its files."""
     names = [*BASE, *HEADERS, *([PARSED] if settings.schema else [])]
-    writer = FileWriter(Lake(settings.lake), settings.queue, f"{run_id}-{number}", settings.file_bytes)
+    lake = Lake(settings.lake)
+    check_mark(lake, settings.queue, run_id)
+    writer = FileWriter(lake, settings.queue, f"{run_id}-{number}", settings.file_bytes)
     gaps: list[Range] = []
     for batch in read_slice(read_options(settings), names, task, gaps):
         writer.add(batch)

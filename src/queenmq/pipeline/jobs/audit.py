@@ -162,7 +162,7 @@ def _archive(spark: Any, settings: Settings, opened: Any, queue_id: str, lake: L
     seen.files = len(files)
     found: list[Finding] = []
     sound = []
-    for file, digest in zip(files, digests(spark, settings.lake or "", [f.path for f in files]), strict=True):
+    for file, digest in zip(files, digests(spark, lake.place, [f.path for f in files]), strict=True):
         if digest == file.digest:
             sound.append(file)
         else:
