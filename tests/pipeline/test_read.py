@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from queenmq.core.encryption import encrypt
 from queenmq.pipeline import columns, read, reading
 from queenmq.pipeline.batch import BatchReader
 from queenmq.pipeline.connection import arrow_connection, connection
-from queenmq.pipeline.errors import BadOption, DataLost, PipelineError, explained
+from queenmq.pipeline.errors import BadOption, DatabaseAway, DataLost, PipelineError, explained
 from queenmq.pipeline.heads import batch_ranges
 from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.patience import Patience
 from queenmq.pipeline.planning import Portion, Range, Slice
 from queenmq.pipeline.reading import read_slice
 
@@ -168,19 +170,35 @@ def test_a_read_that_loses_messages_meanwhile_says_so(db: Db) -> None:
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["packed", "one by one"])
-def test_a_session_that_ends_meanwhile_is_told_in_a_sentence(db: Db, is_encrypted: bool) -> None:
+def test_a_session_that_ends_meanwhile_is_replaced_or_told_in_a_sentence(
+    db: Db, is_encrypted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     db.fill("orders", 1, 2000, padding=16_000)
     db.sql("UPDATE queen.messages SET is_encrypted = %s", is_encrypted)
     options = ReadOptions(url=db.url, queue="orders", encrypted="raw")
     with connection(db.url) as opened:
         ranges = batch_ranges(opened, options)
-    batches = read_slice(options, ["offset", "value"], Slice(ranges))
-    next(batches)
-    db.sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE application_name = 'queen pipeline' AND datname = current_database()"
-    )
-    with pytest.raises(PipelineError, match="PostgreSQL refused"):
+
+    def begun() -> tuple[Iterator[Any], list[int]]:
+        batches = read_slice(options, ["offset", "value"], Slice(ranges))
+        first = next(batches).column("offset").to_pylist()
+        db.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'queen pipeline' AND datname = current_database()"
+        )
+        return batches, first
+
+    batches, found = begun()
+    for batch in batches:
+        found += batch.column("offset").to_pylist()
+    assert found == list(range(1, 2001))
+
+    def impatient(self: Patience, error: DatabaseAway) -> None:
+        raise error
+
+    monkeypatch.setattr(Patience, "failed", impatient)
+    batches, _ = begun()
+    with pytest.raises(DatabaseAway, match="the connection to PostgreSQL was lost"):
         list(batches)
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from queenmq.pipeline.errors import PartitionsBusy, PipelineError
+from queenmq.pipeline.errors import DatabaseAway, PartitionsBusy, PipelineError, StagedRowsMissing
 from queenmq.storage import sqlstates
-from queenmq.storage.sqlstates import sqlstate_of
+from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
 from queenmq.storage.statements import statement
 
 APPLICATION: Final = "queen pipeline"
@@ -22,6 +22,18 @@ CONNECT_S: Final = 10
 _POOLED: Final = (
     "there is a pooler between the pipeline and PostgreSQL, and the pipeline needs sessions of its own: give it the "
     "URL of the database without the pooler"
+)
+# Of errors of a connection those that waiting does not mend; whatever else it is, PostgreSQL may be back in a moment.
+_FOR_GOOD: Final = re.compile(
+    r"authentication|password|pg_hba|does not exist|permission denied|translate host name|certificate|SSL(?! SYSCALL)|"
+    r"invalid|not supported"
+)
+# What ADBC and Arrow say, which have no other sign for it.
+_LOST: Final = re.compile(
+    r"server closed the connection|terminating connection|connection (?:to|not|was|reset|refused|timed)|"
+    r"could not (?:connect|receive|send)|no connection to the server|is (?:starting up|shutting down)|SSL SYSCALL|"
+    r"EOF detected",
+    re.IGNORECASE,
 )
 _PASSWORD: Final = re.compile(r"(//[^:/@\s]*:)[^@\s]*@")
 
@@ -46,8 +58,12 @@ def connect(url: str) -> Any:
     except psycopg.Error as error:
         if "unsupported startup parameter" in str(error):
             raise PipelineError(_POOLED) from None
-        raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
-    [pid] = opened.execute("SELECT pg_backend_pid()").fetchone()
+        raise _unconnected(error) from None
+    try:
+        [pid] = opened.execute("SELECT pg_backend_pid()").fetchone()
+    except psycopg.Error as error:
+        opened.close()
+        raise database_error(error) from error
     if pid != opened.info.backend_pid:
         opened.close()
         raise PipelineError(_POOLED)
@@ -78,6 +94,12 @@ def _to_the_writer(url: str, parts: dict[str, Any]) -> str:
     return f"{url}{'&' if '?' in url else '?'}target_session_attrs=read-write"
 
 
+def _unconnected(error: BaseException) -> PipelineError:
+    told = _clean(error)
+    kind = PipelineError if _FOR_GOOD.search(told) else DatabaseAway
+    return kind(f"cannot connect to PostgreSQL: {told}")
+
+
 def is_writable(opened: Any) -> bool:
     """False on a standby, and on a former primary that has become one."""
     [(_, writable, _)] = rows(opened, "writable")
@@ -87,15 +109,23 @@ def is_writable(opened: Any) -> bool:
 @contextmanager
 def connection(url: str) -> Iterator[Any]:
     """A psycopg connection for a while; what goes wrong inside leaves as ours."""
-    import psycopg
-
     opened = connect(url)
     try:
-        yield opened
-    except psycopg.Error as error:
-        raise database_error(error) from error
+        with database_errors():
+            yield opened
     finally:
         opened.close()
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Errors of psycopg inside become ours."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        raise database_error(error) from error
 
 
 def rows(opened: Any, name: str, *arguments: object) -> list[tuple[Any, ...]]:
@@ -106,7 +136,17 @@ def rows(opened: Any, name: str, *arguments: object) -> list[tuple[Any, ...]]:
 
 def database_error(error: Any) -> PipelineError:
     """Our error for one of psycopg's. A missing table means that no server of this version has been there."""
+    import psycopg
+
     state = sqlstate_of(error)
+    lost = state is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if lost or (cause_of(state) is Cause.CONNECTION and state != sqlstates.READ_ONLY):
+        return DatabaseAway(f"the connection to PostgreSQL was lost: {_clean(error)}")
+    if state == sqlstates.STAGED_ROWS_MISSING:
+        return StagedRowsMissing(
+            f"what tasks had written is gone, because PostgreSQL crashed meanwhile ({_clean(error)}): nothing was "
+            "stored; start it again"
+        )
     if state in sqlstates.OTHER_SCHEMA:
         return PipelineError(
             "the database has no schema queen of this version: start a server of this version on it first"
@@ -132,16 +172,33 @@ def arrow_connection(url: str) -> Iterator[Any]:
     try:
         opened = dbapi.connect(_to_the_writer(url, _parts(url)), autocommit=True)
     except Error as error:
-        raise PipelineError(f"cannot connect to PostgreSQL: {_clean(error)}") from None
+        raise _unconnected(error) from None
     try:
-        with opened.cursor() as cursor:
-            # Arrow uses UTF-8, also if the database has another encoding.
-            cursor.execute("SET client_encoding = 'UTF8'")
-        yield opened
-    except Error as error:
-        raise PipelineError(f"PostgreSQL refused: {_clean(error)}") from error
+        with arrow_errors():
+            with opened.cursor() as cursor:
+                # Arrow uses UTF-8, also if the database has another encoding.
+                cursor.execute("SET client_encoding = 'UTF8'")
+            yield opened
     finally:
         opened.close()
+
+
+@contextmanager
+def arrow_errors() -> Iterator[None]:
+    """Errors of ADBC inside become ours."""
+    from adbc_driver_manager import Error
+
+    try:
+        yield
+    except Error as error:
+        raise arrow_error(error) from error
+
+
+def arrow_error(error: Exception) -> PipelineError:
+    """Our error for one of ADBC, or for an OSError of Arrow about it."""
+    if cause_of(sqlstate_of(error)) is Cause.CONNECTION or _LOST.search(str(error)):
+        return DatabaseAway(f"the connection to PostgreSQL was lost: {_clean(error)}")
+    return PipelineError(f"PostgreSQL refused: {_clean(error)}")
 
 
 def batches(cursor: Any) -> Iterator[Any]:
@@ -149,7 +206,7 @@ def batches(cursor: Any) -> Iterator[Any]:
     try:
         yield from cursor.fetch_record_batch()
     except OSError as error:
-        raise PipelineError(f"PostgreSQL refused: {_clean(error)}") from error
+        raise arrow_error(error) from error
 
 
 def _clean(error: BaseException) -> str:

@@ -48,8 +48,33 @@ class PartitionsBusy(PipelineError):
     code = "partitions_busy"
 
 
+class DatabaseAway(PipelineError):
+    """PostgreSQL does not answer just now: it is restarted, or another one takes over."""
+
+    code = "database_away"
+
+
+class StagedRowsMissing(PipelineError):
+    """What tasks had staged is gone, because PostgreSQL crashed: the same write succeeds when it is done again."""
+
+    code = "staged_rows_missing"
+
+
+_KINDS: Final = {
+    kind.__name__: kind
+    for kind in (
+        PipelineError,
+        BadOption,
+        NoSuchQueue,
+        DataLost,
+        OtherContent,
+        PartitionsBusy,
+        DatabaseAway,
+        StagedRowsMissing,
+    )
+}
 # The last line of a Python traceback: the name of the exception and its sentence.
-_OURS: Final = re.compile(r"\b(PipelineError|BadOption|NoSuchQueue|DataLost|OtherContent|PartitionsBusy): (.+)")
+_OURS: Final = re.compile(rf"\b({'|'.join(_KINDS)}): (.+)")
 _STATE: Final = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")  # what Spark adds
 _SHOWN: Final = 500
 
@@ -62,8 +87,6 @@ def explained(error: BaseException) -> PipelineError:
     found = _OURS.findall(text)
     if found:
         name, sentence = found[-1]
-        kinds = {"BadOption": BadOption, "NoSuchQueue": NoSuchQueue, "DataLost": DataLost, "OtherContent": OtherContent}
-        kind = kinds.get(name, PipelineError)
-        return kind(_STATE.sub("", sentence).strip())
+        return _KINDS[name](_STATE.sub("", sentence).strip())
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return PipelineError(first[:_SHOWN])

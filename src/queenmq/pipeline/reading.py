@@ -1,7 +1,8 @@
 """Reading a slice as Arrow batches, in the task that Spark runs.
 
 The slice is read in portions, a statement each: no transaction is longer than one of them, and what is held in memory
-is one batch of a portion, however large the partition is. Portions grow or shrink until they have about
+is one batch of a portion, however large the partition is. If the connection is lost, what is left is read over another
+one. Portions grow or shrink until they have about
 `PORTION_BYTES`. They come packed (see `packed`) as long as the messages allow it.
 """
 
@@ -9,16 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any, Final
 
 from queenmq.pipeline import packed
 from queenmq.pipeline.columns import Columns
-from queenmq.pipeline.connection import arrow_connection, batches, connection, rows
-from queenmq.pipeline.errors import DataLost
+from queenmq.pipeline.connection import arrow_connection, arrow_errors, batches, connection, database_errors, rows
+from queenmq.pipeline.errors import DatabaseAway, DataLost
 from queenmq.pipeline.heads import some
 from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.patience import Patience, patiently
 from queenmq.pipeline.planning import Portion, Range, Slice, portions
 from queenmq.storage.statements import statement
 
@@ -95,26 +97,32 @@ class _Reader:
         self._opened = opened
         self._single: Portion = []
         self._read: list[tuple[Any, Any]] = []
+        self._patience = Patience()
         self._packed = len(ranges) < MANY_RANGES or Slice(ranges).offsets >= LEAST_IN_RANGE * len(ranges)
 
     def read(self, portion: Portion) -> Iterator[Any]:
         done = 0
         self._single = []
-        if self._packed:
-            for batch, ranges in self._read_packed(portion):
-                yield batch
-                done += ranges
-            if done == len(portion):
-                return
-            self._packed = False
-            self._opened.close()
-        yield from self._read_single(portion[done:])
+        while self._packed and done < len(portion):
+            try:
+                for batch, ranges in self._read_packed(portion[done:]):
+                    yield batch
+                    done += ranges
+            except DatabaseAway as error:
+                self._wait(error)
+                continue
+            if done < len(portion):
+                self._packed = False
+                self._opened.close()
+        if done < len(portion):
+            yield from self._read_single(portion[done:])
+        self._patience.succeeded()
 
     def unread(self) -> Portion:
         """What the last portion did not have. Everything that came packed was complete."""
         import numpy as np
 
-        indexes = np.concatenate([np.zeros(0, np.int32), *(np.abs(index) for index, _ in self._read)])
+        indexes = np.concatenate([np.zeros(0, np.int32), *(index for index, _ in self._read)])
         offsets = np.concatenate([np.zeros(0, np.int64), *(offset for _, offset in self._read)])
         counts = np.bincount(indexes, minlength=len(self._single) + 1)[1:]
         ends = np.cumsum(counts)
@@ -139,35 +147,59 @@ class _Reader:
                 return
             yield columns.make(batch, partitions), len(group)
 
+    def _wait(self, error: DatabaseAway) -> None:
+        """The connection is lost: wait for another one, or raise the error."""
+        for name in ("_connection", "_arrow_cursor"):
+            self.__dict__.pop(name, None)
+        with suppress(Exception):  # it is broken
+            self._opened.close()
+        self._patience.failed(error)
+
     def _packed_ranges(self, portion: Portion) -> Iterator[packed.PackedRange]:
         ids = [self._ranges[index].partition_id for index, _, _ in portion]
         first = [first for _, first, _ in portion]
         last = [last for _, _, last in portion]
         wanted = (self._columns.needs_payload, self._columns.needs_id, packed.LARGEST)
-        with self._connection.cursor() as cursor:
+        with database_errors(), self._connection.cursor() as cursor:
             found = cursor.stream(statement("pipeline_packed"), (ids, first, last, *wanted), binary=True)
             yield from map(packed.PackedRange._make, found)
 
     def _read_single(self, portion: Portion) -> Iterator[Any]:
         self._single, self._read = portion, []
+        while True:
+            try:
+                yield from self._read_rest(*_rest(portion, self._read))
+            except DatabaseAway as error:
+                self._wait(error)
+            else:
+                return
+
+    def _read_rest(self, portion: Portion, before: int) -> Iterator[Any]:
+        """What is left of a portion; it had so many ranges before."""
+        if not portion:
+            return
         partitions = self._columns.partitions([self._ranges[index] for index, _, _ in portion])
         ids = "{" + ",".join(self._ranges[index].partition_id for index, _, _ in portion) + "}"
         first = "{" + ",".join(str(first) for _, first, _ in portion) + "}"
         last = "{" + ",".join(str(last) for _, _, last in portion) + "}"
-        cursor = self._arrow_cursor
-        cursor.execute(statement("pipeline_slice"), (ids, first, last))
-        cursor.fetchall()
-        cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
-        cursor.execute(statement(self._columns.statement))
+        with arrow_errors():
+            cursor = self._arrow_cursor
+            cursor.execute(statement("pipeline_slice"), (ids, first, last))
+            cursor.fetchall()
+            cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
+            cursor.execute(statement(self._columns.statement))
         for batch in batches(cursor):
+            made = self._columns.make(batch, partitions)
             # Copied: a column keeps the memory of its whole batch, payloads included.
-            self._read.append((batch.column("range_index").to_numpy().copy(), batch.column("offset").to_numpy().copy()))
-            yield self._columns.make(batch, partitions)
+            indexes = abs(batch.column("range_index").to_numpy()) + before
+            self._read.append((indexes, batch.column("offset").to_numpy().copy()))
+            yield made
 
     @cached_property
     def _connection(self) -> Any:
         made = self._opened.enter_context(connection(self._url))
-        made.execute("; ".join(SESSION))
+        with database_errors():
+            made.execute("; ".join(SESSION))
         return made
 
     @cached_property
@@ -192,15 +224,31 @@ def _groups(found: Iterator[packed.PackedRange]) -> Iterator[list[packed.PackedR
         yield group
 
 
+def _rest(portion: Portion, read: list[tuple[Any, Any]]) -> tuple[Portion, int]:
+    """What of a portion comes after the last message that was read, and the number of ranges before it."""
+    filled = [(indexes, offsets) for indexes, offsets in read if len(indexes)]
+    if not filled:
+        return portion, 0
+    place, offset = int(filled[-1][0][-1]) - 1, int(filled[-1][1][-1])
+    index, _, last = portion[place]
+    if offset == last:
+        return portion[place + 1 :], place + 1
+    return [(index, offset + 1, last), *portion[place + 1 :]], place
+
+
 def _part(whole: Range, first: int, last: int) -> Range:
     return Range(whole.partition_id, whole.partition, first, last)
+
+
+def _lost(url: str, ids: list[str], first: list[int], last: list[int]) -> list[tuple[Any, ...]]:
+    with connection(url) as opened:
+        return rows(opened, "pipeline_lost", ids, first, last)
 
 
 def _check(options: ReadOptions, missing: list[Range]) -> list[Range]:
     """Returns those of the ranges that were deleted by hand. Raises DataLost if there are others, or warns."""
     bounds = [part.first for part in missing], [part.last for part in missing]
-    with connection(options.url) as opened:
-        found = rows(opened, "pipeline_lost", [part.partition_id for part in missing], *bounds)
+    found = patiently(lambda: _lost(options.url, [part.partition_id for part in missing], *bounds))
     lost = [_part(missing[place - 1], first, last) for place, first, last in found]
     if not lost:
         return missing

@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -24,9 +25,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from queenmq.clock import SYSTEM
 from queenmq.ids import uuid7_text
 from queenmq.pipeline.checkpoint import made_of
-from queenmq.pipeline.connection import arrow_connection, connection, rows
-from queenmq.pipeline.errors import BadOption, OtherContent, PartitionsBusy, PipelineError
+from queenmq.pipeline.connection import arrow_connection, arrow_errors, connection, rows
+from queenmq.pipeline.errors import BadOption, DatabaseAway, OtherContent, PartitionsBusy, PipelineError
 from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.patience import Patience, patiently
 from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, Stager
 
 BATCH_EPOCH: Final = 0
@@ -76,14 +78,58 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
     first = next(filled, None)
     if first is None:
         return Staged(sink, attempt, 0, 0)
-    with connection(options.url) as opened:
-        encrypted = {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
-        rows(opened, "pipeline_attempt", attempt, sink, epoch)
+    encrypted = patiently(lambda: _announce(options.url, attempt, sink, epoch))
     stager = Stager(options, encrypted, attempt, task)
-    with arrow_connection(options.url) as opened, opened.cursor() as cursor:
+    with closing(StagingTable(options.url, attempt)) as target:
         for batch in chain((first,), filled):
-            cursor.adbc_ingest("pipeline_staged", stager.make(batch), mode="append", db_schema_name="queen")
+            target.add(stager.make(batch))
     return Staged(sink, attempt, stager.rows, stager.checksum)
+
+
+class StagingTable:
+    """Where a task stages its rows; over another connection if one is lost."""
+
+    def __init__(self, url: str, attempt: int) -> None:
+        self._url = url
+        self._attempt = attempt
+        self._opened = ExitStack()
+        self._cursor: Any = None
+
+    def add(self, table: Any) -> None:
+        patience = Patience()
+        while True:
+            try:
+                self._ingest(table)
+            except DatabaseAway as error:
+                self.close()
+                patience.failed(error)
+                # Whether they were stored before the connection was lost is not known.
+                patiently(lambda: _unstage(self._url, self._attempt, table.column("place")[0].as_py()))
+            else:
+                return
+
+    def _ingest(self, table: Any) -> None:
+        if self._cursor is None:
+            self._cursor = self._opened.enter_context(self._opened.enter_context(arrow_connection(self._url)).cursor())
+        with arrow_errors():
+            self._cursor.adbc_ingest("pipeline_staged", table, mode="append", db_schema_name="queen")
+
+    def close(self) -> None:
+        self._cursor = None
+        with suppress(Exception):  # it may be broken, and everything is stored that shall be
+            self._opened.close()
+
+
+def _announce(url: str, attempt: int, sink: str, epoch: int) -> set[str]:
+    """The attempt is known and can be swept. Returns the queues that demand encrypted payloads."""
+    with connection(url) as opened:
+        rows(opened, "pipeline_attempt", attempt, sink, epoch)
+        return {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
+
+
+def _unstage(url: str, attempt: int, place: int) -> None:
+    with connection(url) as opened:
+        rows(opened, "pipeline_unstage", attempt, place)
 
 
 def promote(
@@ -91,8 +137,9 @@ def promote(
 ) -> tuple[int, int]:
     """In the driver: the epoch's commit. Returns the rows written and those that were there already.
 
-    Pushes that were queued for one of the partitions before are waited for: nothing is written past them. Raises
-    OtherContent if the epoch was committed before and was not the same, unless not `strict`.
+    Pushes that were queued for one of the partitions before are waited for: nothing is written past them. So is a
+    PostgreSQL that is restarted: a commit whose answer was lost is found to be done. Raises OtherContent if the epoch
+    was committed before and was not the same, unless not `strict`.
     """
     staged = [message for message in messages if message is not None]
     count = sum(message.rows for message in staged)
@@ -102,9 +149,7 @@ def promote(
     tries = 0
     while True:
         try:
-            with connection(url) as opened:
-                [(written, duplicates, differs, newest, at)] = rows(opened, "pipeline_promote", *given)
-                rows(opened, "pipeline_sweep", sink, epoch)
+            written, duplicates, differs, newest, at = patiently(lambda: _promoted(url, given))
         except PartitionsBusy:
             tries += 1
             if tries == BUSY_TRIES:
@@ -116,6 +161,13 @@ def promote(
         then = None if newest is not None else (written + duplicates, at)
         raise OtherContent(_other_content(sink, epoch, count, then, newest))
     return written, duplicates
+
+
+def _promoted(url: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    with connection(url) as opened:
+        [found] = rows(opened, "pipeline_promote", *given)
+        rows(opened, "pipeline_sweep", *given[:2])
+    return found
 
 
 def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | None, newest: int | None) -> str:

@@ -18,9 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 from queenmq.pipeline.batch import SliceOfWork, tasks
 from queenmq.pipeline.connection import connect, database_error, is_writable, rows
 from queenmq.pipeline.continuity import compare, newest_read
-from queenmq.pipeline.errors import DataLost
+from queenmq.pipeline.errors import DatabaseAway, DataLost
 from queenmq.pipeline.heads import Heads, chosen, find_queue, heads, partitions, positions, ranges, report_loss, unread
 from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.patience import PATIENCE_S, patiently
 from queenmq.pipeline.planning import admit, slices
 from queenmq.pipeline.progress import Progress
 from queenmq.pipeline.reading import read_slice
@@ -39,6 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Progress | None = None
         self._verified = False  # since this connection was made, that it leads to the database that was read
         self._reads_writer = False  # the connection led to a database that could be written to
+        self._reached = False  # so that the URL is right, and an outage will end
 
     def initialOffset(self) -> dict[str, Any]:
         return self._ask(self._initial).document()
@@ -85,27 +87,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_connection": None}
 
     def _ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """Ask PostgreSQL on the connection that is kept between triggers; once more if it was lost meanwhile.
+        """Ask PostgreSQL on the connection that is kept between triggers; if it was lost meanwhile, on another one, as
+        soon as there is one.
 
         A primary that has become a standby answers, too, and knows nothing new: then another connection is made.
         """
+        return patiently(lambda: self._asked(question), PATIENCE_S if self._reached else 0.0)
+
+    def _asked(self, question: Callable[[Any], Answer]) -> Answer:
         import psycopg
 
-        for last in (False, True):
-            try:
-                if self._connection is not None and self._reads_writer and not is_writable(self._connection):
-                    self.stop()
-                if self._connection is None:
-                    self._connection = connect(self._options.url)
-                    self._verified, self._reads_writer = False, is_writable(self._connection)
-                return question(self._connection)
-            except psycopg.OperationalError as error:
+        try:
+            if self._connection is not None and self._reads_writer and not is_writable(self._connection):
                 self.stop()
-                if last:
-                    raise database_error(error) from error
-            except psycopg.Error as error:
-                raise database_error(error) from error
-        raise AssertionError("unreachable")
+            if self._connection is None:
+                self._connection = connect(self._options.url)
+                self._verified, self._reads_writer = False, is_writable(self._connection)
+            self._reached = True
+            return question(self._connection)
+        except psycopg.Error as error:
+            told = database_error(error)
+            if isinstance(told, DatabaseAway):
+                self.stop()
+            raise told from error
 
     def _initial(self, opened: Any) -> Progress:
         queue_id = find_queue(opened, self._options)

@@ -9,6 +9,7 @@ says what becomes of it. What is left out of the windows is counted.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,11 +18,14 @@ from queenmq.clock import SYSTEM
 from queenmq.pipeline import register
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.columns import MISFIT
-from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.errors import DatabaseAway, PipelineError, StagedRowsMissing, explained
 from queenmq.pipeline.frames import activate, read_stream
 from queenmq.pipeline.options import key_of_environment
+from queenmq.pipeline.patience import PATIENCE_S, wait_for
 from queenmq.pipeline.runs import Outcome, Run
 from queenmq.pipeline.window_spec import ARRIVAL, ERROR, QUEUE, WindowSpec
+
+log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
 TRIGGER: Final = "1 second"
@@ -41,7 +45,40 @@ class Settings:
 
 
 def window(spark: Any, settings: Settings, run: Run) -> Outcome:
-    """Run the queries until they end (availableNow), the time is over or Ctrl-C. Raises what a query fails with."""
+    """Run the queries until they end (availableNow), the time is over or Ctrl-C. Raises what a query fails with.
+
+    Queries wait for a PostgreSQL that is restarted. Those that end for it all the same, because it took long or it
+    crashed, are started again when it is back.
+    """
+    tally = Tally()
+    deadline = None if settings.seconds is None else SYSTEM.monotonic() + settings.seconds
+    restarts = 0
+    while True:
+        try:
+            _run_once(spark, settings, deadline, tally, run)
+        except KeyboardInterrupt:
+            break
+        except Exception as error:
+            if not isinstance(told := explained(error), DatabaseAway | StagedRowsMissing):
+                raise
+            restarts += 1
+            log.warning("%s; the queries are started again when PostgreSQL answers", told.message)
+            wait_for(settings.url, PATIENCE_S if settings.available_now else None)
+        else:
+            break
+    outcome = run.outcome
+    outcome.rows = tally.rows
+    outcome.summary = {"messages read": tally.rows, "batches": tally.batches}
+    outcome.summary["dropped by Spark's watermark"] = tally.dropped
+    outcome.summary |= tally.left_out
+    if restarts:
+        outcome.summary["restarts after an outage"] = restarts
+    outcome.offsets = {"messages": outcome.rows}
+    return outcome
+
+
+def _run_once(spark: Any, settings: Settings, deadline: float | None, tally: Tally, run: Run) -> None:
+    """Start the queries and follow them. They go on where their checkpoints are."""
     spec = settings.spec
     messages = source(spark, settings)
     queries = [_start(results(messages, spec), settings, "results", spec.target, spec.updates)]
@@ -49,22 +86,12 @@ def window(spark: Any, settings: Settings, run: Run) -> Outcome:
         queries.append(_start(late(messages, spec), settings, "late", spec.late))
     if spec.undated is not None:
         queries.append(_start(undated(messages), settings, "undated", spec.undated))
-    tally = Tally(queries[0])
     try:
-        _follow(queries, settings.seconds, tally, run)
-    except KeyboardInterrupt:
-        pass
+        _follow(queries, deadline, tally, run)
     finally:
         for query in queries:
             query.stop()
-    tally.look()
-    outcome = run.outcome
-    outcome.rows = tally.rows
-    outcome.summary = {"messages read": tally.rows, "batches": tally.batches}
-    outcome.summary["dropped by Spark's watermark"] = tally.dropped
-    outcome.summary |= tally.left_out
-    outcome.offsets = {"messages": outcome.rows}
-    return outcome
+        tally.look(queries[0])
 
 
 def run_until(spark: Any, settings: Settings, stop: threading.Event) -> None:
@@ -220,19 +247,18 @@ def _write_updates(options: dict[str, str], checkpoint: str) -> Any:
 
 
 class Tally:
-    """What a query has done in all its batches.
+    """What a query has done in all its batches, also if it was started again.
 
     Spark remembers only the newest, so they are added up while they come.
     """
 
-    def __init__(self, query: Any) -> None:
-        self._query = query
+    def __init__(self) -> None:
         self._seen = -1
         self.rows = self.dropped = self.batches = 0
         self.left_out = {"without a time": 0, "late": 0}
 
-    def look(self) -> None:
-        for one in self._query.recentProgress:
+    def look(self, query: Any) -> None:
+        for one in query.recentProgress:
             if one["batchId"] > self._seen:
                 self._seen = one["batchId"]
                 self.batches += 1
@@ -243,13 +269,12 @@ class Tally:
                 self.dropped += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in one["stateOperators"])
 
 
-def _follow(queries: list[Any], limit: float | None, tally: Tally, run: Run) -> None:
-    begun = SYSTEM.monotonic()
+def _follow(queries: list[Any], deadline: float | None, tally: Tally, run: Run) -> None:
     while any(query.isActive for query in queries):
         _raise_failure(queries)
-        tally.look()
+        tally.look(queries[0])
         run.outcome.rows = tally.rows
-        if limit is not None and SYSTEM.monotonic() - begun > limit:
+        if deadline is not None and SYSTEM.monotonic() > deadline:
             break
         queries[0].awaitTermination(LOOK_S)
     _raise_failure(queries)
