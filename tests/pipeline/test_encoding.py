@@ -39,8 +39,8 @@ async def url(postgres: Postgres) -> AsyncIterator[str]:
 
 def test_texts_are_the_same_characters(url: str) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [f'"{word}"' for word in WORDS], "transactionId": WORDS})
-    staged = sink.stage(WriteOptions(url=url, queue="漢é"), "batch test", 0, iter([rows]))
-    sink.promote(url, "batch test", 0, [staged])
+    target = WriteOptions(url=url, queue="漢é")
+    sink.promote(target, "batch test", 0, [sink.stage(target, "batch test", 0, iter([rows]))])
     with psycopg.connect(url, client_encoding="UTF8") as opened:
         stored = opened.execute('SELECT transaction_id FROM queen.messages ORDER BY "offset"').fetchall()
     assert stored == [(word,) for word in WORDS]

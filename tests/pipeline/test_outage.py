@@ -15,7 +15,7 @@ from chaos.standby import Postgres
 
 from pipeline.db import Db
 from queenmq.config import DatabaseSettings
-from queenmq.pipeline import read_stream, write_stream
+from queenmq.pipeline import read_stream, sink, write_stream
 from queenmq.pipeline.connection import connect
 from queenmq.pipeline.errors import DatabaseAway, PipelineError
 from queenmq.pipeline.jobs.window import Settings, window
@@ -196,10 +196,34 @@ def test_a_task_stages_on_and_a_commit_is_found_to_be_done(postgres: Restarted) 
     options = WriteOptions(url=postgres.url, queue="target")
     message = stage(options, "batch outage", 0, batches())
     assert message.rows == 40
-    assert promote(postgres.url, "batch outage", 0, [message]) == (40, 0)
+    assert promote(options, "batch outage", 0, [message]) == (40, 0)
     postgres.restart()
-    assert promote(postgres.url, "batch outage", 0, [message]) == (40, 0)
+    assert promote(options, "batch outage", 0, [message]) == (40, 0)
     assert postgres.ask(lambda db: db.partitions("target")) == {"Default": list(range(40))}
+
+
+def test_a_crash_between_two_steps_of_a_commit_loses_nothing(
+    postgres: Restarted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The staging table is empty afterwards, the rest of the epoch is not."""
+    import pyarrow as pa
+
+    steps: list[int] = []
+    step = sink._step
+
+    def crashing(*given: Any) -> bool:
+        steps.append(len(steps))
+        if len(steps) == 3:
+            postgres.crash()
+        return step(*given)
+
+    monkeypatch.setattr(sink, "_step", crashing)
+    options = WriteOptions(url=postgres.url, queue="target", commit_rows=10)
+    rows = pa.RecordBatch.from_pydict({"value": [str(n) for n in range(95)]})
+    message = stage(options, "batch steps", 0, iter([rows]))
+    assert promote(options, "batch steps", 0, [message]) == (95, 0)
+    assert len(steps) >= 11
+    assert postgres.ask(lambda db: db.partitions("target")) == {"Default": list(range(95))}
 
 
 def test_what_never_was_there_is_reported_at_once(postgres: Restarted) -> None:

@@ -58,7 +58,8 @@ async def test_from_push_to_pop(spark: Any, http: httpx.AsyncClient, database_ur
 def put(url: str, value: str) -> None:
     """One row through the sink, as its task and its driver do it."""
     rows = pyarrow.table({"value": [value]}).to_batches()
-    promote(url, "s", 1, [stage(WriteOptions(url=url, queue="loud"), "s", 1, iter(rows))])
+    options = WriteOptions(url=url, queue="loud")
+    promote(options, "s", 1, [stage(options, "s", 1, iter(rows))])
 
 
 async def test_a_parked_long_poll_gets_what_the_sink_wrote(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,43 +137,43 @@ class TestFailures:
         rows = batches(30)
         first = stage(options, "s", 1, iter(rows))
         stage(options, "s", 1, iter(rows))
-        assert promote(db.url, "s", 1, [first, None]) == (30, 0)
+        assert promote(options, "s", 1, [first, None]) == (30, 0)
         assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
 
     def test_a_replayed_epoch_changes_nothing(self, db: Db) -> None:
         options = WriteOptions(url=db.url, queue="orders")
         rows = batches(30)
         for _ in range(2):
-            assert promote(db.url, "s", 1, [stage(options, "s", 1, iter(rows))]) == (30, 0)
+            assert promote(options, "s", 1, [stage(options, "s", 1, iter(rows))]) == (30, 0)
         assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
 
     def test_an_epoch_that_comes_again_with_other_rows_is_refused(self, db: Db) -> None:
         options = WriteOptions(url=db.url, queue="orders")
-        promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches(30)))])
+        promote(options, "s", 1, [stage(options, "s", 1, iter(batches(30)))])
         other = [batches(31)[0].slice(1)]
         with pytest.raises(PipelineError, match="was written before with other messages"):
-            promote(db.url, "s", 1, [stage(options, "s", 1, iter(other))])
+            promote(options, "s", 1, [stage(options, "s", 1, iter(other))])
         assert db.count("orders") == 30
         # The rows of an epoch may come in another order and from other tasks.
         halves = [batches(30)[0].slice(15), batches(30)[0].slice(0, 15)]
-        assert promote(db.url, "s", 1, [stage(options, "s", 1, iter([half])) for half in halves]) == (30, 0)
-        assert promote(db.url, "s", 1, [stage(options, "s", 1, iter(other))], strict=False) == (30, 0)
+        assert promote(options, "s", 1, [stage(options, "s", 1, iter([half])) for half in halves]) == (30, 0)
+        assert promote(replace(options, strict=False), "s", 1, [stage(options, "s", 1, iter(other))]) == (30, 0)
         assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
 
     def test_what_an_epoch_was_made_of_counts_more_than_its_rows(self, db: Db) -> None:
         """Sums of numbers with a point, random ids: rows of the same batch may differ the second time."""
         options = WriteOptions(url=db.url, queue="orders")
-        promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches(30)))], made_of="a")
-        assert promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches(29)))], made_of="a") == (30, 0)
+        promote(options, "s", 1, [stage(options, "s", 1, iter(batches(30)))], made_of="a")
+        assert promote(options, "s", 1, [stage(options, "s", 1, iter(batches(29)))], made_of="a") == (30, 0)
         with pytest.raises(PipelineError, match="was written before with other messages"):
-            promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches(30)))], made_of="b")
+            promote(options, "s", 1, [stage(options, "s", 1, iter(batches(30)))], made_of="b")
 
     def test_an_epoch_behind_the_newest_is_refused(self, db: Db) -> None:
         """So old that its commit is forgotten, or a batch of a checkpoint that was restored."""
         options = WriteOptions(url=db.url, queue="orders")
-        promote(db.url, "s", 3, [stage(options, "s", 3, iter(batches(3)))])
+        promote(options, "s", 3, [stage(options, "s", 3, iter(batches(3)))])
         with pytest.raises(PipelineError, match=r"batch 2 .* comes after batch 3"):
-            promote(db.url, "s", 2, [stage(options, "s", 2, iter(batches(3)))])
+            promote(options, "s", 2, [stage(options, "s", 2, iter(batches(3)))])
         assert db.count("orders") == 3
         assert db.one("SELECT count(*) FROM queen.pipeline_commits") == 1
 
@@ -180,29 +181,30 @@ class TestFailures:
         """The database was restored: it has forgotten epochs that the checkpoint has behind it."""
         options = WriteOptions(url=db.url, queue="orders")
         for epoch in (1, 2):
-            promote(db.url, "s", epoch, [stage(options, "s", epoch, iter(batches(3)))], made_of=str(epoch))
+            promote(options, "s", epoch, [stage(options, "s", epoch, iter(batches(3)))], made_of=str(epoch))
         with pytest.raises(PipelineError, match="last batch of this stream that is known here is 2, and now comes 5"):
-            promote(db.url, "s", 5, [stage(options, "s", 5, iter(batches(3)))], made_of="5")
+            promote(options, "s", 5, [stage(options, "s", 5, iter(batches(3)))], made_of="5")
         with pytest.raises(PipelineError, match="known here is 2"):
-            promote(db.url, "s", 5, [stage(options, "s", 5, iter([]))], made_of="5")
+            promote(options, "s", 5, [stage(options, "s", 5, iter([]))], made_of="5")
         assert db.count("orders") == 6
-        promote(db.url, "s", 3, [stage(options, "s", 3, iter([]))], made_of="3")
-        promote(db.url, "s", 4, [stage(options, "s", 4, iter(batches(3)))], made_of="4")
+        promote(options, "s", 3, [stage(options, "s", 3, iter([]))], made_of="3")
+        promote(options, "s", 4, [stage(options, "s", 4, iter(batches(3)))], made_of="4")
         assert db.count("orders") == 9
 
     def test_a_commit_of_an_older_version_is_compared_by_its_rows(self, db: Db) -> None:
         options = WriteOptions(url=db.url, queue="orders")
         db.sql("INSERT INTO queen.pipeline_commits (sink, epoch, rows, duplicates) VALUES ('s', 1, 29, 1)")
-        assert promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches(30)))]) == (29, 1)
+        assert promote(options, "s", 1, [stage(options, "s", 1, iter(batches(30)))]) == (29, 1)
         with pytest.raises(PipelineError, match="30 rows then, 31 now"):
-            promote(db.url, "s", 1, [stage(options, "s", 1, iter(batches(31)))])
+            promote(options, "s", 1, [stage(options, "s", 1, iter(batches(31)))])
 
     def test_staged_rows_that_are_gone_are_missed(self, db: Db) -> None:
         """A crash of PostgreSQL empties the staging table."""
-        staged = stage(WriteOptions(url=db.url, queue="orders"), "s", 1, iter(batches(30)))
+        options = WriteOptions(url=db.url, queue="orders")
+        staged = stage(options, "s", 1, iter(batches(30)))
         db.sql("DELETE FROM queen.pipeline_staged")
         with pytest.raises(PipelineError, match="30 rows were staged and 0 are there"):
-            promote(db.url, "s", 1, [staged])
+            promote(options, "s", 1, [staged])
         assert db.one("SELECT count(*) FROM queen.pipeline_commits") == 0
 
     def test_what_was_staged_days_ago_is_swept(self, db: Db) -> None:
@@ -212,7 +214,7 @@ class TestFailures:
         counting = stage(options, "s", 1, iter(rows))
         before = db.one("SELECT (extract(epoch FROM now() - interval '2 days') * 1000)::bigint << 22")
         db.sql("UPDATE queen.pipeline_staged SET attempt = %s WHERE attempt <> %s", before, counting.attempt)
-        promote(db.url, "s", 1, [counting])
+        promote(options, "s", 1, [counting])
         assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
 
     def test_queued_pushes_are_waited_for(self, spark: Any, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,16 +229,16 @@ class TestFailures:
                 db.sql("UPDATE queen.operation_queue SET status = 'completed'")
 
         monkeypatch.setattr(sink, "time", SimpleNamespace(sleep=stored_meanwhile))
-        write_to = WriteOptions(url=db.url, queue="orders")
-        staged = stage(write_to, "s", 1, iter(numbers(spark, 30).toArrow().to_batches()))
-        assert promote(db.url, "s", 1, [staged]) == (30, 0)
+        options = WriteOptions(url=db.url, queue="orders")
+        staged = stage(options, "s", 1, iter(numbers(spark, 30).toArrow().to_batches()))
+        assert promote(options, "s", 1, [staged]) == (30, 0)
         assert written == [3, 3]
         db.assert_healthy("orders")
         db.sql("UPDATE queen.operation_queue SET status = 'pending'")
-        staged = stage(write_to, "s", 2, iter(numbers(spark, 30).toArrow().to_batches()))
+        staged = stage(options, "s", 2, iter(numbers(spark, 30).toArrow().to_batches()))
         monkeypatch.setattr(sink, "BUSY_TRIES", 1)
         with pytest.raises(PartitionsBusy):
-            promote(db.url, "s", 2, [staged])
+            promote(options, "s", 2, [staged])
 
     def test_a_full_queue_takes_nothing(self, spark: Any, db: Db) -> None:
         db.fill("orders", 1, 5)

@@ -25,6 +25,8 @@ LATEST: Final = "latest"
 # Kafka's numbers for the two in a JSON map.
 _NUMBERS: Final = {-2: EARLIEST, -1: LATEST}
 KEY_DIGITS: Final = 64
+# Rows that become visible together: other pushes to their partitions wait for so many.
+COMMIT_ROWS: Final = 5_000
 
 Encrypted = Literal["fail", "null", "raw"]
 BadValues = Literal["null", "mark", "fail"]
@@ -50,7 +52,17 @@ READ: Final = (
     "encryptionKey",
     "encryptedPayloads",
 )
-WRITE: Final = ("url", "queue", "partition", "writeId", "madeOf", "streamName", "repeatedWrite", "encryptionKey")
+WRITE: Final = (
+    "url",
+    "queue",
+    "partition",
+    "writeId",
+    "madeOf",
+    "streamName",
+    "repeatedWrite",
+    "commitRows",
+    "encryptionKey",
+)
 # Spark's own, which come along.
 _FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
@@ -93,6 +105,7 @@ class WriteOptions:
     made_of: str | None = None
     stream_name: str | None = None
     strict: bool = True
+    commit_rows: int = COMMIT_ROWS
     checkpoint: str | None = None
     key: bytes | None = field(default=None, repr=False)
 
@@ -146,6 +159,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
         made_of=options.get("madeof"),
         stream_name=options.get("streamname"),
         strict=_repeated(options.get("repeatedwrite", "check")),
+        commit_rows=_positive(options, "commitRows") or COMMIT_ROWS,
         checkpoint=next((value for name, value in given.items() if name.lower() == "checkpointlocation"), None),
         key=_key(options),
     )

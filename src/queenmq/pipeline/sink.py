@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -37,6 +38,8 @@ BUSY_TRIES: Final = 120
 BUSY_PAUSE_S: Final = 0.5
 # An attempt's id is its time in milliseconds and some random bits, so the number shows which are old.
 RANDOM_BITS: Final = 22
+
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -104,7 +107,8 @@ class StagingTable:
                 self.close()
                 patience.failed(error)
                 # Whether they were stored before the connection was lost is not known.
-                patiently(lambda: _unstage(self._url, self._attempt, table.column("place")[0].as_py()))
+                given = (self._attempt, table.column("place")[0].as_py())
+                patiently(partial(_ask, self._url, "pipeline_unstage", *given))
             else:
                 return
 
@@ -127,40 +131,71 @@ def _announce(url: str, attempt: int, sink: str, epoch: int) -> set[str]:
         return {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
 
 
-def _unstage(url: str, attempt: int, place: int) -> None:
-    with connection(url) as opened:
-        rows(opened, "pipeline_unstage", attempt, place)
-
-
 def promote(
-    url: str, sink: str, epoch: int, messages: list[Any], *, made_of: str | None = None, strict: bool = True
+    options: WriteOptions, sink: str, epoch: int, messages: list[Any], *, made_of: str | None = None
 ) -> tuple[int, int]:
     """In the driver: the epoch's commit. Returns the rows written and those that were there already.
 
+    More rows than `commit_rows` are decided on first and then moved in steps of so many. From then on the epoch is
+    these rows: if the driver dies, the next one that comes with it, or any other write, moves those that are left.
     Pushes that were queued for one of the partitions before are waited for: nothing is written past them. So is a
     PostgreSQL that is restarted: a commit whose answer was lost is found to be done. Raises OtherContent if the epoch
-    was committed before and was not the same, unless not `strict`.
+    was committed before and was not the same, unless the options say that this does not matter.
     """
     staged = [message for message in messages if message is not None]
     count = sum(message.rows for message in staged)
     checksum = sum(message.checksum for message in staged) & CHECKSUM_MASK
-    attempts = [message.attempt for message in staged]
-    given = (sink, epoch, attempts, count, made_of, checksum, strict)
+    attempts = [message.attempt for message in staged if message.rows]
+    given = (sink, epoch, attempts, count, made_of, checksum, options.strict, options.commit_rows)
+    found = _when_free(lambda: _promoted(options.url, given))
+    written, duplicates, differs, newest, at, unfinished = found
+    if unfinished:
+        _finish(options, sink, epoch)
+        [(written, duplicates)] = patiently(lambda: _ask(options.url, "pipeline_committed", sink, epoch))
+        for other in patiently(lambda: _ask(options.url, "pipeline_unfinished")):
+            _finish(options, *other)
+    if differs or newest is not None:
+        then = None if newest is not None else (written + duplicates, at)
+        raise OtherContent(_other_content(sink, epoch, count, then, newest))
+    return written, duplicates
+
+
+def _finish(options: WriteOptions, sink: str, epoch: int) -> None:
+    """Move what is left of an epoch that was decided on."""
+    while _when_free(lambda: _steps(options, sink, epoch)):
+        pass
+
+
+def _steps(options: WriteOptions, sink: str, epoch: int) -> bool:
+    """As many steps as can be done now. False if nothing is left."""
+    done = 0
+    try:
+        with connection(options.url) as opened:
+            while _step(opened, sink, epoch, options.commit_rows):
+                done += 1
+    except PartitionsBusy:
+        if not done:
+            raise
+        return True
+    return False
+
+
+def _step(opened: Any, sink: str, epoch: int, most: int) -> bool:
+    [(more,)] = rows(opened, "pipeline_promote_step", sink, epoch, most)
+    return bool(more)
+
+
+def _when_free(attempt: Callable[[], Answer]) -> Answer:
+    """What `attempt` returns when no partition has queued pushes any more."""
     tries = 0
     while True:
         try:
-            written, duplicates, differs, newest, at = patiently(lambda: _promoted(url, given))
+            return patiently(attempt)
         except PartitionsBusy:
             tries += 1
             if tries == BUSY_TRIES:
                 raise
             time.sleep(BUSY_PAUSE_S)
-        else:
-            break
-    if differs or newest is not None:
-        then = None if newest is not None else (written + duplicates, at)
-        raise OtherContent(_other_content(sink, epoch, count, then, newest))
-    return written, duplicates
 
 
 def _promoted(url: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -168,6 +203,11 @@ def _promoted(url: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
         [found] = rows(opened, "pipeline_promote", *given)
         rows(opened, "pipeline_sweep", *given[:2])
     return found
+
+
+def _ask(url: str, name: str, *arguments: object) -> list[tuple[Any, ...]]:
+    with connection(url) as opened:
+        return rows(opened, name, *arguments)
 
 
 def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | None, newest: int | None) -> str:
@@ -198,11 +238,6 @@ def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | No
     )
 
 
-def sweep(url: str, sink: str, epoch: int) -> None:
-    with connection(url) as opened:
-        rows(opened, "pipeline_sweep", sink, epoch)
-
-
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -212,11 +247,10 @@ class BatchWriter(DataSourceArrowWriter):
         return stage(self._options, self._sink, BATCH_EPOCH, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        options = self._options
-        promote(options.url, self._sink, BATCH_EPOCH, messages, made_of=options.made_of, strict=options.strict)
+        promote(self._options, self._sink, BATCH_EPOCH, messages, made_of=self._options.made_of)
 
     def abort(self, messages: list[Any]) -> None:
-        sweep(self._options.url, self._sink, BATCH_EPOCH)
+        _ask(self._options.url, "pipeline_sweep", self._sink, BATCH_EPOCH)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -238,8 +272,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         sinks = {message.sink for message in messages if message is not None}
         made = made_of(self._options.checkpoint, batchId) if sinks else None
         for sink in sinks:  # one, or none for an epoch without tasks
-            promote(self._options.url, sink, batchId, messages, made_of=made, strict=self._options.strict)
+            promote(self._options, sink, batchId, messages, made_of=made)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         for sink in {message.sink for message in messages if message is not None}:
-            sweep(self._options.url, sink, batchId)
+            _ask(self._options.url, "pipeline_sweep", sink, batchId)

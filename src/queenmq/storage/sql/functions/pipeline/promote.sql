@@ -1,4 +1,5 @@
--- Move what tasks have staged into the queues: the commit of one epoch of a sink, all of it or nothing.
+-- Move what tasks have staged into the queues: the commit of one epoch of a sink, all of it or nothing. An epoch of more than p_most rows (null: of any
+-- number) is only decided here: its rows are kept in pipeline_promoting, and queen.promote_step moves them. One into a queue with maxSize is moved at once.
 -- p_attempts are the attempts that count, p_rows how many rows they staged together. The rows of a partition get their offsets
 -- in the order of `place`; a row without a transaction id has its message id for one. A transaction id that is there already, or
 -- a second time among the rows, is left out.
@@ -8,12 +9,13 @@
 -- queued operations: a message that was accepted before is not overtaken, and the same call may succeed when they are done.
 -- Locks, in this order: the key of the epoch, the queues that exist by name (FOR KEY SHARE), as queen.lock_targets, then what the trigger on messages takes.
 CREATE OR REPLACE FUNCTION queen.promote(
-    p_sink text, p_epoch bigint, p_attempts bigint[], p_rows bigint,
+    p_sink text, p_epoch bigint, p_attempts bigint[], p_rows bigint, p_most bigint DEFAULT NULL,
     OUT fresh boolean, OUT written bigint, OUT duplicates bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_staged     bigint;
     v_named      boolean;
+    v_small      boolean;  -- a queue is, by its maxSize
     v_queues     text[];
     v_partitions text[];
     v_ids        uuid[];
@@ -42,6 +44,28 @@ BEGIN
     IF v_staged = 0 THEN
         RETURN;
     END IF;
+    -- Staged rows have no statistics, so the planner gets settings that suit many rows.
+    PERFORM set_config('work_mem', '64MB', true), set_config('enable_nestloop', (v_staged < 100)::text, true);
+    IF v_staged > p_most THEN
+        SELECT coalesce(bool_or(q.max_size > 0), false), array_agg(q.name) FILTER (WHERE q.encryption_enabled AND NOT s.encrypted)
+        INTO v_small, v_secret
+        FROM (SELECT queue, bool_and(is_encrypted) AS encrypted FROM queen.pipeline_staged WHERE attempt = ANY (p_attempts) GROUP BY queue) s
+        JOIN queen.queues q ON q.name = s.queue;
+        IF v_secret IS NOT NULL THEN
+            RAISE SQLSTATE 'QN002' USING MESSAGE = 'a queue demands encrypted payloads', DETAIL = array_to_json(v_secret)::text;
+        END IF;
+        IF NOT v_small THEN
+            INSERT INTO queen.pipeline_promoting
+                (promotion, place, queue, partition, message_id, transaction_id, trace_id, is_encrypted, payload)
+            SELECT p_attempts[1], row_number() OVER (ORDER BY s.queue, s.partition, s.place), s.queue, s.partition, s.message_id,
+                   s.transaction_id, s.trace_id, s.is_encrypted, s.payload
+            FROM queen.pipeline_staged s WHERE s.attempt = ANY (p_attempts);
+            UPDATE queen.pipeline_commits c SET rows = v_staged, promotion = p_attempts[1]
+            WHERE c.sink = p_sink AND c.epoch = p_epoch;
+            written := v_staged;
+            RETURN;
+        END IF;
+    END IF;
     SELECT array_agg(t.queue), array_agg(t.partition) INTO v_queues, v_partitions
     FROM (SELECT DISTINCT queue, partition FROM queen.pipeline_staged WHERE attempt = ANY (p_attempts)) t;
 
@@ -63,8 +87,6 @@ BEGIN
         RAISE SQLSTATE 'QN002' USING MESSAGE = 'a queue demands encrypted payloads',
             DETAIL = array_to_json(v_secret)::text;
     END IF;
-    -- Staged rows have no statistics, so the planner gets settings that suit many rows.
-    PERFORM set_config('work_mem', '64MB', true), set_config('enable_nestloop', (v_staged < 100)::text, true);
     IF v_named THEN
         DELETE FROM queen.pipeline_staged s USING (
             SELECT n.attempt, n.place, d.there, row_number() OVER (

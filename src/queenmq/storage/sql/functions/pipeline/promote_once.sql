@@ -6,10 +6,12 @@
 -- `differs`: nothing was done. `newest`: nothing was done, because this one was committed last, and it is a later epoch, or one that does not
 -- come right before: Spark commits every epoch, so that the ones between were here once, before the database was restored from an older copy.
 -- With p_strict false what differs is left out, as a repetition.
+-- `unfinished`: it is decided, now or before, and queen.promote_step has to move rows.
 -- Locks: as queen.promote.
 CREATE OR REPLACE FUNCTION queen.promote_once(
     p_sink text, p_epoch bigint, p_attempts bigint[], p_rows bigint, p_made_of text, p_checksum bigint, p_strict boolean,
-    OUT written bigint, OUT duplicates bigint, OUT differs boolean, OUT newest bigint, OUT committed_at timestamptz)
+    p_most bigint DEFAULT NULL, OUT written bigint, OUT duplicates bigint, OUT differs boolean, OUT newest bigint, OUT committed_at timestamptz,
+    OUT unfinished boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_fresh boolean;
@@ -18,6 +20,7 @@ BEGIN
     written := 0;
     duplicates := 0;
     differs := false;
+    unfinished := false;
     SELECT * INTO v_commit FROM queen.pipeline_commits c WHERE c.sink = p_sink ORDER BY c.epoch DESC LIMIT 1;
     IF p_strict AND (
         v_commit.epoch > p_epoch AND p_rows > 0 AND NOT EXISTS (
@@ -30,14 +33,16 @@ BEGIN
     END IF;
 
     SELECT p.fresh, p.written, p.duplicates INTO v_fresh, written, duplicates
-    FROM queen.promote(p_sink, p_epoch, p_attempts, p_rows) p;
+    FROM queen.promote(p_sink, p_epoch, p_attempts, p_rows, p_most) p;
     IF v_fresh THEN
         UPDATE queen.pipeline_commits c SET made_of = p_made_of, checksum = p_checksum
-        WHERE c.sink = p_sink AND c.epoch = p_epoch;
+        WHERE c.sink = p_sink AND c.epoch = p_epoch
+        RETURNING c.promotion IS NOT NULL INTO unfinished;
         RETURN;
     END IF;
     SELECT * INTO v_commit FROM queen.pipeline_commits c WHERE c.sink = p_sink AND c.epoch = p_epoch;
     committed_at := v_commit.committed_at;
+    unfinished := v_commit.promotion IS NOT NULL;
     differs := p_strict AND p_rows > 0 AND CASE
         WHEN v_commit.made_of IS NOT NULL AND p_made_of IS NOT NULL THEN v_commit.made_of <> p_made_of
         ELSE v_commit.rows + v_commit.duplicates <> p_rows OR coalesce(v_commit.checksum, p_checksum) <> p_checksum END;

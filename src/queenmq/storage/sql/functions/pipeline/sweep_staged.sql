@@ -14,6 +14,6 @@ BEGIN
     SELECT array_agg(attempt) INTO v_attempts FROM gone;
     DELETE FROM queen.pipeline_staged WHERE attempt = ANY (v_attempts) OR attempt < v_old;
     GET DIAGNOSTICS v_removed = ROW_COUNT;
-    DELETE FROM queen.pipeline_commits WHERE sink = p_sink AND epoch < p_epoch - 10000;
+    DELETE FROM queen.pipeline_commits WHERE sink = p_sink AND epoch < p_epoch - 10000 AND promotion IS NULL;
     RETURN v_removed;
 END $$;

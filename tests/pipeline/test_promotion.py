@@ -1,0 +1,153 @@
+"""The commit of a large epoch: in steps between which others push, each row once and in order, whoever does them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.db import Db
+from queenmq.pipeline import sink
+from queenmq.pipeline.errors import OtherContent, PipelineError
+from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.staging import CHECKSUM_MASK
+
+ROWS = 95
+PARTITIONS = 7
+
+
+def options(db: Db, most: int = 10) -> WriteOptions:
+    return WriteOptions(url=db.url, queue="orders", commit_rows=most)
+
+
+def frame(count: int = ROWS, **columns: list[Any]) -> pa.RecordBatch:
+    body = {
+        "value": [json.dumps({"n": n}) for n in range(count)],
+        "partition": [f"p{n % PARTITIONS}" for n in range(count)],
+    }
+    return pa.RecordBatch.from_pydict(body | columns)
+
+
+def staged(db: Db, batch: pa.RecordBatch, sink_name: str = "s", epoch: int = 1) -> list[Any]:
+    """Three tasks, in the order of the data frame."""
+    third = batch.num_rows // 3 + 1
+    found = [stage(options(db), sink_name, epoch, iter([batch.slice(at, third)])) for at in (0, third, 2 * third)]
+    for task, one in enumerate(found):
+        # Without Spark every task is the first one.
+        db.sql("UPDATE queen.pipeline_staged SET place = place + %s WHERE attempt = %s", task << 40, one.attempt)
+    return found
+
+
+def written(db: Db) -> dict[str, list[int]]:
+    return {name: [one["n"] for one in found] for name, found in db.partitions("orders").items()}
+
+
+EXPECTED = {f"p{p}": list(range(p, ROWS, PARTITIONS)) for p in range(PARTITIONS)}
+
+
+def begin(db: Db, messages: list[Any], steps: int) -> None:
+    """A driver decides on the epoch, does some steps, and dies."""
+    rows, checksum = sum(m.rows for m in messages), sum(m.checksum for m in messages) & CHECKSUM_MASK
+    given = ("s", 1, [m.attempt for m in messages], rows, None, checksum, True, 10)
+    assert sink._promoted(db.url, given)[-1] is True
+    for _ in range(steps):
+        sink._ask(db.url, "pipeline_promote_step", "s", 1, 10)
+
+
+def test_others_push_between_two_steps(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same partitions, without waiting."""
+    db.fill("others", 1, 1)
+    step = sink._step
+    pushed: list[int] = []
+
+    def push(*given: Any) -> bool:
+        if db.count("orders") > len(pushed):
+            pushed.append(-len(pushed) - 1)
+            db.sql("SET lock_timeout = '10ms'")
+            db.sql(
+                "INSERT INTO queen.messages (partition_id, payload) SELECT p.id, %s FROM queen.partitions p "
+                "JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = 'orders' AND p.name = 'p0'",
+                json.dumps({"n": pushed[-1]}).encode(),
+            )
+        return step(*given)
+
+    monkeypatch.setattr(sink, "_step", push)
+    assert promote(options(db), "s", 1, staged(db, frame())) == (ROWS, 0)
+    assert len(pushed) >= 9
+    found = written(db)
+    assert sorted(n for n in found["p0"] if n < 0) == sorted(pushed)
+    assert found | {"p0": [n for n in found["p0"] if n >= 0]} == EXPECTED
+    db.assert_healthy("orders")
+    assert db.one("SELECT count(*) FROM queen.pipeline_promoting") == 0
+    assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
+
+
+def test_what_a_dead_driver_left_is_moved_by_the_next(db: Db) -> None:
+    begin(db, staged(db, frame()), 4)
+    assert db.count("orders") == 40
+    assert promote(options(db), "s", 1, staged(db, frame())) == (ROWS, 0)
+    assert written(db) == EXPECTED
+    assert promote(options(db), "s", 1, staged(db, frame())) == (ROWS, 0)
+    assert written(db) == EXPECTED
+    db.assert_healthy("orders")
+    assert db.one("SELECT count(*) FROM queen.pipeline_promoting") == 0
+
+
+def test_what_a_dead_driver_left_is_moved_by_any_other_write(db: Db) -> None:
+    """A write without a name never comes again."""
+    begin(db, staged(db, frame()), 4)
+    other = WriteOptions(url=db.url, queue="other", commit_rows=2)
+    promote(other, "t", 1, [stage(other, "t", 1, iter([frame(3)]))])
+    assert db.count("orders") == 40, "it may still be moved"
+    db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '2 minutes'")
+    promote(other, "t", 2, [stage(other, "t", 2, iter([frame(3)]))])
+    assert written(db) == EXPECTED
+    db.assert_healthy("orders")
+
+
+def test_an_epoch_with_other_rows_is_refused_and_the_first_is_finished(db: Db) -> None:
+    begin(db, staged(db, frame()), 4)
+    with pytest.raises(OtherContent, match="95 rows then, 96 now"):
+        promote(options(db), "s", 1, staged(db, frame(96)))
+    assert written(db) == EXPECTED
+
+
+def test_duplicates_are_left_out_wherever_they_are(db: Db) -> None:
+    db.make("orders")
+    keys: list[str | None] = [f"k{n}" for n in range(ROWS)]
+    keys[7], keys[70], keys[14] = "k0", "k0", None
+    first = WriteOptions(url=db.url, queue="orders")
+    promote(first, "t", 1, [stage(first, "t", 1, iter([frame(3, transactionId=["a", "k1", "b"])]))])
+    assert promote(options(db), "s", 1, staged(db, frame(transactionId=keys))) == (ROWS - 3, 3)
+    found = written(db)
+    assert found["p0"] == [0] + [n for n in EXPECTED["p0"] if n not in (7, 70)]
+    assert found["p1"] == EXPECTED["p1"], "its first came with the write before"
+    assert db.sql("SELECT rows, duplicates, promotion FROM queen.pipeline_commits WHERE sink = 's'") == [
+        (ROWS - 3, 3, None)
+    ]
+    db.assert_healthy("orders")
+
+
+def test_the_rest_of_an_epoch_survives_a_crash(db: Db) -> None:
+    assert db.one("SELECT relpersistence FROM pg_class WHERE relname = 'pipeline_promoting'") == "p"
+
+
+def test_a_queue_with_a_size_takes_all_or_nothing(db: Db) -> None:
+    db.make("orders", max_size=ROWS - 1)
+    with pytest.raises(PipelineError, match=r"full \(maxSize\), nothing was written"):
+        promote(options(db), "s", 1, staged(db, frame()))
+    assert db.count("orders") == 0
+    db.make("orders", max_size=ROWS)
+    assert promote(options(db), "s", 1, staged(db, frame())) == (ROWS, 0)
+    assert written(db) == EXPECTED
+
+
+def test_a_queue_that_demands_encryption_refuses_before_anything_is_written(db: Db) -> None:
+    messages = staged(db, frame())
+    db.make("orders", encryption_enabled=True)
+    with pytest.raises(PipelineError, match="demand encrypted payloads"):
+        promote(options(db), "s", 1, messages)
+    assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_promoting")) == (0, 0)
