@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,9 @@ def test_the_same_replay_is_done_once_even_after_retention(spark: Any, db: Db, l
     run(spark, db, lake)
     again = db.one("SELECT id FROM queen.queues WHERE name = 'again'")
     db.sql("SELECT queen.trim(id, 10) FROM queen.partitions WHERE queue_id = %s", again)
-    assert run(spark, db, lake)["messages written"] == 30, "what the first one wrote"
+    second = run(spark, db, lake)
+    assert (second["messages written"], second["already there"]) == (0, 30)
+    assert db.sql("SELECT rows FROM queen.pipeline_runs WHERE job = 'replay' ORDER BY started_at") == [(30,), (0,)]
     assert db.count("again") == 0
     run(spark, db, lake, name="once more")
     assert db.count("again") == 30
@@ -74,6 +78,23 @@ def test_throttled(spark: Any, db: Db, lake: str) -> None:
     summary = run(spark, db, lake, rate=15.0)
     assert time.monotonic() - begun >= 30 / 15
     assert summary["messages written"] == 30
+    db.assert_copied("orders", "again")
+
+
+def test_messages_of_one_moment_are_throttled_as_well(spark: Any, db: Db, lake: str) -> None:
+    """In commits of what may come in a second, each with a time of its own."""
+    db.sql("UPDATE queen.messages SET created_at = '2026-01-01Z'")
+    shutil.rmtree(lake)
+    db.sql("TRUNCATE queen.archive_files, queen.archive_positions")
+    with Run(db.url, "archive", "orders", "local", {}) as recorded:
+        archiving.archive(spark, archiving.Settings(url=db.url, queue="orders", lake=lake), recorded)
+    assert run(spark, db, lake, rate=10.0)["messages written"] == 30
+    commits = db.sql(
+        "SELECT count(*), min(m.created_at) FROM queen.messages m JOIN queen.partitions p ON p.id = m.partition_id "
+        "JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = 'again' GROUP BY m.created_at ORDER BY 2"
+    )
+    assert [count for count, _ in commits] == [10, 10, 10]
+    assert all(later - at >= timedelta(seconds=0.5) for (_, at), (_, later) in pairwise(commits))
     db.assert_copied("orders", "again")
 
 

@@ -61,6 +61,7 @@ WRITE: Final = (
     "streamName",
     "repeatedWrite",
     "commitRows",
+    "rowsPerSecond",
     "encryptionKey",
 )
 # Spark's own, which come along.
@@ -106,6 +107,7 @@ class WriteOptions:
     stream_name: str | None = None
     strict: bool = True
     commit_rows: int = COMMIT_ROWS
+    rate: float | None = None
     checkpoint: str | None = None
     key: bytes | None = field(default=None, repr=False)
 
@@ -160,6 +162,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
         stream_name=options.get("streamname"),
         strict=_repeated(options.get("repeatedwrite", "check")),
         commit_rows=_positive(options, "commitRows") or COMMIT_ROWS,
+        rate=_rate(options.get("rowspersecond")),
         checkpoint=next((value for name, value in given.items() if name.lower() == "checkpointlocation"), None),
         key=_key(options),
     )
@@ -212,6 +215,18 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if not raw.isdecimal() or int(raw) < 1:
         raise BadOption(f"{name} must be a whole number above 0, not {raw!r}")
     return int(raw)
+
+
+def _rate(raw: str | None) -> float | None:
+    if raw is None:
+        return None
+    try:
+        rate = float(raw)
+    except ValueError:
+        rate = 0.0
+    if not 0.0 < rate < float("inf"):
+        raise BadOption(f"rowsPerSecond must be a number above 0, not {raw!r}")
+    return rate
 
 
 def _flag(options: Mapping[str, str], name: str, usual: bool) -> bool:

@@ -151,7 +151,7 @@ def promote(
     written, duplicates, differs, newest, at, unfinished = found
     if unfinished:
         _finish(options, sink, epoch)
-        [(written, duplicates)] = patiently(lambda: _ask(options.url, "pipeline_committed", sink, epoch))
+        [(written, duplicates, _)] = patiently(lambda: _ask(options.url, "pipeline_committed", sink, epoch))
         for other in patiently(lambda: _ask(options.url, "pipeline_unfinished")):
             _finish(options, *other)
     if differs or newest is not None:
@@ -167,12 +167,16 @@ def _finish(options: WriteOptions, sink: str, epoch: int) -> None:
 
 
 def _steps(options: WriteOptions, sink: str, epoch: int) -> bool:
-    """As many steps as can be done now. False if nothing is left."""
+    """As many steps as can be done now, not faster than the options allow. False if nothing is left."""
     done = 0
     try:
         with connection(options.url) as opened:
+            begun = SYSTEM.monotonic()
             while _step(opened, sink, epoch, options.commit_rows):
                 done += 1
+                if options.rate:
+                    time.sleep(max(0.0, begun + options.commit_rows / options.rate - SYSTEM.monotonic()))
+                    begun = SYSTEM.monotonic()
     except PartitionsBusy:
         if not done:
             raise

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import BadOption
-from queenmq.pipeline.options import key_of_environment
+from queenmq.pipeline.named_write import write_once
 from queenmq.pipeline.runs import Outcome, Run
 
 
@@ -34,13 +33,7 @@ def backfill(spark: Any, settings: Settings, run: Run) -> Outcome:
     """Raises BadOption for a source or a column that does not exist, before anything is written."""
     found = shaped(load(spark, settings), settings)
     name = f"backfill {settings.name or run.id}"
-    writer = found.write.format("queen").mode("append").option("url", settings.url).option("queue", settings.queue)
-    writer = writer.option("writeId", name)
-    if key := key_of_environment():
-        writer = writer.option("encryptionKey", key)
-    writer.save()
-    with connection(settings.url) as opened:
-        [(written, there)] = rows(opened, "pipeline_committed", f"batch {name}", 0)
+    written, there = write_once(found, settings.url, name, queue=settings.queue)
     outcome = run.outcome
     outcome.rows = written
     outcome.offsets = {"messages": written}

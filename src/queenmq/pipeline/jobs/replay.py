@@ -15,10 +15,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from queenmq.clock import SYSTEM
-from queenmq.pipeline.connection import connection, rows
-from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.connection import connection
+from queenmq.pipeline.errors import BadOption
 from queenmq.pipeline.lake import Lake, frame, published
-from queenmq.pipeline.options import key_of_environment
+from queenmq.pipeline.named_write import write_once
+from queenmq.pipeline.options import COMMIT_ROWS
 from queenmq.pipeline.runs import Outcome, Run
 
 STEP_ROWS: Final = 200_000
@@ -57,14 +58,12 @@ def replay(spark: Any, settings: Settings, run: Run) -> Outcome:
     steps = [] if found is None else step_bounds(found, _step_rows(settings))
     written = there = 0
     begun = SYSTEM.monotonic()
-    done = 0
-    for number, (first, last, count) in enumerate(steps):
+    for number, (first, last, _) in enumerate(steps):
         new, old = write_step(found, settings, f"replay {name} {number}", first, last)
         written, there = written + new, there + old
         run.progress(new)
-        done += count
         if settings.rate:
-            time.sleep(max(0.0, done / settings.rate - (SYSTEM.monotonic() - begun)))
+            time.sleep(max(0.0, written / settings.rate - (SYSTEM.monotonic() - begun)))
     outcome.offsets = {"messages": written}
     outcome.summary = {
         "messages written": written,
@@ -123,24 +122,15 @@ def step_bounds(found: Any, size: int) -> list[tuple[datetime, datetime, int]]:
 
 
 def write_step(found: Any, settings: Settings, name: str, first: datetime, last: datetime) -> tuple[int, int]:
-    """One write. Returns the messages written and those that were there already."""
+    """One write. Returns the messages that are new and those that were there already."""
     from pyspark.sql import functions as f
 
     target, url = settings.into or settings.queue, settings.into_url or settings.url
     part = found.where((f.col("timestamp") >= f.lit(first)) & (f.col("timestamp") < f.lit(last)))
     # All of a partition in one task, in its order; times never fall within a partition.
     ordered = part.repartition("partition").sortWithinPartitions("partition", "timestamp", "offset")
-    writer = ordered.withColumn("queue", f.lit(target)).select(*COLUMNS).write.format("queen").mode("append")
-    writer = writer.option("url", url).option("writeId", name)
-    if key := key_of_environment():
-        writer = writer.option("encryptionKey", key)
-    writer.save()
-    with connection(url) as opened:
-        committed = rows(opened, "pipeline_committed", f"batch {name}", 0)
-    if not committed:
-        raise PipelineError("a step of the replay was not committed")
-    new, old = committed[0]
-    return new, old
+    made = ordered.withColumn("queue", f.lit(target)).select(*COLUMNS)
+    return write_once(made, url, name, **_throttle(settings.rate))
 
 
 def name_of(settings: Settings, lake: Lake, newest: int) -> str:
@@ -148,6 +138,13 @@ def name_of(settings: Settings, lake: Lake, newest: int) -> str:
     what = {k: v for k, v in asdict(settings).items() if k not in ("url", "into_url", "rate", "name", "lake")}
     text = json.dumps([what, lake.name, newest], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _throttle(rate: float | None) -> dict[str, str]:
+    """Commits of what may come in a second: messages of one moment, however many, are not one commit."""
+    if rate is None:
+        return {}
+    return {"rowsPerSecond": str(rate), "commitRows": str(max(1, min(COMMIT_ROWS, int(rate))))}
 
 
 def _step_rows(settings: Settings) -> int:

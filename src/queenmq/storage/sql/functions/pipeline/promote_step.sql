@@ -75,7 +75,7 @@ BEGIN
     )
     SELECT count(*) INTO v_written FROM written;
     UPDATE queen.pipeline_commits c
-    SET promoted = v_last, rows = v_commit.rows - (v_last - v_commit.promoted - v_written),
+    SET promoted = v_last, committed_at = clock_timestamp(), rows = v_commit.rows - (v_last - v_commit.promoted - v_written),
         duplicates = v_commit.duplicates + (v_last - v_commit.promoted - v_written)
     WHERE c.sink = p_sink AND c.epoch = p_epoch;
     PERFORM pg_notify('queen_written', t.queue)
