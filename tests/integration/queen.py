@@ -252,6 +252,12 @@ async def age_partitions(sql: asyncpg.Connection, queue: str, days: int) -> None
         queue,
         days,
     )
+    await sql.execute(
+        "UPDATE queen.partition_ages SET idle_since = idle_since - make_interval(days => $2) "
+        "WHERE queue_id = (SELECT id FROM queen.queues WHERE name = $1)",
+        queue,
+        days,
+    )
     await age_messages(sql, queue, days * 86_400)
 
 

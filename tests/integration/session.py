@@ -158,7 +158,10 @@ class Session:
     async def sweep(self, step: str, queue: str) -> int:
         """Run `retain` or `evict` over a queue. Returns the messages deleted."""
         queue_id = await self.sql.fetchval("SELECT id FROM queen.queues WHERE name = $1", queue)
-        row = await self.sql.fetchrow(RETAIN if step == "retain" else statement(step), queue_id, None, 1000)
+        if step == "retain":
+            row = await self.sql.fetchrow(RETAIN, queue_id, None, 1000)
+        else:
+            row = await self.sql.fetchrow(statement(step), queue_id, None, None, 1000)
         return row["deleted"]
 
 

@@ -542,12 +542,12 @@ async def test_eviction_passes_over_a_group_that_somebody_holds(
     hold = HOLD_POSITIONS.replace("FOR UPDATE", "AND c.partition_id = $2 FOR UPDATE")
     locked = await sql.fetchval("SELECT id FROM queen.partitions WHERE name = 'locked'")
     async with held(stranger, hold, "q", locked):
-        evicted = await server.database.fetchrow(statement("evict"), queue, None, 1000)
+        evicted = await server.database.fetchrow(statement("evict"), queue, None, None, 1000)
         assert (evicted["deleted"], evicted["next"]) == (3, None), "all but what the group that is held has not read"
         await stranger.execute("SELECT 1 FROM queen.queues FOR UPDATE")
-        evicted = await server.database.fetchrow(statement("evict"), queue, None, 1000)
+        evicted = await server.database.fetchrow(statement("evict"), queue, None, None, 1000)
         assert (evicted["deleted"], evicted["next"]) == (0, None), "a queue that is held is passed over"
-    evicted = await server.database.fetchrow(statement("evict"), queue, None, 1000)
+    evicted = await server.database.fetchrow(statement("evict"), queue, None, None, 1000)
     assert evicted["deleted"] == 1
 
 

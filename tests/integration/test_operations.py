@@ -742,7 +742,7 @@ async def test_a_partition_with_operations_is_not_idle(
 ) -> None:
     busy(True)
     await queued(http, item(1))
-    await sql.execute("UPDATE queen.partitions SET created_at = created_at - interval '90 days'")
+    await age_partitions(sql, "q", 90)
     assert await sql.fetch(DROP_IDLE_PARTITIONS) == []
     await run_all(server)
     assert data(await queen.drain("q", "p")) == [1]

@@ -265,7 +265,7 @@ class TestEviction:
         await queen.configure("orders", maxWaitTimeSeconds=10)
         await queen.push("orders", *range(100))
         await age_messages(sql, "orders", 11)
-        step = "SELECT deleted FROM queen.evict((SELECT id FROM queen.queues), NULL, 10)"
+        step = "SELECT deleted FROM queen.evict((SELECT id FROM queen.queues), NULL, NULL, 10)"
         assert 0 < await sql.fetchval(step) <= 10
 
 

@@ -533,7 +533,7 @@ async def test_retention_is_one_operation_a_run_with_progress(
     await retention.work()
     [shown] = (await queen.http.get("/api/v1/operations", params={"type": "retention"})).json()["operations"]
     assert (shown["status"], shown["queue"], shown["progress"]["unit"]) == ("completed", None, "partitions")
-    assert shown["progress"]["done"] == 27
+    assert shown["progress"]["done"] == 26  # those with something to delete
     assert shown["result"] == {"deleted": 85, "partitionsDropped": 26}
     assert (await stored(sql, "old"), await stored(sql, "kept")) == (1, 85)
     assert server.broker.activity.now().retained == 85

@@ -273,7 +273,7 @@ class TestArchiveBeforeDelete:
 
     def test_eviction_waits_as_well(self, spark: Any, db: Db, tmp_path: Path) -> None:
         db.make("orders", max_wait_time_s=10)
-        evict = RETAIN.replace("retain", "evict")
+        evict = RETAIN.replace("retain", "evict").replace("NULL", "NULL, NULL")
         assert db.one(evict) == 0
         run(spark, db, tmp_path)
         assert db.one(evict) == 20

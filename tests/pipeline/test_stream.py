@@ -103,11 +103,12 @@ def drop(db: Db, name: str, by: str) -> None:
         return
     db.sql("SELECT queen.trim(id, 1000000) FROM queen.partitions WHERE name = %s", name)
     db.sql("UPDATE queen.partitions SET created_at = '2020-01-01' WHERE name = %s", name)
-    db.sql(
-        "UPDATE queen.partition_lookup SET last_message_at = '2020-01-01' "
-        "WHERE partition_id = (SELECT id FROM queen.partitions WHERE name = %s)",
-        name,
-    )
+    for table, column in (("partition_lookup", "last_message_at"), ("partition_ages", "idle_since")):
+        db.sql(
+            f"UPDATE queen.{table} SET {column} = '2020-01-01' "
+            "WHERE partition_id = (SELECT id FROM queen.partitions WHERE name = %s)",
+            name,
+        )
     assert db.sql("SELECT partition_name FROM queen.drop_idle_partitions(now(), 100)") == [(name,)]
 
 

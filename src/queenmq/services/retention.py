@@ -51,14 +51,15 @@ class Eviction(Service):
             pass
 
     async def _sweep(self) -> int:
-        """Once over every queue, partition by partition. Returns the messages deleted."""
+        """Once over what is due in every queue. Returns the messages deleted."""
         deleted = 0
         for queue in await self._database.fetch(statement("queues_with_eviction")):
-            after = None
-            while row := await self._database.fetchrow(statement("evict"), queue["id"], after, self._limit):
+            since, after = None, None
+            while row := await self._database.fetchrow(statement("evict"), queue["id"], since, after, self._limit):
                 deleted += row["deleted"]
-                self._activity.of(queue["name"]).evicted += row["deleted"]
-                after = row["next"]
+                if row["deleted"]:
+                    self._activity.of(queue["name"]).evicted += row["deleted"]
+                since, after = row["since"], row["next"]
                 if after is None:
                     break
         if deleted:

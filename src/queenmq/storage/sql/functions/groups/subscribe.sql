@@ -71,6 +71,13 @@ BEGIN
     ) n ON true
     ORDER BY place.id
     ON CONFLICT (partition_id, consumer_group) DO NOTHING;
+    IF v_queue.max_wait_time_s > 0 THEN
+        -- What everybody else has read is unread now (see queen.partition_ages).
+        UPDATE queen.partition_ages a SET unread_at = a.oldest_at
+        WHERE a.queue_id = v_queue.id AND a.unread_at > a.oldest_at
+          AND (p_partition IS NULL OR a.partition_id = (
+              SELECT p.id FROM queen.partitions p WHERE p.queue_id = v_queue.id AND p.name = p_partition));
+    END IF;
     IF v_queue.max_size > 0 THEN
         -- It may begin before the slowest of the other groups. A whole queue is counted again; of one partition it is known.
         IF p_partition IS NULL THEN

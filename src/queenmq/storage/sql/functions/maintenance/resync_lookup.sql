@@ -1,7 +1,7 @@
 -- Rebuild partition_lookup for up to p_limit partitions after p_after from the messages, and wake groups that sleep over
 -- something unread. Idempotent; may run while servers push and pop. Returns the rows changed, and where to go on
 -- (null at the end). Offsets never go back: what a group has passed or a dead letter names counts as given out.
--- Locks: rows of partition_lookup by partition, then rows of partition_consumers by (partition, group).
+-- Locks: rows of partition_lookup by partition, then rows of partition_ages, then rows of partition_consumers by (partition, group).
 CREATE OR REPLACE FUNCTION queen.resync_lookup(p_after uuid, p_limit integer, OUT changed integer, OUT next uuid)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -54,6 +54,10 @@ BEGIN
       AND (l.last_offset, l.first_offset, l.last_message_id, l.last_message_at)
           IS DISTINCT FROM (t.last_offset, t.first_offset, t.last_message_id, t.last_message_at);
     GET DIAGNOSTICS changed = ROW_COUNT;
+    INSERT INTO queen.partition_ages AS a (partition_id, queue_id, idle_since)
+    SELECT p.id, p.queue_id, p.created_at FROM queen.partitions p WHERE p.id = ANY (v_partitions) ORDER BY p.id
+    ON CONFLICT (partition_id) DO UPDATE SET unread_at = NULL;
+    PERFORM queen.note_age(t.id) FROM unnest(v_partitions) AS t (id);
     IF changed > 0 THEN
         INSERT INTO queen.queue_size_changes (queue_id)
         SELECT DISTINCT q.id FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id AND q.max_size > 0

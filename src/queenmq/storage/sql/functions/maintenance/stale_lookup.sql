@@ -12,15 +12,17 @@ RETURNS TABLE (partition_id uuid, queue_name text, partition_name text, problem 
             format('first offset is %s, the oldest message has %s', l.first_offset, oldest."offset")
         WHEN asleep.consumer_group IS NOT NULL THEN
             format('group %s sleeps although there is something unread', asleep.consumer_group)
+        ELSE 'its row in partition_ages is missing, or says that its messages are younger than they are'
         END
     FROM queen.partitions p
     JOIN queen.queues q ON q.id = p.queue_id
     LEFT JOIN queen.partition_lookup l ON l.partition_id = p.id
+    LEFT JOIN queen.partition_ages a ON a.partition_id = p.id
     LEFT JOIN LATERAL (
         SELECT m."offset", m.id FROM queen.messages m WHERE m.partition_id = p.id ORDER BY m."offset" DESC LIMIT 1
     ) newest ON true
     LEFT JOIN LATERAL (
-        SELECT m."offset" FROM queen.messages m WHERE m.partition_id = p.id ORDER BY m."offset" LIMIT 1
+        SELECT m."offset", m.created_at FROM queen.messages m WHERE m.partition_id = p.id ORDER BY m."offset" LIMIT 1
     ) oldest ON true
     LEFT JOIN LATERAL (
         SELECT c.consumer_group FROM queen.partition_consumers c
@@ -32,4 +34,6 @@ RETURNS TABLE (partition_id uuid, queue_name text, partition_name text, problem 
        OR (newest."offset" = l.last_offset AND newest.id IS DISTINCT FROM l.last_message_id)
        OR oldest."offset" < l.first_offset
        OR asleep.consumer_group IS NOT NULL
+       OR a.partition_id IS NULL
+       OR (oldest."offset" IS NOT NULL AND (a.oldest_at IS NULL OR a.oldest_at > oldest.created_at))
 $$;

@@ -28,6 +28,9 @@ BEGIN
     SET first_offset = v_first,
         holes = greatest(0, last_offset - v_first + 1 - (last_offset - first_offset + 1 - holes - 1))
     WHERE partition_id = p_partition;
+    IF v_first > v_head.first_offset THEN
+        PERFORM queen.note_age(p_partition);
+    END IF;
 
     PERFORM queen.note_deleted(p_partition, v_offset, v_offset);
     v_gone := int8multirange(int8range(v_offset, v_offset, '[]'));

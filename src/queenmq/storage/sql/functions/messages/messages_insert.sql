@@ -1,10 +1,12 @@
 -- Keep partition_lookup right and make the partition claimable for the groups that had read everything, in the
 -- same transaction, for every way a row gets into queen.messages.
--- Locks, in this order: rows of partition_lookup by partition, rows of partition_consumers by (partition, group).
+-- Locks, in this order: rows of partition_lookup by partition, rows of partition_ages, rows of partition_consumers by (partition, group).
 -- A writer that brings its own offsets (queen.push) must hold the partition's lookup row since before it chose them.
 CREATE OR REPLACE FUNCTION queen.on_messages_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     v_partitions uuid[];
+    v_filled     uuid[];        -- those that were empty
+    v_since      timestamptz;
     v_inserted   integer;
     v_updated    integer;
 BEGIN
@@ -16,7 +18,7 @@ BEGIN
     -- The newest id comes from the same pass: a join of new_messages with itself would be planned for the rows of the first
     -- statement of the session, as a nested loop, and be quadratic for later ones.
     WITH heads AS (
-        SELECT partition_id, min("offset") AS first_new, max("offset") AS last_new,
+        SELECT partition_id, min("offset") AS first_new, max("offset") AS last_new, min(created_at) AS since,
                count(*) AS added, max(created_at) AS at, (array_agg(id ORDER BY "offset" DESC))[1] AS last_id
         FROM new_messages GROUP BY partition_id
     ), updated AS (
@@ -26,15 +28,25 @@ BEGIN
         WHERE l.partition_id = h.partition_id
           AND h.last_new - h.first_new + 1 = h.added
           AND h.first_new = l.last_offset + 1
-        RETURNING l.partition_id
+        RETURNING l.partition_id, h.since, l.first_offset = h.first_new AS was_empty
     )
-    SELECT (SELECT count(*) FROM heads), count(*), array_agg(partition_id)
-    INTO v_inserted, v_updated, v_partitions FROM updated;
+    SELECT (SELECT count(*) FROM heads), count(*), array_agg(partition_id), array_agg(partition_id) FILTER (WHERE was_empty), min(since)
+    INTO v_inserted, v_updated, v_partitions, v_filled, v_since FROM updated;
 
     IF v_updated < v_inserted THEN
         RAISE foreign_key_violation USING MESSAGE =
             'a message names an unknown partition, or an offset that does not follow the last one',
             HINT = 'Leave "offset" out of the INSERT: it is allocated.';
+    END IF;
+
+    -- What retention and eviction go by. They need a time that is not too late.
+    IF v_filled IS NOT NULL THEN
+        UPDATE queen.partition_ages SET oldest_at = v_since, unread_at = v_since, idle_since = NULL, kept_at = NULL
+        WHERE partition_id = ANY (v_filled);
+    END IF;
+    IF EXISTS (SELECT 1 FROM queen.queues WHERE max_wait_time_s > 0) THEN
+        UPDATE queen.partition_ages SET unread_at = v_since
+        WHERE partition_id = ANY (v_partitions) AND unread_at = 'infinity';
     END IF;
 
     -- Offsets were allocated in this transaction: the rows come from an INSERT of somebody else, who does not know of maxSize.

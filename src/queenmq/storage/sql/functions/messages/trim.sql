@@ -1,7 +1,7 @@
 -- Delete the messages of a partition up to an offset, with their traces. Returns how many; 0 if a push holds the head just
 -- now. A lease over them goes on without them, and ends if nothing is left of it.
 -- The caller holds the queue's row FOR KEY SHARE, so that no group subscribes meanwhile whose account would not know of it.
--- Locks: the partition's head, without waiting; then what queen.pass_over and queen.shrink_leases take.
+-- Locks: the partition's head, without waiting; its row of partition_ages; then what queen.pass_over and queen.shrink_leases take.
 CREATE OR REPLACE FUNCTION queen.trim(p_partition uuid, p_upto bigint)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,6 +25,7 @@ BEGIN
     SET first_offset = p_upto + 1, holes = greatest(0, holes - (p_upto - first_offset + 1 - v_deleted))
     WHERE partition_id = p_partition AND first_offset <= p_upto;
     DELETE FROM queen.deleted_offsets WHERE partition_id = p_partition AND first_offset <= p_upto AND last_offset <= p_upto;
+    PERFORM queen.note_age(p_partition);
 
     PERFORM queen.pass_over(p_partition, int8multirange(int8range(least(v_first, p_upto + 1), p_upto + 1)));
     PERFORM queen.shrink_leases(p_partition, v_gone);

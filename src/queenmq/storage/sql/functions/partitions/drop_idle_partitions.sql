@@ -10,13 +10,22 @@ RETURNS TABLE (queue_name text, partition_name text) LANGUAGE plpgsql AS $$
 DECLARE
     v_idle uuid[];
 BEGIN
+    -- MATERIALIZED: only those that are idle for so long are looked at, however many partitions there are.
     v_idle := ARRAY(
-        SELECT l.partition_id FROM queen.partition_lookup l
+        WITH aged AS MATERIALIZED (
+            SELECT a.partition_id FROM queen.partition_ages a WHERE a.idle_since < p_before
+              AND NOT EXISTS (
+                  SELECT 1 FROM queen.operation_queue o
+                  WHERE o.partition_id = a.partition_id AND o.status IN ('pending', 'processing', 'failed'))
+            ORDER BY a.idle_since LIMIT p_limit
+        )
+        SELECT l.partition_id FROM aged
+        JOIN queen.partition_lookup l ON l.partition_id = aged.partition_id
         JOIN queen.partitions p ON p.id = l.partition_id
         JOIN queen.queues q ON q.id = p.queue_id AND q.name IS NOT NULL
         WHERE l.first_offset > l.last_offset AND coalesce(l.last_message_at, p.created_at) < p_before
           AND p.created_at < p_before
-        LIMIT p_limit FOR UPDATE OF l, p SKIP LOCKED);
+        FOR UPDATE OF l, p SKIP LOCKED);
     v_idle := ARRAY(SELECT t.id FROM unnest(v_idle) AS t (id) WHERE queen.groups_are_free(t.id, 9223372036854775806));
     IF cardinality(v_idle) > 0 THEN
         PERFORM queen.lock_dropped();

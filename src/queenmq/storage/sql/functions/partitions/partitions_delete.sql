@@ -20,6 +20,7 @@ BEGIN
     DELETE FROM queen.stream_state WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.stream_reads WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.message_traces WHERE partition_id IN (SELECT id FROM old_partitions);
+    DELETE FROM queen.partition_ages WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.deleted_offsets WHERE partition_id IN (SELECT id FROM old_partitions);
     RETURN NULL;
 END $$;

@@ -5,6 +5,8 @@ CREATE OR REPLACE FUNCTION queen.on_partitions_insert() RETURNS trigger LANGUAGE
 BEGIN
     INSERT INTO queen.partition_lookup (partition_id, queue_id)
     SELECT id, queue_id FROM new_partitions ORDER BY id;
+    INSERT INTO queen.partition_ages (partition_id, queue_id, idle_since)
+    SELECT id, queue_id, created_at FROM new_partitions ORDER BY id;
 
     INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id)
     SELECT n.id, g.name, n.queue_id

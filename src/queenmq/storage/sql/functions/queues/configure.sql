@@ -39,6 +39,10 @@ BEGIN
     PERFORM queen.ensure_partitions(ARRAY[p_queue], ARRAY['Default']);
     SELECT p.id INTO partition_id FROM queen.partitions p WHERE p.queue_id = configure.queue_id AND p.name = 'Default';
 
+    IF v_before.max_wait_time_s = 0 AND p_max_wait_time_s > 0 THEN
+        -- Since when something is unread was not kept meanwhile (see queen.partition_ages).
+        UPDATE queen.partition_ages a SET unread_at = a.oldest_at WHERE a.queue_id = configure.queue_id AND a.unread_at > a.oldest_at;
+    END IF;
     IF (v_before.delayed_processing_s, v_before.window_buffer_s) <> (p_delayed_processing_s, p_window_buffer_s) THEN
         SELECT array_agg(x.partition_id), array_agg(x.consumer_group) INTO v_partitions, v_groups FROM (
             SELECT c.partition_id, c.consumer_group FROM queen.partition_consumers c

@@ -1,8 +1,6 @@
 -- A run of retention, claimed at once; no row if one is waiting or running already.
-INSERT INTO queen.operation_queue (id, kind, parameters, total, status, worker, claim, claimed_at, attempts)
-SELECT queen.uuid7(), 'retention', $1::jsonb, (
-           SELECT count(*) FROM queen.queues q JOIN queen.partition_lookup l ON l.queue_id = q.id
-           WHERE q.ttl_s > 0 OR (q.retention_enabled AND (q.retention_s > 0 OR q.completed_retention_s > 0))),
+INSERT INTO queen.operation_queue (id, kind, parameters, status, worker, claim, claimed_at, attempts)
+SELECT queen.uuid7(), 'retention', $1::jsonb,
        s.status, s.worker, s.claim, s.claimed_at, s.attempts
 FROM queen.first_claim($2, $3) s
 ON CONFLICT (kind) WHERE kind = 'retention' AND status IN ('pending', 'processing') DO NOTHING

@@ -1,1 +1,1 @@
-SELECT * FROM queen.evict($1, $2, $3)
+SELECT * FROM queen.evict($1, $2, $3, $4)
