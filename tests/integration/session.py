@@ -133,7 +133,7 @@ class Session:
         mode: str = "all",
         since: datetime | None = None,
     ) -> None:
-        await self.sql.fetchval(statement("subscribe"), queue, partition, group, mode, since, LOCK_TIMEOUT)
+        await self.sql.fetchval(statement("subscribe"), queue, partition, group, mode, since, LOCK_TIMEOUT, None)
 
     async def ack(self, items: Iterable[Acknowledgement]) -> list[asyncpg.Record]:
         return await self.sql.fetch(statement("ack"), *columns(list(items)), LOCK_TIMEOUT)

@@ -133,10 +133,11 @@ class TestToldByTheDatabase:
     ) -> None:
         partition_id = (await queen.configure("orders"))["partitionId"]
         poll = await waiting(queen.wait("orders"), server)
-        lost = server.database._lifeline
+        listener = server.database._listener  # through a pooler, a connection of its own
+        lost = listener._on
         assert lost is not None
         await sql.execute("SELECT pg_terminate_backend($1)", lost.get_server_pid())
-        await until(lambda: server.database._lifeline is not lost and server.database.is_listening)
+        await until(lambda: listener._on is not lost and server.database.is_listening)
         await sql.execute("INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '1')", partition_id)
         assert data(await soon(poll)) == [1]
 

@@ -12,6 +12,7 @@ import pytest
 from integration.queen import Json, Queen, age_messages, another_server, expire_leases, stored
 from queenmq.config import Settings
 from queenmq.server import Server
+from queenmq.storage.statements import statement
 
 CLEAR = "SELECT * FROM queen.clear((SELECT id FROM queen.queues WHERE name = 'orders'), NULL, $1, NULL, 10)"
 NOTHING = {"total": 0, "pending": 0, "processing": 0, "completed": 0, "failed": 0, "deadLetter": 0}
@@ -384,6 +385,28 @@ async def test_the_figures_are_kept_without_being_asked(
         await server.broker.statistics.refresh()
         [queue] = (await get(queen, "resources/queues"))["queues"]
         assert queue["messages"]["pending"] == 1
+
+
+async def test_a_quiet_queue_is_walked_seldom(queen: Queen, sql: asyncpg.Connection) -> None:
+    """One that costs much to walk, and that was last walked ten minutes ago, which is ten times as long."""
+    await queen.push("orders", 1, 2)
+    await refresh(queen)
+    await sql.execute(
+        "UPDATE queen.queue_statistics SET reckoned_at = reckoned_at - interval '10 minutes', cost_ms = 2000"
+    )
+    await sql.execute("DELETE FROM queen.activity")
+    due = statement("statistics_due"), [], 120.0, 20, 1000
+    assert await sql.fetch(*due) == []
+    assert [row["name"] for row in await sql.fetch(due[0], ["orders"], *due[2:])] == ["orders"], "it was touched here"
+    add = "INSERT INTO queen.activity (queue_name, bucket, server, parked, {0}) VALUES ('orders', now(), 'other', 3, 1)"
+    for column, is_due in (("pop_empty", False), ("pop_messages", True)):
+        async with sql.transaction():
+            await sql.execute(add.format(column))
+            assert bool(await sql.fetch(*due)) is is_due, column
+            await sql.execute("DELETE FROM queen.activity WHERE server = 'other'")
+    await queen.pop("orders")
+    await sql.execute("UPDATE queen.queue_statistics SET leases = 1")
+    assert len(await sql.fetch(*due)) == 1, "a lease ends by itself"
 
 
 async def test_a_queue_is_walked_in_pages(queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

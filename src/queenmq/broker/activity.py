@@ -56,9 +56,12 @@ class Activity:
         self._unsaved: dict[str, Counts] = {}
 
     def of(self, queue: str) -> Counts:
-        """Where to count what was done to `queue`."""
+        """Where to count what was done to `queue`, and changed it."""
         if queue != ALL_QUEUES:
             self.touched.add(queue)
+        return self._of(queue)
+
+    def _of(self, queue: str) -> Counts:
         counts = self._recent.get(queue)
         if counts is None:
             name = queue if len(self._recent) < _MOST_QUEUES else ALL_QUEUES
@@ -72,11 +75,13 @@ class Activity:
 
     def popped(self, queue: str, messages: int, oldest: datetime | None) -> None:
         """One pop; `oldest` is when the first of its messages was pushed."""
-        counts = self.of(queue)
-        counts.pop_requests += 1
         if oldest is None:
+            counts = self._of(queue)
+            counts.pop_requests += 1
             counts.pop_empty += 1
             return
+        counts = self.of(queue)
+        counts.pop_requests += 1
         lag_ms = max(0.0, (self._clock.wall() - oldest.timestamp()) * 1000)
         counts.pop_messages += messages
         counts.lag_count += 1

@@ -300,11 +300,13 @@ class Broker:
         if await self.maintenance.refresh():
             self._popper.pause_changed()
         await self._options.refresh()
+        await self._popper.subscriptions.resume()
         self.caches.expire()
 
     def written_elsewhere(self, queue: str) -> None:
         """Messages were written by no server. Every server is notified of them by the database."""
         self.locks.nudge(queue)
+        self.activity.touched.add(queue)
         self.long_polls.wake_here(queue)
 
     # What other servers say (queenmq.cluster.port.Receiver)
@@ -355,6 +357,7 @@ class Broker:
         self.end_long_polls()
         await self.operation_runner.close()
         await self.statistics.close()
+        await self._popper.subscriptions.close()
         for lane in self.lanes.values():
             await lane.close()
         await self._leases.close()

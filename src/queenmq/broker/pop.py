@@ -13,11 +13,11 @@ import asyncpg
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.lane import Lane, Policy, Vegas
 from queenmq.broker.lease import Leases
-from queenmq.broker.locked_rows import queue_itself
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.parts import Parts
 from queenmq.broker.queue_options import QueueOptions
+from queenmq.broker.subscriptions import Subscriptions
 from queenmq.broker.waiters import ANY_QUEUE, WaitKey
 from queenmq.clock import Clock
 from queenmq.cluster.port import Advice, Cluster
@@ -116,7 +116,6 @@ class Popper:
         concurrency: Vegas | None,
     ) -> None:
         self._activity = parts.activity
-        self._locks = parts.locks
         self._settings = settings
         self._queues = queues
         self._switches = maintenance.switches
@@ -127,7 +126,7 @@ class Popper:
         self._database = parts.database
         self._encryption = encryption
         self._leases = leases
-        self._subscribing: dict[tuple[str, str | None, str], asyncio.Task[None]] = {}
+        self.subscriptions = Subscriptions(parts.database, parts.locks, parts.long_polls.wake)
         self._max_weight = policy.max_weight
         self.lane: Lane[Claim, Delivered] = Lane(
             "pop",
@@ -214,8 +213,7 @@ class Popper:
         claim = replace(claim, lease_id=uuid7_text())
         found = await self._submit(claim)
         if not found.subscribed:
-            await self._subscribe(claim)
-            found = await self._submit(claim)
+            found = await self._subscribe(claim)
         while found.crowded_out:
             # Each call serves at least one request, so this ends.
             found = await self._submit(claim)
@@ -244,25 +242,22 @@ class Popper:
         rows = await self._database.fetch(*arguments, repeatable=True)
         strangers = [row["name"] for row in rows if not row["subscribed"]]
         for name in strangers:
-            await self._subscribe(replace(claim, queue=name))
+            if not await self.subscriptions.step(name, None, claim.group, claim.start):
+                self.subscriptions.finish(name, claim.group, claim.start)
         return await self._database.fetch(*arguments) if strangers else rows
 
-    async def _subscribe(self, claim: Claim) -> None:
-        """Subscribe the group; callers who want the same at the same time share one statement."""
-        key = (claim.queue, claim.partition, claim.group)
-        task = self._subscribing.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._subscribe_once(claim))
-            self._subscribing[key] = task
-            task.add_done_callback(lambda _: self._subscribing.pop(key, None))
-        await asyncio.shield(task)
-
-    async def _subscribe_once(self, claim: Claim) -> None:
-        what = (claim.queue, claim.partition, claim.group, claim.start.mode, claim.start.since)
-        await self._locks.through(
-            frozenset((queue_itself(claim.queue),)),
-            lambda lock_timeout: self._database.fetchval(statement("subscribe"), *what, lock_timeout, repeatable=True),
-        )
+    async def _subscribe(self, claim: Claim) -> Delivered:
+        """Subscribe the group as far as this claim needs it, and further in the background."""
+        self._activity.touched.add(claim.queue)
+        while True:
+            is_complete = await self.subscriptions.step(claim.queue, claim.partition, claim.group, claim.start)
+            found = await self._submit(claim)
+            # A group that starts now can find nothing in what was there before.
+            if found or is_complete or claim.start.mode == "new":
+                break
+        if not is_complete:
+            self.subscriptions.finish(claim.queue, claim.group, claim.start)
+        return found
 
     async def _run(self, claims: list[Claim], lock_timeout: str) -> list[Delivered]:
         claims, rows = await self._call_until_answered(claims, lock_timeout)

@@ -1,8 +1,8 @@
 """The statistics of queues and groups: updated queue by queue in bounded steps, so that no answer has to count.
 
-A queue is measured again when something was done to it here, and in any case from time to time, because other servers
-and psql work on it too. One that is costly to walk is walked seldom enough that it takes a twentieth of the
-time at most, and all of them together take a tenth.
+A queue is measured again when something was done to it here or by another server, and in any case from time to time,
+because psql works on it too. One that is costly to walk is walked seldom enough that it takes a twentieth of the
+time at most, a thousandth while it is quiet, and all of them together take a tenth.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _FIRST = UUID(int=0)
 _PAGE = 5000
 _KEPT = 100  # partitions that lag most, and that were written last, of each queue
 _LEAST_PAUSES = 20  # of a walk, in its own durations
+_QUIET_PAUSES = 1000  # of a queue in which nothing seems to have happened: what psql did to it, say
 _MOST_OF_THE_TIME = 0.1  # that a turn may take; what is left over comes first in the next one
 _CHEAP_MS = 5.0
 _AT_ONCE = 20
@@ -148,9 +149,9 @@ class Statistics:
         async with self._one_at_a_time:
             touched, self._activity.touched = self._activity.touched, set()
             idle_s = 0.0 if everything else self._settings.reconcile_interval_ms / 1000
-            pauses = 0 if everything else _LEAST_PAUSES
+            pauses, quiet = (0, 0) if everything else (_LEAST_PAUSES, _QUIET_PAUSES)
             due = await self._database.fetch(
-                statement("statistics_due"), list(touched), idle_s, pauses, repeatable=True
+                statement("statistics_due"), list(touched), idle_s, pauses, quiet, repeatable=True
             )
             end = self._clock.monotonic() + self._settings.interval_ms / 1000 * _MOST_OF_THE_TIME
             done = 0

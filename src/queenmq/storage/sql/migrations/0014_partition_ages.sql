@@ -33,3 +33,8 @@ CREATE INDEX partition_ages_idle ON queen.partition_ages (idle_since) WHERE idle
 
 -- A push asks whether there is any such queue, eviction which.
 CREATE INDEX queues_max_wait ON queen.queues (id) WHERE max_wait_time_s > 0;
+
+-- While a group is given its rows in steps (see queen.subscribe): it has one in every partition up to this one, and in some others. Null
+-- before and after. Until then it is not `registered`.
+ALTER TABLE queen.consumer_groups ADD COLUMN placed_upto uuid;
+CREATE INDEX consumer_groups_unplaced ON queen.consumer_groups (queue_name, name) WHERE placed_upto IS NOT NULL;

@@ -27,7 +27,7 @@ BEGIN
         DELETE FROM queen.consumer_groups WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
         DELETE FROM queen.partition_subscriptions WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
     ELSE
-        UPDATE queen.consumer_groups SET registered = false
+        UPDATE queen.consumer_groups SET registered = false, placed_upto = NULL
         WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
     END IF;
     RETURN v_deleted;

@@ -32,6 +32,11 @@ BEGIN
     IF v_open >= p_most THEN
         RAISE SQLSTATE 'QN005' USING MESSAGE = format('the queue has %s operations to be done', v_open);
     END IF;
+    IF p_kind = 'seek' THEN
+        -- It is about every partition: also those in which a new group has no place yet (see queen.subscribe).
+        PERFORM queen.subscribe(p_queue, NULL, g.name, 'all', NULL) FROM queen.consumer_groups g
+        WHERE g.queue_name = p_queue AND g.name = p_parameters ->> 'group' AND g.placed_upto IS NOT NULL;
+    END IF;
     v_now := clock_timestamp();
     SELECT NULL::jsonb AS cursor, 0::bigint AS done, false AS finished INTO v_step;
     IF v_open = 0 THEN

@@ -1,4 +1,4 @@
--- Give every new partition its head and a row for each group that is registered at its queue.
+-- Give every new partition its head and a row for each group that has subscribed to its queue.
 -- Fires for every way a partition is made. Locks: the inserting statement holds KEY SHARE on the queue (foreign
 -- key); queen.subscribe takes FOR UPDATE on it, so a partition and a registration cannot miss each other.
 CREATE OR REPLACE FUNCTION queen.on_partitions_insert() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -12,7 +12,7 @@ BEGIN
     SELECT n.id, g.name, n.queue_id
     FROM new_partitions n
     JOIN queen.queues q ON q.id = n.queue_id
-    JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.registered
+    JOIN queen.consumer_groups g ON g.queue_name = q.name AND (g.registered OR g.placed_upto IS NOT NULL)
     ORDER BY n.id, g.name;
     RETURN NULL;
 END $$;

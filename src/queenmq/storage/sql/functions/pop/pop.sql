@@ -54,7 +54,7 @@ BEGIN
         v_only := NULL;
         IF r.partition IS NULL THEN
             PERFORM 1 FROM queen.consumer_groups g
-            WHERE g.queue_name = r.queue AND g.name = r.grp AND g.registered AND v_queue.id IS NOT NULL;
+            WHERE g.queue_name = r.queue AND g.name = r.grp AND (g.registered OR g.placed_upto IS NOT NULL) AND v_queue.id IS NOT NULL;
         ELSE
             SELECT c.partition_id INTO v_only
             FROM queen.partitions p

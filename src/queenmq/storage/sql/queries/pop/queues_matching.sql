@@ -2,7 +2,7 @@
 -- the one whose oldest claimable partition has waited longest. A queue that the group does not know yet counts.
 SELECT q.name, g.name IS NOT NULL AS subscribed
 FROM queen.queues q
-LEFT JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.name = $3 AND g.registered
+LEFT JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.name = $3 AND (g.registered OR g.placed_upto IS NOT NULL)
 LEFT JOIN LATERAL (
     SELECT c.ready_at FROM queen.partition_consumers c
     WHERE c.queue_id = q.id AND c.consumer_group = $3 AND c.ready_at IS NOT NULL

@@ -1,0 +1,85 @@
+"""Subscribes groups in steps: in a queue with very many partitions, the first messages need not wait for the last row.
+
+The server that subscribes a group makes the rest of its rows in the background. If it dies, another one goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from queenmq.broker.lock_wait import LockWait
+from queenmq.broker.locked_rows import queue_itself
+from queenmq.broker.wake_ups import Wake
+from queenmq.core.names import Start
+from queenmq.errors import QueenError
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
+
+log = logging.getLogger(__name__)
+
+_STEP = 1000
+_MOST_RESUMED = 100
+
+_Key = tuple[str, str | None, str]
+
+
+class Subscriptions:
+    """`readable` is told after a step that may have made something readable."""
+
+    def __init__(self, database: Database, locks: LockWait, readable: Wake) -> None:
+        self._database = database
+        self._locks = locks
+        self._readable = readable
+        self._steps: dict[_Key, asyncio.Task[bool]] = {}
+        self._finishing: dict[_Key, asyncio.Task[None]] = {}
+
+    async def step(self, queue: str, partition: str | None, group: str, start: Start) -> bool:
+        """Subscribe a group, or go on with it; whether that is all. Who wants the same meanwhile shares a statement."""
+        key = (queue, partition, group)
+        task = self._steps.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._step(key, start))
+            self._steps[key] = task
+            task.add_done_callback(lambda _: self._steps.pop(key, None))
+        return await asyncio.shield(task)
+
+    def finish(self, queue: str, group: str, start: Start) -> None:
+        """Go on in the background until the group has all of its rows."""
+        key = (queue, None, group)
+        if key not in self._finishing:
+            task = asyncio.get_running_loop().create_task(self._finish(queue, group, start))
+            self._finishing[key] = task
+            task.add_done_callback(lambda _: self._finishing.pop(key, None))
+
+    async def resume(self) -> None:
+        """Go on with what other servers have begun and may not finish."""
+        for row in await self._database.fetch(statement("groups_unplaced"), _MOST_RESUMED, repeatable=True):
+            self.finish(row["queue_name"], row["name"], Start("all", None))
+
+    async def close(self) -> None:
+        tasks = tuple(self._finishing.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _step(self, key: _Key, start: Start) -> bool:
+        queue, partition, group = key
+        what = (queue, partition, group, start.mode, start.since)
+        complete: bool = await self._locks.through(
+            frozenset((queue_itself(queue),)),
+            lambda lock_timeout: self._database.fetchval(
+                statement("subscribe"), *what, lock_timeout, _STEP, repeatable=True
+            ),
+        )
+        return complete
+
+    async def _finish(self, queue: str, group: str, start: Start) -> None:
+        try:
+            while not await self.step(queue, None, group, start):
+                self._readable(queue)
+            self._readable(queue)
+        except QueenError as error:
+            # Nothing is lost: a later `resume` goes on, here or elsewhere.
+            log.warning("subscribing group %s to queue %s was interrupted and will be resumed: %s", group, queue, error)

@@ -1,0 +1,50 @@
+-- Give a group its rows in partitions of a queue in which it has none, where its subscription says that it starts. A partition that it has
+-- waited for longest is served first, although the group is new.
+-- The caller holds the queue's row FOR UPDATE. Locks: partitions by id; then heads that the group has reached, without waiting.
+CREATE OR REPLACE FUNCTION queen.place_group(p_queue queen.queues, p_group text, p_partitions uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_since timestamptz;
+BEGIN
+    SELECT since INTO v_since FROM queen.consumer_groups WHERE queue_name = p_queue.name AND name = p_group;
+    -- Written once, as they are to stay: a queue may have a hundred thousand partitions.
+    WITH place AS MATERIALIZED (
+        SELECT p.id, CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
+                          ELSE queen.offset_before(p.id, coalesce(s.since, v_since)) END AS position
+        FROM (
+            -- A partition that is being dropped is waited for and passed over.
+            SELECT id, name FROM queen.partitions WHERE id = ANY (p_partitions) AND queue_id = p_queue.id
+            ORDER BY id FOR KEY SHARE
+        ) p
+        LEFT JOIN queen.partition_subscriptions s
+               ON s.queue_name = p_queue.name AND s.partition_name = p.name AND s.name = p_group
+    ), held AS MATERIALIZED (
+        -- Asleep only under the head's lock (see queen.settle).
+        SELECT l.partition_id FROM place JOIN queen.partition_lookup l ON l.partition_id = place.id
+        WHERE l.last_offset <= place.position
+        FOR NO KEY UPDATE OF l SKIP LOCKED
+    )
+    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, passed_over, ready_at)
+    SELECT place.id, p_group, p_queue.id, place.position,
+           greatest(place.position, l.first_offset - 1) + l.holes,
+           -- IN and not a join: it is hashed, however few rows the planner expects.
+           CASE WHEN place.id NOT IN (SELECT partition_id FROM held) THEN
+               greatest(coalesce(n.created_at, clock_timestamp()),
+                        CASE WHEN p_queue.delayed_processing_s > 0
+                             THEN n.created_at + make_interval(secs => p_queue.delayed_processing_s) END,
+                        CASE WHEN p_queue.window_buffer_s > 0
+                             THEN l.last_message_at + make_interval(secs => p_queue.window_buffer_s) END) END
+    FROM place
+    JOIN queen.partition_lookup l ON l.partition_id = place.id
+    LEFT JOIN LATERAL (
+        SELECT m.created_at FROM queen.messages m
+        WHERE m.partition_id = place.id AND m."offset" > place.position
+        ORDER BY m."offset" LIMIT 1
+    ) n ON true
+    ORDER BY place.id
+    ON CONFLICT (partition_id, consumer_group) DO NOTHING;
+    IF p_queue.max_wait_time_s > 0 THEN
+        -- What everybody else has read is unread now (see queen.partition_ages).
+        UPDATE queen.partition_ages a SET unread_at = a.oldest_at
+        WHERE a.partition_id = ANY (p_partitions) AND a.unread_at > a.oldest_at;
+    END IF;
+END $$;
