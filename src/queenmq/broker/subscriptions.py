@@ -25,7 +25,7 @@ _Key = tuple[str, str | None, str]
 
 
 class Subscriptions:
-    """`readable` is told after a step that may have made something readable."""
+    """`readable` is called after a step that may have made something readable."""
 
     def __init__(self, database: Database, locks: LockWait, readable: Wake) -> None:
         self._database = database

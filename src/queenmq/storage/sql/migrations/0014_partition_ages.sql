@@ -1,9 +1,9 @@
--- Retention, eviction and the removal of idle partitions find what they have to do without looking at every partition.
+-- Retention, eviction and the removal of idle partitions find what they have to do without reading every partition.
 
 -- How old the contents of a partition are, one row each. `oldest_at` is never later than the time of its oldest message, null while it is
 -- empty; `idle_since` is then not later than when it was last written to, else null. `unread_at` is never later than the time of the oldest
 -- message that some group has not finished, `infinity` if eviction found everything read; it is kept right only in queues with
--- maxWaitTimeSeconds. `kept_at` is when retention last looked at a partition and had to leave what was old enough: a group has not read it, or
+-- maxWaitTimeSeconds. `kept_at` is when retention last examined a partition and had to leave what was old enough: a group has not read it, or
 -- no lake has archived it. No foreign keys: their checks would cost more than the row (see queen.on_partitions_delete).
 CREATE TABLE queen.partition_ages (
     partition_id  uuid PRIMARY KEY,

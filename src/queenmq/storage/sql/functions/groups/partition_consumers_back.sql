@@ -1,4 +1,4 @@
--- A group has gone back: eviction may have to look at the partition again (see queen.partition_ages).
+-- A group has gone back: eviction may have to examine the partition again (see queen.partition_ages).
 CREATE OR REPLACE FUNCTION queen.on_partition_consumers_back() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM queen.queues WHERE id = NEW.queue_id AND max_wait_time_s > 0) THEN

@@ -10,7 +10,7 @@ RETURNS TABLE (queue_name text, partition_name text) LANGUAGE plpgsql AS $$
 DECLARE
     v_idle uuid[];
 BEGIN
-    -- MATERIALIZED: only those that are idle for so long are looked at, however many partitions there are.
+    -- MATERIALIZED: only those that are idle for so long are read, however many partitions there are.
     v_idle := ARRAY(
         WITH aged AS MATERIALIZED (
             SELECT a.partition_id FROM queen.partition_ages a WHERE a.idle_since < p_before

@@ -1,7 +1,7 @@
 -- One bounded step of eviction over a queue with maxWaitTimeSeconds: messages that waited longer and that some group
 -- has not finished are taken out of delivery and deleted with what lies before them (to the dead letters first, if the queue
 -- asks for it). Of a queue with archiveBeforeDelete only what is archived is deleted.
--- Partitions without such a message are not looked at (queen.partition_ages).
+-- Partitions without such a message are not read (queen.partition_ages).
 -- Returns how many were deleted and where to go on; next is null at the end. A partition whose group is at work on the
 -- messages is left for a later sweep. Locks: the queue FOR KEY SHARE (see queen.trim); as queen.skip_free_groups, queen.trim and
 -- queen.note_unread, one partition after the other.

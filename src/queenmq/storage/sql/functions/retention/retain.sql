@@ -1,8 +1,8 @@
 -- One bounded step of retention over a queue: delete what is too old (retentionSeconds, ttl) or old and read by every group
 -- (completedRetentionSeconds), until about p_limit messages are gone or p_limit partitions are seen. It costs what it deletes: partitions with
--- nothing that is old enough are not looked at (queen.partition_ages).
+-- nothing that is old enough are not read (queen.partition_ages).
 -- First come those with something too old, then those with something that is old and perhaps read. Where it was not read, or not archived
--- although it must be, the partition is looked at again in later runs, the longest kept first: p_limit of them in each run, and
+-- although it must be, the partition is examined again in later runs, the longest kept first: p_limit of them in each run, and
 -- more as long as something is found.
 -- Returns how many messages were deleted, how many partitions were seen, and whether that was all or where to go on.
 -- Locks: the queue FOR KEY SHARE (see queen.trim); heads that are free (SKIP LOCKED), one partition after the other; a busy one has its
