@@ -79,7 +79,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/messages"): "read-only",
     ("GET", "/api/v1/status/queues/{queue}/messages"): "read-only",
     ("GET", "/api/v1/messages/{partitionId}/{transactionId}"): "read-only",
-    ("DELETE", "/api/v1/messages/{partitionId}/{transactionId}"): "read-write",
+    ("DELETE", "/api/v1/messages/{partitionId}/{transactionId}"): "admin",
     ("POST", "/api/v1/messages/{partitionId}/{transactionId}/retry"): "read-write",
     ("POST", "/api/v1/messages/{partitionId}/{transactionId}/dlq"): "read-write",
     ("GET", "/api/v1/traces/names"): "read-only",
@@ -227,6 +227,73 @@ async def test_a_refused_request_does_nothing(http: httpx.AsyncClient, sql: asyn
     assert (await http.post("/api/v1/push", json=push, headers=bearer())).status_code == 201
     assert (await http.delete("/api/v1/resources/queues/q", headers=bearer({"role": "read-write"}))).status_code == 403
     assert await stored(sql, "q") == 1
+
+
+PROTECTED_OPTIONS = {
+    "retentionEnabled": True,
+    "retentionSeconds": 600,
+    "completedRetentionSeconds": 300,
+    "ttl": 900,
+    "maxWaitTimeSeconds": 800,
+    "deadLetterQueue": True,
+    "archiveBeforeDelete": True,
+}
+
+
+async def configured(http: httpx.AsyncClient, role: str, options: Json | None, queue: str = "q") -> httpx.Response:
+    body = {"queue": queue, "options": options}
+    return await http.post("/api/v1/configure", json=body, headers=bearer({"role": role}))
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "named"),
+    [
+        (PROTECTED_OPTIONS, {"retentionSeconds": 599}, "retentionSeconds"),
+        (PROTECTED_OPTIONS, {"completedRetentionSeconds": 299}, "completedRetentionSeconds"),
+        (PROTECTED_OPTIONS, {"ttl": 899}, "ttl"),
+        (PROTECTED_OPTIONS, {"maxWaitTimeSeconds": 1}, "maxWaitTimeSeconds"),
+        (PROTECTED_OPTIONS, {"deadLetterQueue": False}, "deadLetterQueue"),
+        (PROTECTED_OPTIONS, {"archiveBeforeDelete": False}, "archiveBeforeDelete"),
+        ({}, {"retentionEnabled": True, "retentionSeconds": 1}, "retentionSeconds"),
+        ({"retentionSeconds": 1}, {"retentionEnabled": True, "retentionSeconds": 1}, "retentionSeconds"),
+        ({}, {"retentionEnabled": True, "completedRetentionSeconds": 86_400}, "completedRetentionSeconds"),
+        ({}, {"ttl": 86_400}, "ttl"),
+        ({}, {"ttl": 60, "maxWaitTimeSeconds": 60}, "ttl, maxWaitTimeSeconds"),
+    ],
+)
+async def test_only_an_admin_may_change_a_queue_so_that_messages_are_lost(
+    http: httpx.AsyncClient, before: Json, change: Json, named: str
+) -> None:
+    assert (await configured(http, "read-write", before)).status_code == 200, "a queue that is new"
+    shown = (await http.get("/api/v1/status/queues/q", headers=bearer())).json()["queue"]["options"]
+    said = await refusal(await configured(http, "read-write", before | change), 403)
+    assert said == (
+        f"changing {named} of queue 'q' would delete messages earlier or protect them less: this needs the role admin"
+    )
+    assert (await http.get("/api/v1/status/queues/q", headers=bearer())).json()["queue"]["options"] == shown
+    assert (await configured(http, "admin", before | change)).status_code == 200
+
+
+async def test_options_that_destroy_nothing_need_no_admin(http: httpx.AsyncClient) -> None:
+    harmless = {"leaseTime": 5, "retryLimit": 9, "priority": 3, "maxSize": 10, "delayedProcessing": 1}
+    longer = {"retentionSeconds": 601, "ttl": 0, "maxWaitTimeSeconds": 0, "completedRetentionSeconds": 0}
+    off = {"deadLetterQueue": True, "archiveBeforeDelete": True}
+    for options in ({}, PROTECTED_OPTIONS, PROTECTED_OPTIONS | harmless, PROTECTED_OPTIONS | longer, off):
+        role = "admin" if options == PROTECTED_OPTIONS else "read-write"
+        assert (await configured(http, role, options)).status_code == 200, options
+
+
+class TestEncryption:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(auth={"enabled": True, "secret": SECRET}, server={"encryption_key": bytes(range(32))})
+
+    async def test_only_an_admin_may_switch_it_off(self, http: httpx.AsyncClient) -> None:
+        assert (await configured(http, "read-write", {"encryptionEnabled": True})).status_code == 200
+        for options in ({"encryptionEnabled": False}, None):
+            assert "encryptionEnabled" in await refusal(await configured(http, "read-write", options), 403)
+        assert (await configured(http, "read-write", {"encryptionEnabled": True, "leaseTime": 9})).status_code == 200
+        assert (await configured(http, "admin", None)).status_code == 200
 
 
 async def test_the_token_is_checked_before_the_body(http: httpx.AsyncClient) -> None:

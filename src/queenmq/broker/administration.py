@@ -59,8 +59,13 @@ class Administration:
         self._activity = activity
         self._changed = changed
 
-    async def configure(self, queue: str, namespace: str, task: str, options: QueueOptions) -> tuple[str, str]:
-        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition."""
+    async def configure(
+        self, queue: str, namespace: str, task: str, options: QueueOptions, *, may_destroy: bool
+    ) -> tuple[str, str]:
+        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition.
+
+        Raises Forbidden if messages would be deleted earlier or protected less, unless that is allowed.
+        """
         row = await self._database.fetchrow(
             statement("configure"),
             queue,
@@ -83,6 +88,7 @@ class Administration:
             options.max_wait_time_seconds,
             options.archive_before_delete,
             options.set_aside_failed_pushes,
+            may_destroy,
         )
         if row is None:
             raise AssertionError("queen.configure returned no row")

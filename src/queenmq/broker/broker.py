@@ -238,9 +238,14 @@ class Broker:
 
     # The verbs for queues, groups and single messages
 
-    def configure(self, queue: str, namespace: str, task: str, options: QueueOptions) -> Awaitable[tuple[str, str]]:
-        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition."""
-        return self._administration.configure(queue, namespace, task, options)
+    def configure(
+        self, queue: str, namespace: str, task: str, options: QueueOptions, *, may_destroy: bool = True
+    ) -> Awaitable[tuple[str, str]]:
+        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition.
+
+        Raises Forbidden if messages would be deleted earlier or protected less, unless that is allowed.
+        """
+        return self._administration.configure(queue, namespace, task, options, may_destroy=may_destroy)
 
     def delete_queue(self, queue: str) -> Awaitable[tuple[bool, OperationProgress]]:
         """Delete a queue with everything of it; False if there was none. What is left of it cannot be reached."""

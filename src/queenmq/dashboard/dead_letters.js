@@ -66,7 +66,7 @@ function letter(row, page) {
       "div",
       { class: "letter-head" },
       h("div", { class: "letter-title" }, link(to.message(row.partitionId, row.transactionId), row.transactionId, { class: "strong" }), h("p", { class: "letter-error" }, row.errorMessage)),
-      may("read-write") && h("div", { class: "actions" }, button("Redrive", () => redrive([row], page.reload), { kind: "primary" }), button("Delete", () => erase(key, row, page.reload), { kind: "danger" })),
+      may("read-write") && h("div", { class: "actions" }, button("Redrive", () => redrive([row], page.reload), { kind: "primary" }), may("admin") && button("Delete", () => erase(key, row, page.reload), { kind: "danger" })),
     ),
     h(
       "p",

@@ -80,7 +80,7 @@ export const message = {
         actions: may("read-write") && [
           dead.length > 0 && button("Redrive", () => redrive([told], page.reload), { kind: "primary" }),
           told.status !== "completed" && !dead.length && button("To the dead letters", () => bury(key, told, page)),
-          button("Delete", () => erase(key, told), { kind: "danger" }),
+          may("admin") && button("Delete", () => erase(key, told), { kind: "danger" }),
         ],
       }),
       told.errorMessage && problem(told.errorMessage),

@@ -12,6 +12,7 @@ import asyncpg
 from queenmq.errors import (
     Conflict,
     DatabaseUnavailable,
+    Forbidden,
     HttpError,
     InternalError,
     Overloaded,
@@ -101,6 +102,8 @@ def _of_postgres(error: asyncpg.PostgresError) -> QueenError:
             return Overloaded(str(error))
         case sqlstates.TRANSACTION_ID_TAKEN:
             return Conflict(str(error))
+        case sqlstates.NEEDS_ADMIN:
+            return Forbidden(str(error))
         case sqlstates.LOCK_NOT_AVAILABLE if error.server_source_function != "exec_stmt_raise":
             return RowLocked("database connection busy: another transaction holds a lock (ECONNREFUSED)")
         case sqlstates.QUERY_CANCELED:

@@ -256,7 +256,7 @@ ROUTES = (
     Route("GET", "/api/v1/messages", list_messages, Role.READ_ONLY),
     Route("GET", "/api/v1/status/queues/{queue}/messages", messages_of_queue, Role.READ_ONLY),
     Route("GET", _MESSAGE, describe_message, Role.READ_ONLY),
-    Route("DELETE", _MESSAGE, delete_message, Role.READ_WRITE),
+    Route("DELETE", _MESSAGE, delete_message, Role.ADMIN),
     Route("POST", _MESSAGE + "/retry", retry_message, Role.READ_WRITE),
     Route("POST", _MESSAGE + "/dlq", bury_message, Role.READ_WRITE),
 )

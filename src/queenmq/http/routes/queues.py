@@ -22,7 +22,8 @@ _decoder = msgspec.json.Decoder(ConfigureBody)
 
 @documented({200: Configured}, body=ConfigureBody)
 async def configure(request: Request, context: Context) -> Response:
-    """Create a queue or replace all of its options."""
+    """Create a queue or replace all of its options. With the role read-write, a change of an existing queue is refused
+    (403) if it would delete messages earlier or protect them less."""
     body = decode(request.body, _decoder, _TEXTS)
     check_name(body.queue, "queue")
     namespace = _label(body.namespace, "namespace")
@@ -32,7 +33,9 @@ async def configure(request: Request, context: Context) -> Response:
         raise InvalidRequest(
             "options.encryptionEnabled needs QUEEN_ENCRYPTION_KEY on the server", "options.encryptionEnabled"
         )
-    queue_id, partition_id = await context.broker.configure(body.queue, namespace, task, options)
+    queue_id, partition_id = await context.broker.configure(
+        body.queue, namespace, task, options, may_destroy=request.role >= Role.ADMIN
+    )
     configured = Configured(
         configured=True,
         queue_id=queue_id,

@@ -1,4 +1,6 @@
--- Create a queue or replace all of its options, and make sure that its partition Default exists.
+-- Create a queue or replace all of its options, and make sure that its partition Default exists. Without p_may_destroy an
+-- existing queue keeps what protects its messages: a change that would delete some of them earlier, or store them in clear,
+-- is refused (QN007).
 -- Locks: the queue's row; if the delay or window changed, its waiting rows of partition_consumers by (partition,
 -- group), because the time at which they may be claimed changes with it.
 CREATE OR REPLACE FUNCTION queen.configure(
@@ -7,15 +9,38 @@ CREATE OR REPLACE FUNCTION queen.configure(
     p_dead_letter_queue boolean, p_dlq_after_max_retries boolean, p_priority integer, p_delayed_processing_s integer,
     p_window_buffer_s integer, p_retention_s integer, p_completed_retention_s integer, p_retention_enabled boolean,
     p_encryption_enabled boolean, p_max_wait_time_s integer, p_archive_before_delete boolean,
-    p_set_aside_failed_pushes boolean DEFAULT false,
+    p_set_aside_failed_pushes boolean DEFAULT false, p_may_destroy boolean DEFAULT true,
     OUT queue_id uuid, OUT partition_id uuid)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_before     queen.queues;
     v_partitions uuid[];
     v_groups     text[];
+    v_destroyed  text;
+    v_is_new     boolean;
 BEGIN
     SELECT * INTO v_before FROM queen.queues WHERE name = p_queue FOR NO KEY UPDATE;
+    IF FOUND AND NOT p_may_destroy THEN
+        -- A time of 0 or null means never.
+        SELECT string_agg(option, ', ') INTO v_destroyed FROM (VALUES
+            ('encryptionEnabled', v_before.encryption_enabled AND NOT p_encryption_enabled),
+            ('retentionSeconds', p_retention_enabled AND nullif(p_retention_s, 0) IS NOT NULL AND coalesce(
+                p_retention_s < CASE WHEN v_before.retention_enabled THEN nullif(v_before.retention_s, 0) END, true)),
+            ('completedRetentionSeconds', p_retention_enabled AND nullif(p_completed_retention_s, 0) IS NOT NULL AND coalesce(
+                p_completed_retention_s
+                    < CASE WHEN v_before.retention_enabled THEN nullif(v_before.completed_retention_s, 0) END, true)),
+            ('ttl', nullif(p_ttl_s, 0) IS NOT NULL AND coalesce(p_ttl_s < nullif(v_before.ttl_s, 0), true)),
+            ('maxWaitTimeSeconds', nullif(p_max_wait_time_s, 0) IS NOT NULL
+                AND coalesce(p_max_wait_time_s < nullif(v_before.max_wait_time_s, 0), true)),
+            ('deadLetterQueue', v_before.dead_letter_queue AND NOT p_dead_letter_queue),
+            ('archiveBeforeDelete', v_before.archive_before_delete AND NOT p_archive_before_delete)
+        ) AS changes (option, destroys) WHERE destroys;
+        IF v_destroyed IS NOT NULL THEN
+            RAISE SQLSTATE 'QN007' USING MESSAGE = format(
+                'changing %s of queue %L would delete messages earlier or protect them less: this needs the role admin',
+                v_destroyed, p_queue);
+        END IF;
+    END IF;
     INSERT INTO queen.queues (name, namespace, task, lease_time_s, retry_limit, retry_delay_ms, max_size, ttl_s,
         dead_letter_queue, dlq_after_max_retries, priority, delayed_processing_s, window_buffer_s, retention_s,
         completed_retention_s, retention_enabled, encryption_enabled, max_wait_time_s,
@@ -34,7 +59,10 @@ BEGIN
         retention_enabled = excluded.retention_enabled, encryption_enabled = excluded.encryption_enabled,
         max_wait_time_s = excluded.max_wait_time_s, archive_before_delete = excluded.archive_before_delete,
         set_aside_failed_pushes = excluded.set_aside_failed_pushes
-    RETURNING id INTO queue_id;
+    RETURNING id, xmax = 0 INTO queue_id, v_is_new;
+    IF v_before.id IS NULL AND NOT v_is_new AND NOT p_may_destroy THEN
+        RAISE serialization_failure USING MESSAGE = 'the queue was made by another transaction meanwhile';
+    END IF;
 
     PERFORM queen.ensure_partitions(ARRAY[p_queue], ARRAY['Default']);
     SELECT p.id INTO partition_id FROM queen.partitions p WHERE p.queue_id = configure.queue_id AND p.name = 'Default';
