@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final
 
+from queenmq.access.tokens import REVOKED
 from queenmq.broker.broker import Broker
 from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.clock import SYSTEM, Clock
@@ -72,7 +73,9 @@ class Server:
         limits = Limits.of(settings.http, settings.server.workers)
         memory = HttpMemory.within(limits)
         context = make_context(self.broker, Reports(self.database), memory)
-        self._app = self._make_app(context, Authenticator.from_settings(settings.auth, clock))
+        authenticator = Authenticator.from_settings(settings.auth, clock, context.tokens)
+        self.database.on_notice(REVOKED, authenticator.revoked)
+        self._app = self._make_app(context, authenticator)
         self._telemetry = telemetry(context)
         handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
         admit: Callable[[Request], Awaitable[object]] = self._app.admit

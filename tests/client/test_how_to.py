@@ -21,7 +21,9 @@ WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
 NOT_RUN = {"console"}  # what starts servers or changes the machine
 WITHOUT_CODE = {"deploy.md", "high-availability.md"}
-KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
+KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")} | {
+    "QUEEN_TOKEN"
+}  # of the command
 OF_OTHERS = re.compile(r"OTEL_\w+|[A-Z]+_[A-Z_]*CHECK")
 
 

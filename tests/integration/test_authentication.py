@@ -107,6 +107,13 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/pipeline/runs"): "read-only",
     ("GET", "/api/v1/live"): "read-only",
     ("GET", "/api/v1/session"): "read-only",
+    ("POST", "/api/v1/timers"): "read-write",
+    ("GET", "/api/v1/timers/{queue}"): "read-only",
+    ("GET", "/api/v1/timers/{queue}/{timerKey...}"): "read-only",
+    ("DELETE", "/api/v1/timers/{queue}/{timerKey...}"): "read-write",
+    ("GET", "/api/v1/tokens"): "admin",
+    ("POST", "/api/v1/tokens"): "admin",
+    ("DELETE", "/api/v1/tokens/{tokenId}"): "admin",
     ("GET", "/"): None,
     ("GET", "/assets/{file}"): None,
     ("GET", "/health"): None,
@@ -144,9 +151,11 @@ def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str
         "transactionId": "t",
         "name": "n",
         "operationId": ID,
+        "tokenId": ID,
+        "timerKey": "k",
         "file": "index.html",
     }
-    path = pattern.format(**names)
+    path = pattern.replace("...", "").format(**names)
     return http.request(method, path, headers=headers, **({"json": {}} if method == "POST" else {}))
 
 

@@ -45,6 +45,9 @@ from queenmq.errors import StartupError
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_connection import PeerAnswer
 from queenmq.http.plans import LEASE, give_back, lease_header
+from queenmq.http.route import Context, Route
+from queenmq.http.scopes import require_permission
+from queenmq.httpserver.messages import Request
 from queenmq.ids import uuid7_text
 from queenmq.server import Server
 
@@ -482,6 +485,33 @@ async def test_what_was_passed_on_is_never_passed_on_again(database_url: str) ->
         for first, second in ((a, "b"), (b, "c"), (c, "a")):
             assert fate(await first.pop("q", consumerGroup="g")) == (second, first.name, None)
         assert [member.passed_on for member in (a, b, c)] == [1, 1, 1]
+
+
+async def test_what_a_token_is_restricted_to_goes_along(database_url: str, sql: asyncpg.Connection) -> None:
+    async with cluster(database_url, "ab", auth={"enabled": True, "secret": JWT_SECRET}) as (a, b):
+        claims = {"sub": "alice", "role": "read-write", "exp": time.time() + 600, "queen": {"queues": ["q*"]}}
+        for member in (a, b):
+            member.http.headers["Authorization"] = f"Bearer {jwt.encode(claims, JWT_SECRET)}"
+        async with watched(b, "q", a) as audit:
+            assert fate(await pushed(a, "q", audit)) == ("b", "a", None)
+        forwarded = b.passed_on
+        assert forwarded > 0
+        claims["queen"] = {"queues": ["other"]}
+        a.http.headers["Authorization"] = f"Bearer {jwt.encode(claims, JWT_SECRET)}"
+        assert (await a.push("q", {"payload": 1})).status_code == 403
+        # The other server does not rely on it.
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("queenmq.http.coordinated.require_permission", _only_forwarded)
+            answer = await a.push("q", {"payload": 1})
+        assert (answer.status_code, answer.json()["error"]) == (403, "the token may not push to queue 'q'")
+        assert b.passed_on > forwarded
+    assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 1
+
+
+async def _only_forwarded(request: Request, route: Route, context: Context) -> None:
+    """As if the server that gets a request from a client did not look."""
+    if request.forwarded:
+        await require_permission(request, route, context)
 
 
 async def test_the_callers_token_goes_along(database_url: str, sql: asyncpg.Connection) -> None:

@@ -85,8 +85,7 @@ def with_secret(clock: ManualClock, **values: Any) -> Authenticator:
 async def ask(
     authenticator: Authenticator, token: bytes | None, role: Role = Role.ADMIN, path: str = PATH
 ) -> str | None:
-    subject, _ = await authenticator.authenticate(path, token, role)
-    return subject
+    return (await authenticator.authenticate(path, token, role)).subject
 
 
 async def refusal(authenticator: Authenticator, token: bytes | None, role: Role = Role.READ_ONLY) -> str:

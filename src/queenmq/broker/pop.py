@@ -78,10 +78,11 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which queues a pop without a queue name reads."""
+    """Which queues a pop without a queue name reads; `permitted` has patterns for LIKE, None if there is no limit."""
 
     namespace: str | None
     task: str | None
+    permitted: tuple[str, ...] | None = None
 
 
 def partitions_ready(
@@ -238,7 +239,7 @@ class Popper:
 
     async def _matching(self, which: Filter, claim: Claim) -> list[asyncpg.Record]:
         """The queues to try, in order. The group is subscribed to all of them first: `new` is new from this pop on."""
-        arguments = (statement("queues_matching"), which.namespace, which.task, claim.group)
+        arguments = (statement("queues_matching"), which.namespace, which.task, claim.group, which.permitted)
         rows = await self._database.fetch(*arguments, repeatable=True)
         strangers = [row["name"] for row in rows if not row["subscribed"]]
         for name in strangers:

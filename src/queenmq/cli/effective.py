@@ -8,7 +8,7 @@ from queenmq.config import Settings, unknown_variables
 def in_effect(settings: Settings) -> list[str]:
     """Authentication, TLS to the database, encryption at rest and clustering, as they are in effect."""
     return [
-        f"authentication on ({settings.auth.algorithm})" if settings.auth.enabled else "authentication off",
+        _authentication(settings),
         _database(settings),
         "an encryption key" if settings.server.encryption_key is not None else "no encryption key",
         _cluster(settings),
@@ -22,10 +22,17 @@ def doubts(settings: Settings) -> list[str]:
         found.append(f"{name} is not a variable of Queen and has no effect; {advice}")
     keys = (settings.auth.secret, settings.auth.public_key, settings.auth.jwks_url)
     if not settings.auth.enabled and any(keys):
-        found.append("a key for tokens is set (JWT_…), but JWT_ENABLED is not true: the server requires no token")
+        effect = "it accepts no JWT" if settings.auth.required else "the server requires no token"
+        found.append(f"a key for tokens is set (JWT_…), but JWT_ENABLED is not true: {effect}")
     if settings.cluster.peers and not settings.cluster.enabled:
         found.append("QUEEN_UDP_PEERS names other servers, but QUEEN_SYNC_ENABLED is false: nothing is sent to them")
     return found
+
+
+def _authentication(settings: Settings) -> str:
+    if settings.auth.enabled:
+        return f"authentication on ({settings.auth.algorithm})"
+    return "authentication on (tokens of Queen)" if settings.auth.required else "authentication off"
 
 
 def _database(settings: Settings) -> str:

@@ -163,7 +163,7 @@ async def _serving(settings: Settings, url: str) -> AsyncIterator[tuple[str, int
 
 def require_protection(settings: Settings) -> None:
     """Everyone who reaches the port can read and delete everything, unless tokens are required."""
-    if settings.auth.enabled or settings.auth.insecure or _is_loopback(settings.http.host):
+    if settings.auth.required or settings.auth.insecure or _is_loopback(settings.http.host):
         return
     raise StartupError(
         f"HOST {settings.http.host} is reachable from other machines, but the server requires no token; "
@@ -206,7 +206,7 @@ def _bind_error(family: socket.AddressFamily, address: tuple[str, int]) -> OSErr
 
 def announcement(address: tuple[str, int], place: str, settings: Settings) -> str:
     local = f"http://{_authority((_reachable(address[0]), address[1]))}"
-    token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth.enabled else ""
+    token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth.required else ""
     json_type = "-H 'Content-Type: application/json'"
     return (
         f"Queen {queenmq.__version__} listens on http://{_authority(address)}\n"

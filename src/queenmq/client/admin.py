@@ -252,3 +252,16 @@ class Admin(Generic[R]):
 
     def get_postgres_stats(self) -> R:
         return self._get(*_V1, "analytics", "postgres-stats")
+
+    # Tokens
+
+    def create_token(self, name: str, role: str, **wanted: Any) -> R:
+        """Make a token; `grants`, `expiresInSeconds`. The answer has it as `token`, and it is shown only once."""
+        return self._post(*_V1, "tokens", body={"name": name, "role": role, **wanted})
+
+    def list_tokens(self, **page: Any) -> R:
+        """The tokens that Queen has made, without their texts; `limit`, `offset`."""
+        return self._get(*_V1, "tokens", **page)
+
+    def revoke_token(self, token_id: str) -> R:
+        return self._delete(*_V1, "tokens", token_id)

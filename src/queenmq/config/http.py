@@ -110,6 +110,18 @@ class AuthSettings:
     role_read_write: str = setting(
         "JWT_ROLE_READ_WRITE", "read-write", "Name of the role that may push, pop and acknowledge."
     )
+    scopes_claim: str = setting(
+        "JWT_SCOPES_CLAIM",
+        "queen",
+        "Claim that restricts a token to queues, namespaces, groups and verbs. Without it the role alone decides.",
+    )
+    tokens_enabled: bool = setting(
+        "QUEEN_TOKENS_ENABLED",
+        False,
+        "Require a token with every request, and accept those that `queen token create` has made. With `JWT_ENABLED` "
+        "they are accepted beside JWTs in any case.",
+        parse.flag,
+    )
     role_read_only: str = setting("JWT_ROLE_READ_ONLY", "read-only", "Name of the role that may only read.")
     insecure: bool = setting(
         "QUEEN_INSECURE",
@@ -118,3 +130,8 @@ class AuthSettings:
         "server.",
         parse.flag,
     )
+
+    @property
+    def required(self) -> bool:
+        """Whether a request needs a token."""
+        return self.enabled or self.tokens_enabled

@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
 from queenmq.errors import InvalidRequest, MethodNotAllowed, NotFound
 from queenmq.http.auth import Authenticator
@@ -44,11 +45,14 @@ from queenmq.http.routes import (
     status,
     streams,
     timers,
+    tokens,
     transaction,
 )
+from queenmq.http.scopes import require_permission
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.origins import FROM_A_PAGE, Origins
+from queenmq.reports.owners import Owners
 from queenmq.reports.reading import Reports
 
 _MODULES = (
@@ -75,6 +79,7 @@ _MODULES = (
     pipeline,
     live,
     session,
+    tokens,
     health,
     docs,
     dashboard,
@@ -85,7 +90,16 @@ ROUTES = tuple(route for module in _MODULES for route in module.ROUTES)
 
 def make_context(broker: Broker, reports: Reports, memory: HttpMemory) -> Context:
     settings = broker.settings
-    return Context(broker, reports, settings, memory, cache(lambda: msgspec.json.encode(document(ROUTES, settings))))
+    openapi = cache(lambda: msgspec.json.encode(document(ROUTES, settings)))
+    return Context(
+        broker=broker,
+        reports=reports,
+        settings=settings,
+        memory=memory,
+        openapi=openapi,
+        tokens=Tokens(broker.database),
+        owners=Owners(reports),
+    )
 
 
 class App:
@@ -98,6 +112,8 @@ class App:
     async def handle(self, request: Request) -> Response:
         admitted = request.admitted
         route = admitted if isinstance(admitted, Route) else await self.admit(request)
+        if request.caller is not None:
+            await require_permission(request, route, self._context)
         return await route.handler(request, self._context)
 
     async def admit(self, request: Request) -> Route:
@@ -110,13 +126,17 @@ class App:
             origins.check(request)
         route = self.router.resolve(request)
         if self._authenticator.enabled:
-            request.subject, request.role = await self._authenticator.authenticate(
-                request.path, headers.get(b"authorization"), route.role
-            )
+            await self._identify(request, route)
         else:
             request.role = Role.ADMIN
         request.admitted = route
         return route
+
+    async def _identify(self, request: Request, route: Route) -> None:
+        caller = await self._authenticator.authenticate(request.path, request.headers.get(b"authorization"), route.role)
+        request.subject, request.role = caller.subject, caller.role
+        if caller.permissions is not None:
+            request.caller = caller
 
 
 class _Node:

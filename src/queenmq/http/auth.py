@@ -1,66 +1,93 @@
 """Who is calling and what they may do: the way of a request past its token, and the tokens remembered.
 
-Owns the skip list. Tokens are verified by `tokens`, the roles in them are read by `roles`. Which route needs which role
-belongs to the routes, and turning the errors raised here into answers to the application.
+Owns the skip list. JWTs are verified by `tokens`, the claims in them are read by `roles`; the tokens that Queen makes
+are in the database (`queenmq.access.tokens`). Which route needs which role belongs to the routes, and turning the
+errors raised here into answers to the application.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Protocol
 
+from queenmq.access.caller import Caller
+from queenmq.access.permissions import Permissions
+from queenmq.access.tokens import PREFIX, Token, digest_of
 from queenmq.clock import Clock
 from queenmq.config import AuthSettings
-from queenmq.errors import Forbidden, Unauthenticated
+from queenmq.errors import Forbidden, Unauthenticated, UnavailableError
 from queenmq.http.roles import Role, RoleClaims
 from queenmq.http.tokens import Claims, TokenVerifier
 
 MAX_TOKEN_BYTES = 16 * 1024
 MAX_REMEMBERED_TOKENS = 10_000
 REMEMBER_S = 60.0
+# Of a token that Queen has made: how long a server may not know that it was revoked, if it misses the notification.
+REMEMBER_OWN_S = 10.0
+# While a token that is in use is looked up again, and while the database is away, it goes on being accepted.
+_LOOKED_UP_WITHIN_S = 1.0
+# So that tokens that somebody makes up cannot keep the database busy.
+_MOST_LOOKUPS = 4
+
+
+class KnownTokens(Protocol):
+    """The tokens that Queen has made."""
+
+    async def find(self, digest: bytes) -> Token | None: ...
 
 
 class Authenticator:
     """Decides whether a request may go on. Verified tokens are remembered for at most REMEMBER_S.
 
-    So a token is refused as soon as it expires, and at most REMEMBER_S after its key is given up.
+    So a token is refused as soon as it expires, and at most REMEMBER_S after its key is given up. A token that Queen
+    has made is refused as soon as this server knows that it was revoked, and at most REMEMBER_OWN_S after that; while
+    the database is away, nothing can be revoked, and the tokens that are remembered go on being accepted.
     """
 
     def __init__(
-        self, verifier: TokenVerifier | None, roles: RoleClaims, skip_paths: Iterable[str], clock: Clock
+        self,
+        verifier: TokenVerifier | None,
+        roles: RoleClaims,
+        skip_paths: Iterable[str],
+        clock: Clock,
+        known: KnownTokens | None = None,
     ) -> None:
-        self.enabled = verifier is not None
+        self.enabled = verifier is not None or known is not None
         """Without it, everybody may do everything."""
         self._verifier = verifier
+        self._known = known
         self._roles = roles
         self._clock = clock
-        self._remembered: OrderedDict[bytes, _Caller] = OrderedDict()
+        self._remembered: OrderedDict[bytes, Caller] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # until when without asking again, and why
+        self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
         entries = tuple(skip_paths)
         self._skipped_prefixes = tuple(e for e in entries if e.endswith("/") and e != "/")
         self._skipped_paths = frozenset(entries).difference(self._skipped_prefixes)
 
     @classmethod
-    def from_settings(cls, auth: AuthSettings, clock: Clock) -> Authenticator:
+    def from_settings(cls, auth: AuthSettings, clock: Clock, known: KnownTokens | None = None) -> Authenticator:
         """Raises StartupError when tokens are demanded that could never be verified."""
         verifier = TokenVerifier.from_settings(auth, clock) if auth.enabled else None
-        return cls(verifier, RoleClaims.from_settings(auth), auth.skip_paths, clock)
+        return cls(verifier, RoleClaims.from_settings(auth), auth.skip_paths, clock, known if auth.required else None)
 
     @property
     def remembered_tokens(self) -> int:
         return len(self._remembered)
 
-    async def authenticate(self, path: str, authorization: bytes | None, role: Role) -> tuple[str | None, Role]:
-        """Return the token's `sub` and role; without `sub`, or where no token is needed, there is None of it.
+    async def authenticate(self, path: str, authorization: bytes | None, role: Role) -> Caller:
+        """Return who is calling: without `sub`, or where no token is needed, there is no subject.
 
         `path` is what the router matches, without the query. Raises Unauthenticated, Forbidden, or
-        UnavailableError when the published keys are needed and cannot be had.
+        UnavailableError when the published keys or the table of tokens are needed and cannot be had.
         """
-        if self._verifier is None:
-            return None, Role.ADMIN
+        if not self.enabled:
+            return Caller(None, Role.ADMIN)
         if role is Role.PUBLIC or self._is_skipped(path):
-            return None, role
+            return Caller(None, role)
         if not authorization:
             raise Unauthenticated("Authentication required")
         if len(authorization) > MAX_TOKEN_BYTES:
@@ -68,41 +95,94 @@ class Authenticator:
         digest = hashlib.sha256(authorization).digest()
         caller = self._recall(digest)
         if caller is None:
-            caller = await self._identify(self._verifier, authorization)
+            caller = await self._identify(digest, _bearer_token(authorization))
             self._remember(digest, caller)
         if caller.role < role:
             raise Forbidden("Insufficient permissions")
-        return caller.subject, caller.role
+        return caller
+
+    def revoked(self, _token_id: str) -> None:
+        """A token that Queen has made was revoked: read all of them again when they are used."""
+        for digest in [digest for digest, caller in self._remembered.items() if caller.token_id is not None]:
+            del self._remembered[digest]
 
     def _is_skipped(self, path: str) -> bool:
         return path in self._skipped_paths or path.startswith(self._skipped_prefixes)
 
-    async def _identify(self, verifier: TokenVerifier, authorization: bytes) -> _Caller:
+    async def _identify(self, digest: bytes, token: bytes) -> Caller:
+        if self._known is not None and token.startswith(PREFIX):
+            return await self._look_up(self._known, digest, token)
+        if self._verifier is None:
+            raise Unauthenticated("Malformed token")
         forget_at = self._clock.monotonic() + REMEMBER_S
-        claims = await verifier.verify(_bearer_token(authorization))
-        return _Caller(_subject(claims), self._roles.role(claims), verifier.valid_until(claims), forget_at)
+        claims = await self._verifier.verify(token)
+        role = self._roles.role(claims)
+        return Caller(
+            _subject(claims),
+            role,
+            self._roles.permissions(claims, role),
+            valid_until=self._verifier.valid_until(claims),
+            forget_at=forget_at,
+        )
 
-    def _recall(self, digest: bytes) -> _Caller | None:
+    async def _look_up(self, known: KnownTokens, digest: bytes, text: bytes) -> Caller:
+        """Ask the database. A token that is in use is accepted meanwhile, and while the database is away."""
+        now = self._clock.monotonic()
+        until, reason = self._refused.get(digest, (0.0, ""))
+        if until > now:
+            raise Unauthenticated(reason)
+        former = self._remembered.get(digest)
+        if former is not None:
+            self._remember(digest, former._replace(forget_at=now + _LOOKED_UP_WITHIN_S))
+        try:
+            async with self._lookups:
+                token = await known.find(digest_of(text))
+        except UnavailableError:
+            if former is None:
+                raise
+            return former._replace(forget_at=now + _LOOKED_UP_WITHIN_S)
+        if token is None or not token.is_valid:
+            self._remembered.pop(digest, None)
+            raise self._refusal(digest, now, _why_not(token))
+        return Caller(
+            token.name,
+            token.role,
+            Permissions(token.role, token.grants) if token.grants else None,
+            str(token.id),
+            token.expires_at.timestamp() if token.expires_at is not None else float("inf"),
+            now + REMEMBER_OWN_S,
+        )
+
+    def _refusal(self, digest: bytes, now: float, reason: str) -> Unauthenticated:
+        self._refused[digest] = now + REMEMBER_OWN_S, reason
+        if len(self._refused) > MAX_REMEMBERED_TOKENS:
+            self._refused.popitem(last=False)
+        return Unauthenticated(reason)
+
+    def _recall(self, digest: bytes) -> Caller | None:
         caller = self._remembered.get(digest)
         if caller is None:
             return None
-        if self._clock.monotonic() >= caller.forget_at or self._clock.wall() >= caller.valid_until:
+        if self._clock.wall() >= caller.valid_until:
             del self._remembered[digest]
+            return None
+        if self._clock.monotonic() >= caller.forget_at:
+            if caller.token_id is None:
+                del self._remembered[digest]
             return None
         self._remembered.move_to_end(digest)
         return caller
 
-    def _remember(self, digest: bytes, caller: _Caller) -> None:
+    def _remember(self, digest: bytes, caller: Caller) -> None:
         self._remembered[digest] = caller
         if len(self._remembered) > MAX_REMEMBERED_TOKENS:
             self._remembered.popitem(last=False)
 
 
-class _Caller(NamedTuple):
-    subject: str | None
-    role: Role
-    valid_until: float
-    forget_at: float
+def _why_not(token: Token | None) -> str:
+    if token is None:
+        return "Invalid token"
+    return "Token revoked" if token.revoked_at is not None else "Token expired"
 
 
 def _bearer_token(authorization: bytes) -> bytes:

@@ -22,6 +22,7 @@ from queenmq.http.auth import Authenticator
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_messages import CALLER
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import require_permission
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.origins import Origins
 
@@ -37,6 +38,8 @@ class CoordinatedApp(App):
         route = admitted if isinstance(admitted, Route) else await self.admit(request)
         if request.forwarded:
             return await self._handle_forwarded(request, route)
+        if request.caller is not None:
+            await require_permission(request, route, self._context)
         if route.forwarding is None:
             return await route.handler(request, self._context)
         # Before the first contact with the database there are no others to forward anything to.
@@ -65,7 +68,7 @@ class CoordinatedApp(App):
     async def _handle_forwarded(self, request: Request, route: Route) -> Response:
         """Serve here what another server has forwarded. The origin of the page was checked where the request
         arrived."""
-        request.subject, request.role = await self._authenticator.authenticate(
-            request.path, request.headers.get(b"authorization"), route.role
-        )
+        await self._identify(request, route)
+        if request.caller is not None:
+            await require_permission(request, route, self._context)
         return await route.handler(request, self._context)

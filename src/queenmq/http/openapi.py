@@ -131,7 +131,7 @@ class _Kinds:
 
 def _operation(route: Route, about: _About, kinds: _Kinds, settings: Settings) -> dict[str, object]:
     role = Role.PUBLIC if route.path in settings.auth.skip_paths else route.role
-    demands_token = settings.auth.enabled and role is not Role.PUBLIC
+    demands_token = settings.auth.required and role is not Role.PUBLIC
     operation: dict[str, object] = {
         "operationId": _name(route.handler),
         "summary": (route.handler.__doc__ or "").strip(),

@@ -1,30 +1,27 @@
-"""What a route demands and what a token grants: the roles, and the claims that carry them."""
+"""What a token grants: the claims that carry roles, and those that restrict it to queues and groups."""
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
+import msgspec
+
+from queenmq.access.permissions import Grant, Permissions, check_grants
 from queenmq.config import AuthSettings
-from queenmq.errors import StartupError
+from queenmq.core.roles import Role
+from queenmq.errors import InvalidRequest, StartupError, Unauthenticated
 
-
-class Role(enum.IntEnum):
-    """What a route demands and a token grants; each role includes the ones before it."""
-
-    PUBLIC = 0
-    READ_ONLY = 1
-    READ_WRITE = 2
-    ADMIN = 3
+__all__ = ["Role", "RoleClaims"]
 
 
 class RoleClaims:
     """Where a token carries its roles, and what they are called. The highest recognised one counts."""
 
-    def __init__(self, claim: str, list_claim: str, roles: dict[str, Role]) -> None:
+    def __init__(self, claim: str, list_claim: str, roles: dict[str, Role], scopes_claim: str = "queen") -> None:
         self._claim = claim
         self._list_claim = list_claim
         self._roles = roles
+        self._scopes_claim = scopes_claim
 
     @classmethod
     def from_settings(cls, auth: AuthSettings) -> RoleClaims:
@@ -37,10 +34,22 @@ class RoleClaims:
             raise StartupError(
                 "JWT_ROLE_ADMIN, JWT_ROLE_READ_WRITE and JWT_ROLE_READ_ONLY must be three different names."
             )
-        return cls(auth.roles_claim, auth.roles_array_claim, roles)
+        return cls(auth.roles_claim, auth.roles_array_claim, roles, auth.scopes_claim)
 
     def role(self, claims: dict[str, Any]) -> Role:
         listed = claims.get(self._list_claim)
         names = listed if isinstance(listed, list) else []
         granted = (self._roles.get(n) for n in [claims.get(self._claim), *names] if isinstance(n, str))
         return max((role for role in granted if role is not None), default=Role.PUBLIC)
+
+    def permissions(self, claims: dict[str, Any], role: Role) -> Permissions | None:
+        """What the token is restricted to; None if it is not. Raises Unauthenticated if that cannot be read."""
+        given = claims.get(self._scopes_claim)
+        if given is None:
+            return None
+        try:
+            grants = msgspec.convert(given if isinstance(given, list) else [given], tuple[Grant, ...])
+            check_grants(grants, self._scopes_claim)
+        except (msgspec.ValidationError, InvalidRequest):
+            raise Unauthenticated(f"Invalid token claim {self._scopes_claim}") from None
+        return Permissions(role, grants)

@@ -6,10 +6,12 @@ the tables.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from queenmq.access.permissions import Verb
+from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
 from queenmq.config import Settings
 from queenmq.http.plans import Plan
@@ -17,10 +19,11 @@ from queenmq.http.roles import Role
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports.horizon import FirstSeen
+from queenmq.reports.owners import Owners
 from queenmq.reports.reading import Reports
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Context:
     """What handlers work with: one for all requests of a server."""
 
@@ -30,6 +33,8 @@ class Context:
     memory: HttpMemory
     openapi: Callable[[], bytes]
     """The OpenAPI document as JSON; it is made at the first call."""
+    tokens: Tokens
+    owners: Owners
     first_seen: FirstSeen = field(default_factory=FirstSeen)
 
 
@@ -40,10 +45,23 @@ Forwarding = Callable[[Request, Context], Plan | None]
 request the handler says what is wrong with it."""
 
 
-class Route(NamedTuple):
-    """`path` has `{name}` for one non-empty segment, and `{name...}` at its end for all that are left.
+class Need(NamedTuple):
+    """What a request does: with a queue, or with all of them if it is None; as a group, if one is involved."""
 
-    Without `forwarding` a request is served where it arrives.
+    verb: Verb
+    queue: str | None
+    group: str | None = None
+
+
+Scope = Callable[[Request, Context], Awaitable[Sequence[Need]]]
+"""Finds out what a request does. It is asked only if the token is restricted to queues or groups. Raises what the
+handler would raise for a malformed request, and Forbidden."""
+
+
+class Route(NamedTuple):
+    """`path` has `{name}` for one non-empty segment, and `{name...}` at its end for all that are left. `scope` says what
+    a request does with which queues; without it, tokens that are restricted may not use the route. Without `forwarding`
+    a request is served where it arrives.
     """
 
     method: str
@@ -51,3 +69,4 @@ class Route(NamedTuple):
     handler: Handler
     role: Role
     forwarding: Forwarding | None = None
+    scope: Scope | None = None

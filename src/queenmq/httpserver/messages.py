@@ -34,8 +34,9 @@ class Request(msgspec.Struct, eq=False):
 
     `origin` names a request that may be carried out on more than one server: it gives the ids of everything it makes,
     so that a repetition makes the same. `parsed` is the body, if it was decoded already. `forwarded` says that it
-    comes from another server, which serves it itself if this one refuses. `admitted` and `connection` belong to the
-    application: what it found out about the request when it admitted it, and what it remembers of the connection.
+    comes from another server, which serves it itself if this one refuses. `admitted`, `caller` and `connection` belong
+    to the application: what it found out about the request and its sender when it admitted it, and what it remembers of
+    the connection.
     """
 
     method: str
@@ -53,6 +54,7 @@ class Request(msgspec.Struct, eq=False):
     parsed: object = None
     forwarded: bool = False
     admitted: object = None
+    caller: Any = None
     connection: dict[str, Any] = msgspec.field(default_factory=dict)
     _query: dict[str, str] | None = None
 

@@ -52,14 +52,14 @@ class Origins:
     def from_settings(cls, settings: Settings) -> Origins:
         """Raises StartupError where every web page would be let in."""
         configured = frozenset(settings.http.cors_origins)
-        if ANY in configured and not settings.auth.enabled:
+        if ANY in configured and not settings.auth.required:
             raise StartupError(
                 "QUEEN_CORS_ORIGINS is * and no token is required, so that every web page could read and delete "
                 "everything; name the origins, or set JWT_ENABLED=true"
             )
         fronts = frozenset(name.lower() for name in settings.http.allowed_hosts)
         names = fronts | {settings.http.host.lower(), socket.gethostname().lower()}
-        return cls(configured, fronts, names, guards=not settings.auth.enabled)
+        return cls(configured, fronts, names, guards=not settings.auth.required)
 
     @property
     def permits_some(self) -> bool:

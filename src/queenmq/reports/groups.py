@@ -78,9 +78,18 @@ _EFFECT: Final = Query("seek_effect", SeekEffect)
 _POSITION: Final = Query("position", _Position)
 
 
-async def page(reader: Reader, *, search: str | None, queue: str | None, limit: int, offset: int) -> list[ListedGroup]:
-    """Groups by name, an entry for each queue: with `search` in the name and of one queue, each if given."""
-    return await reader.rows(_LISTED, limit, offset, search, queue)
+async def page(
+    reader: Reader,
+    *,
+    search: str | None,
+    queue: str | None,
+    limit: int,
+    offset: int,
+    permitted: list[str] | None = None,
+) -> list[ListedGroup]:
+    """Groups by name, an entry for each queue: with `search` in the name, of one queue, and of queues whose names fit
+    patterns, each if given."""
+    return await reader.rows(_LISTED, limit, offset, search, queue, permitted)
 
 
 async def lagging(reader: Reader, least_s: int, limit: int, *, starts_new: bool) -> list[LaggingPartition]:
@@ -91,9 +100,12 @@ async def lagging(reader: Reader, least_s: int, limit: int, *, starts_new: bool)
     return await reader.rows(_LAGGING, least_s, limit, starts_new)
 
 
-async def places(reader: Reader, group: str, limit: int, *, starts_new: bool) -> list[GroupPlace]:
-    """Where a group stands, by queue; of each first the partitions that have waited longest."""
-    return await reader.rows(_DESCRIBED, group, limit, starts_new)
+async def places(
+    reader: Reader, group: str, limit: int, *, starts_new: bool, permitted: list[str] | None = None
+) -> list[GroupPlace]:
+    """Where a group stands, by queue; of each first the partitions that have waited longest. `permitted` has patterns
+    for the names of the queues, if not all of them may be seen."""
+    return await reader.rows(_DESCRIBED, group, limit, starts_new, permitted)
 
 
 async def seek_effect(

@@ -15,11 +15,12 @@ from queenmq.reports.reading import Query, Reader
 
 @dataclass(frozen=True, slots=True)
 class OperationFilter:
-    """Which operations, each if given."""
+    """Which operations, each if given; `permitted` has patterns for the names of the queues that may be seen."""
 
     status: str | None = None
     queue: str | None = None
     kind: str | None = None
+    permitted: list[str] | None = None
 
 
 class Operation(Struct, frozen=True):
@@ -92,7 +93,7 @@ async def find(reader: Reader, operation_id: str) -> Operation | None:
 
 async def page(reader: Reader, which: OperationFilter, limit: int, offset: int, *, max_bytes: int) -> list[Operation]:
     """Newest first, with results of up to `max_bytes`."""
-    return await reader.rows(_PAGE, which.status, which.queue, which.kind, limit, offset, max_bytes)
+    return await reader.rows(_PAGE, which.status, which.queue, which.kind, limit, offset, max_bytes, which.permitted)
 
 
 async def totals(reader: Reader) -> list[OperationTotals]:

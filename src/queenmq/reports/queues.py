@@ -145,18 +145,25 @@ _PARTITION_IDS: Final = Query("partition_ids", _PartitionId)
 
 
 async def page(
-    reader: Reader, *, namespace: str | None, task: str | None, search: str | None, limit: int, offset: int
+    reader: Reader,
+    *,
+    namespace: str | None,
+    task: str | None,
+    search: str | None,
+    limit: int,
+    offset: int,
+    permitted: list[str] | None = None,
 ) -> list[ListedQueue]:
-    """Queues by name: of a namespace, of a task and with `search` in the name, each if given."""
-    return await reader.rows(_LISTED, namespace, task, search, limit, offset)
+    """Queues by name: of a namespace, of a task, with `search` in the name and fitting patterns, each if given."""
+    return await reader.rows(_LISTED, namespace, task, search, limit, offset, permitted)
 
 
-async def namespaces(reader: Reader, limit: int, offset: int) -> list[Label]:
-    return await reader.rows(_NAMESPACES, limit, offset)
+async def namespaces(reader: Reader, limit: int, offset: int, permitted: list[str] | None = None) -> list[Label]:
+    return await reader.rows(_NAMESPACES, limit, offset, permitted)
 
 
-async def tasks(reader: Reader, limit: int, offset: int) -> list[Label]:
-    return await reader.rows(_TASKS, limit, offset)
+async def tasks(reader: Reader, limit: int, offset: int, permitted: list[str] | None = None) -> list[Label]:
+    return await reader.rows(_TASKS, limit, offset, permitted)
 
 
 async def detail(reports: Reports, name: str, limit: int, offset: int) -> QueueDetail | None:

@@ -21,6 +21,7 @@ KNOWN: Final = {
     "journal": "List, show, retry and export quarantined records of a journal.",
     "seek": "Move a consumer group, to replay or skip messages.",
     "explain": "Explain why a group gets no messages, and what to do.",
+    "token": "Make, list and revoke tokens.",
     "top": "Show rates, lag and waiting consumers live.",
     "doctor": "Check the installation and say how to repair it.",
     "admin": "Check and repair the tables of the database.",

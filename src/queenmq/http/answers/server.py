@@ -7,16 +7,18 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from queenmq.access.permissions import Grant
 from queenmq.core.operations import OperationStatus
 from queenmq.http.schemas import Moment, Page, Progress, Uuid
 
 
 class Session(Struct, kw_only=True):
-    """`tokens`: whether they are demanded here."""
+    """`tokens`: whether they are demanded here. `grants`: what the token is restricted to, if it is."""
 
     tokens: bool
     subject: str | None
     role: Literal["read-only", "read-write", "admin"]
+    grants: tuple[Grant, ...] | UnsetType = UNSET
 
 
 class PipelineRun(Struct, kw_only=True, rename="camel"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from queenmq.broker.ack import Acked
@@ -14,9 +16,10 @@ from queenmq.http.openapi import documented
 from queenmq.http.plans import Plan, producer_plan
 from queenmq.http.requests import AckBatchBody, AckBatchItem, AckBody, Operation
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import AckResult
+from queenmq.http.scopes import acked_partitions, permissions_of
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
@@ -55,6 +58,19 @@ async def ack_batch(request: Request, context: Context) -> Response:
     group = group_name(body.consumer_group) or QUEUE_MODE
     items = [read_ack(a, group, f"acknowledgments[{i}].") for i, a in enumerate(body.acknowledgments)]
     return await _apply(context.broker, items)
+
+
+async def _scope(request: Request, context: Context) -> Sequence[Need]:
+    body = decode(request.body, _ack_decoder, _ACK_TEXTS)
+    acks = [(body.partition_id, body.consumer_group or QUEUE_MODE)]
+    return await acked_partitions(context, acks, permissions_of(request))
+
+
+async def _batch_scope(request: Request, context: Context) -> Sequence[Need]:
+    body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
+    check_count(len(body.acknowledgments), context.settings, "acknowledgments")
+    acks = [(ack.partition_id, body.consumer_group or QUEUE_MODE) for ack in body.acknowledgments]
+    return await acked_partitions(context, acks, permissions_of(request))
 
 
 # An acknowledgement is forwarded only if it has no lease and only completes: of any other a repetition would be
@@ -177,6 +193,6 @@ def _result(index: int, item: Acknowledgement, acked: Acked) -> AckResult:
 
 
 ROUTES = (
-    Route("POST", "/api/v1/ack", ack, Role.READ_WRITE, _plan),
-    Route("POST", "/api/v1/ack/batch", ack_batch, Role.READ_WRITE, _batch_plan),
+    Route("POST", "/api/v1/ack", ack, Role.READ_WRITE, _plan, scope=_scope),
+    Route("POST", "/api/v1/ack/batch", ack_batch, Role.READ_WRITE, _batch_plan, scope=_batch_scope),
 )

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.core.names import iso_millis, optional_iso_millis
 from queenmq.http.decoding import query_name
 from queenmq.http.openapi import LABEL, Parameter, documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import all_queues, queue_in_query
 from queenmq.http.time_range import PARAMETERS as RANGE
 from queenmq.http.time_range import query_range, shown
 from queenmq.httpserver.messages import Request, Response
@@ -366,12 +368,14 @@ def _postgres(found: postgres.PostgresFigures) -> Json:
 
 
 ROUTES = (
-    Route("GET", base + "system-metrics", system_metrics, Role.READ_ONLY),
-    Route("GET", base + "worker-metrics", worker_metrics, Role.READ_ONLY),
-    Route("GET", base + "queue-lag", queue_lag, Role.READ_ONLY),
-    Route("GET", base + "queue-ops", queue_ops, Role.READ_ONLY),
-    Route("GET", base + "queue-parked-replicas", queue_parked_replicas, Role.READ_ONLY),
-    Route("GET", base + "retention", retention, Role.READ_ONLY),
-    Route("GET", base + "postgres-stats", postgres_stats, Role.READ_ONLY),
-    Route("GET", base + "horizon", held_horizon, Role.READ_ONLY),
+    Route("GET", base + "system-metrics", system_metrics, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", base + "worker-metrics", worker_metrics, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", base + "queue-lag", queue_lag, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", base + "queue-ops", queue_ops, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
+    Route(
+        "GET", base + "queue-parked-replicas", queue_parked_replicas, Role.READ_ONLY, scope=queue_in_query(Verb.READ)
+    ),
+    Route("GET", base + "retention", retention, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", base + "postgres-stats", postgres_stats, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", base + "horizon", held_horizon, Role.READ_ONLY, scope=all_queues(Verb.READ)),
 )

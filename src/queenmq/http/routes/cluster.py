@@ -3,17 +3,20 @@ evenly they are loaded: GET /api/v1/cluster/balance"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name
 from queenmq.http.answers.server import Balance, Notified
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.requests import NotifyBody
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route
+from queenmq.http.scopes import all_queues
 from queenmq.httpserver.messages import Request, Response
 
 _TEXTS = {"queue": "queue is required"}
@@ -51,6 +54,10 @@ async def notify(request: Request, context: Context) -> Response:
     return Response(200, Notified(status="ok"))
 
 
+async def _notified(request: Request, _: Context) -> Sequence[Need]:
+    return (Need(Verb.PUSH, decode(request.body, _decoder, _TEXTS).queue),)
+
+
 @documented({200: Balance})
 async def balance(_: Request, context: Context) -> Response:
     """Load of each server of the cluster, and the difference between them."""
@@ -61,9 +68,11 @@ async def balance(_: Request, context: Context) -> Response:
 
 
 ROUTES = (
-    Route("GET", "/api/v1/cluster/balance", balance, Role.READ_ONLY),
-    Route("GET", "/api/v1/system/shared-state", shared_state, Role.ADMIN),
-    Route("GET", "/internal/api/shared-state/stats", shared_state_stats, Role.ADMIN),
-    Route("GET", "/internal/api/inter-instance/stats", inter_instance_stats, Role.ADMIN),
-    Route("POST", "/internal/api/notify", notify, Role.READ_WRITE),
+    Route("GET", "/api/v1/cluster/balance", balance, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", "/api/v1/system/shared-state", shared_state, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route("GET", "/internal/api/shared-state/stats", shared_state_stats, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route(
+        "GET", "/internal/api/inter-instance/stats", inter_instance_stats, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)
+    ),
+    Route("POST", "/internal/api/notify", notify, Role.READ_WRITE, scope=_notified),
 )

@@ -11,6 +11,7 @@ from queenmq.http.openapi import ANY_STRING, documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error
+from queenmq.http.scopes import nothing
 from queenmq.httpserver.messages import Request, Response
 
 _TYPES = {
@@ -70,6 +71,6 @@ def _files() -> dict[str, tuple[bytes, bytes, bytes]]:
 
 
 ROUTES = (
-    Route("GET", "/", dashboard, Role.PUBLIC),
-    Route("GET", "/assets/{file}", asset, Role.PUBLIC),
+    Route("GET", "/", dashboard, Role.PUBLIC, scope=nothing),
+    Route("GET", "/assets/{file}", asset, Role.PUBLIC, scope=nothing),
 )

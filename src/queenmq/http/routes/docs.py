@@ -7,6 +7,7 @@ from typing import Any
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import nothing
 from queenmq.httpserver.messages import Request, Response
 
 
@@ -16,4 +17,4 @@ async def openapi(_: Request, context: Context) -> Response:
     return Response(200, body=context.openapi())
 
 
-ROUTES = (Route("GET", "/openapi.json", openapi, Role.PUBLIC),)
+ROUTES = (Route("GET", "/openapi.json", openapi, Role.PUBLIC, scope=nothing),)

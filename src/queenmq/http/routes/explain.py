@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queenmq.access.permissions import Verb
 from queenmq.core.maintenance import Switch
 from queenmq.core.names import QUEUE_MODE, check_name, optional_iso_millis
 from queenmq.http.answers.groups import Explained, ExplainedPlace
@@ -9,6 +10,7 @@ from queenmq.http.decoding import query_name
 from queenmq.http.openapi import LABEL, Parameter, documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import queue_in_path
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import explain as report
 from queenmq.reports import explanation
@@ -87,4 +89,4 @@ def _place(one: explanation.ExplainedPlace) -> ExplainedPlace:
     )
 
 
-ROUTES = (Route("GET", "/api/v1/explain/{queue}", explain, Role.READ_ONLY),)
+ROUTES = (Route("GET", "/api/v1/explain/{queue}", explain, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),)

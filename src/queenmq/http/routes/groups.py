@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.config import Settings
 from queenmq.core.explanation import BEHIND_S, READING_S, group_state
@@ -25,6 +26,7 @@ from queenmq.http.requests import SeekBody, SeekRequest, SubscriptionBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error, GroupDeleted, Sought, SubscriptionMoved
+from queenmq.http.scopes import all_queues, group_in_path, listed_or_in_query, listing, visible
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import groups, queues
 
@@ -60,7 +62,9 @@ async def list_groups(request: Request, context: Context) -> Response:
     limit, offset = page(request, context.settings, _MOST_LISTED)
     search, queue = query_name(request.query, "search"), query_name(request.query, "queue")
     await broker.statistics.freshen()
-    rows = await groups.page(context.reports, search=search, queue=queue, limit=limit, offset=offset)
+    rows = await groups.page(
+        context.reports, search=search, queue=queue, limit=limit, offset=offset, permitted=visible(request)
+    )
     polled = _polled(broker)
     return Response(200, [_listed(row, polled) for row in rows])
 
@@ -81,7 +85,9 @@ async def describe_group(request: Request, context: Context) -> Response:
     group = _name(request, 0, "group")
     limit, _ = page(request, context.settings, _MOST_PARTITIONS)
     described: dict[str, GroupInQueue] = {}
-    for row in await groups.places(context.reports, group, limit, starts_new=_starts_new(context.settings)):
+    for row in await groups.places(
+        context.reports, group, limit, starts_new=_starts_new(context.settings), permitted=visible(request)
+    ):
         place = _partition(row, context.broker.pops_are_paused)
         described.setdefault(row.queue, GroupInQueue(partitions=[])).partitions.append(place)
     return Response(200, described)
@@ -249,13 +255,21 @@ def _holder(row: groups.LaggingPartition | groups.GroupPlace) -> str | None:
 
 
 ROUTES = (
-    Route("POST", _GROUPS + "/queues/{queue}/partitions/{partition}/seek", seek_partition, Role.READ_WRITE),
-    Route("GET", _ALL_GROUPS, list_groups, Role.READ_ONLY),
-    Route("GET", _ALL_GROUPS + "/lagging", lagging_groups, Role.READ_ONLY),
-    Route("GET", _GROUPS, describe_group, Role.READ_ONLY),
-    Route("DELETE", _GROUPS, delete_group, Role.ADMIN),
-    Route("DELETE", _GROUPS + "/queues/{queue}", delete_group_in_queue, Role.ADMIN),
-    Route("POST", _GROUPS + "/subscription", resubscribe, Role.READ_WRITE),
-    Route("POST", _GROUPS + "/queues/{queue}/seek", seek, Role.READ_WRITE),
-    Route("GET", _GROUPS + "/queues/{queue}/seek", seek_effect, Role.READ_ONLY),
+    Route(
+        "POST",
+        _GROUPS + "/queues/{queue}/partitions/{partition}/seek",
+        seek_partition,
+        Role.READ_WRITE,
+        scope=group_in_path(Verb.ACK),
+    ),
+    Route("GET", _ALL_GROUPS, list_groups, Role.READ_ONLY, scope=listed_or_in_query(Verb.READ)),
+    Route("GET", _ALL_GROUPS + "/lagging", lagging_groups, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", _GROUPS, describe_group, Role.READ_ONLY, scope=listing),
+    Route("DELETE", _GROUPS, delete_group, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route(
+        "DELETE", _GROUPS + "/queues/{queue}", delete_group_in_queue, Role.ADMIN, scope=group_in_path(Verb.ADMINISTER)
+    ),
+    Route("POST", _GROUPS + "/subscription", resubscribe, Role.READ_WRITE, scope=all_queues(Verb.ACK)),
+    Route("POST", _GROUPS + "/queues/{queue}/seek", seek, Role.READ_WRITE, scope=group_in_path(Verb.ACK)),
+    Route("GET", _GROUPS + "/queues/{queue}/seek", seek_effect, Role.READ_ONLY, scope=group_in_path(Verb.READ)),
 )

@@ -10,6 +10,7 @@ from queenmq.http.answers.server import Health, HealthJournal, SharedState, Work
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import nothing
 from queenmq.httpserver.messages import Request, Response
 
 
@@ -44,4 +45,4 @@ def _journal(broker: Broker) -> HealthJournal | None:
     )
 
 
-ROUTES = (Route("GET", "/health", health, Role.PUBLIC),)
+ROUTES = (Route("GET", "/health", health, Role.PUBLIC, scope=nothing),)

@@ -11,6 +11,7 @@ from queenmq.http.requests import ExtendBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import LeaseLost, LeaseRenewed
+from queenmq.http.scopes import leased
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
@@ -48,4 +49,4 @@ async def extend_lease(request: Request, context: Context) -> Response:
     return Response(200, renewed)
 
 
-ROUTES = (Route("POST", "/api/v1/lease/{leaseId}/extend", extend_lease, Role.READ_WRITE),)
+ROUTES = (Route("POST", "/api/v1/lease/{leaseId}/extend", extend_lease, Role.READ_WRITE, scope=leased),)

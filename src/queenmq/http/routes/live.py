@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 import queenmq
+from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.clock import utc_now
 from queenmq.core.maintenance import Switch
@@ -17,6 +18,7 @@ from queenmq.http.answers.server import LiveBacklog, LiveCounts, LiveQueue, Live
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import all_queues
 from queenmq.httpserver.messages import Request, Response, StreamedResponse
 from queenmq.reports.overview import overview_and_rates
 
@@ -120,4 +122,4 @@ def _server(broker: Broker) -> LiveServer:
     )
 
 
-ROUTES = (Route("GET", "/api/v1/live", live, Role.READ_ONLY),)
+ROUTES = (Route("GET", "/api/v1/live", live, Role.READ_ONLY, scope=all_queues(Verb.READ)),)

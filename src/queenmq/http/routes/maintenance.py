@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.core.maintenance import Switch
 from queenmq.http.answers.server import BufferStats, FailedFiles, MaintenanceMoved, MaintenanceState, PopMaintenance
@@ -12,6 +13,7 @@ from queenmq.http.openapi import documented
 from queenmq.http.requests import SwitchBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import all_queues
 from queenmq.httpserver.messages import Request, Response
 from queenmq.journal.board import JournalFigures
 
@@ -94,8 +96,10 @@ def _set_aside(broker: Broker) -> FailedFiles:
 
 
 ROUTES = (
-    Route("GET", "/api/v1/system/maintenance", maintenance_state, Role.ADMIN),
-    Route("POST", "/api/v1/system/maintenance", set_maintenance, Role.ADMIN),
-    Route("GET", "/api/v1/system/maintenance/pop", pop_maintenance_state, Role.ADMIN),
-    Route("POST", "/api/v1/system/maintenance/pop", set_pop_maintenance, Role.ADMIN),
+    Route("GET", "/api/v1/system/maintenance", maintenance_state, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route("POST", "/api/v1/system/maintenance", set_maintenance, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route(
+        "GET", "/api/v1/system/maintenance/pop", pop_maintenance_state, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)
+    ),
+    Route("POST", "/api/v1/system/maintenance/pop", set_pop_maintenance, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
 )

@@ -6,6 +6,7 @@ from typing import TypedDict, get_args
 
 from msgspec import UNSET, Raw, UnsetType
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import InvalidRequest, NotFound
@@ -27,6 +28,7 @@ from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, UUID, Parameter, do
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error
+from queenmq.http.scopes import partition_in_path, queue_in_path, queue_in_query
 from queenmq.http.time_range import end_of_minute, query_range
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import messages
@@ -253,10 +255,16 @@ def _described(row: messages.Message, groups: list[messages.MessageGroup], paylo
 
 
 ROUTES = (
-    Route("GET", "/api/v1/messages", list_messages, Role.READ_ONLY),
-    Route("GET", "/api/v1/status/queues/{queue}/messages", messages_of_queue, Role.READ_ONLY),
-    Route("GET", _MESSAGE, describe_message, Role.READ_ONLY),
-    Route("DELETE", _MESSAGE, delete_message, Role.ADMIN),
-    Route("POST", _MESSAGE + "/retry", retry_message, Role.READ_WRITE),
-    Route("POST", _MESSAGE + "/dlq", bury_message, Role.READ_WRITE),
+    Route("GET", "/api/v1/messages", list_messages, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
+    Route(
+        "GET",
+        "/api/v1/status/queues/{queue}/messages",
+        messages_of_queue,
+        Role.READ_ONLY,
+        scope=queue_in_path(Verb.READ),
+    ),
+    Route("GET", _MESSAGE, describe_message, Role.READ_ONLY, scope=partition_in_path(Verb.READ)),
+    Route("DELETE", _MESSAGE, delete_message, Role.ADMIN, scope=partition_in_path(Verb.ADMINISTER)),
+    Route("POST", _MESSAGE + "/retry", retry_message, Role.READ_WRITE, scope=partition_in_path(Verb.ACK)),
+    Route("POST", _MESSAGE + "/dlq", bury_message, Role.READ_WRITE, scope=partition_in_path(Verb.ACK)),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.load_manager import Choice
 from queenmq.http.exposition import CONTENT_TYPE
 from queenmq.http.metrics import collect
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import all_queues
 from queenmq.httpserver.messages import Request, Response
 
 
@@ -65,6 +67,6 @@ async def prometheus(_: Request, context: Context) -> Response:
 
 # They name queues, so they need a token as soon as somebody takes them out of JWT_SKIP_PATHS.
 ROUTES = (
-    Route("GET", "/metrics", metrics, Role.READ_ONLY),
-    Route("GET", "/metrics/prometheus", prometheus, Role.READ_ONLY),
+    Route("GET", "/metrics", metrics, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", "/metrics/prometheus", prometheus, Role.READ_ONLY, scope=all_queues(Verb.READ)),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.administration import Purge, Trace
 from queenmq.broker.broker import Broker
 from queenmq.core.names import check_name, iso_micros, iso_millis
@@ -25,8 +27,9 @@ from queenmq.http.openapi import COUNT, LABEL, MOMENT, NAME, UUID, Parameter, do
 from queenmq.http.paging import page, page_parameters
 from queenmq.http.requests import RedriveBody, TraceBody
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route
 from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, Redriven, TraceAdded
+from queenmq.http.scopes import all_queues, of_partitions, partition_in_path, queue_in_query
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 from queenmq.reports import dead_letters as letters
@@ -181,6 +184,15 @@ async def trace_names(request: Request, context: Context) -> Response:
     return Response(200, TraceNames(trace_names=names, total=total, pagination=Page(limit, offset)))
 
 
+async def _redriven(request: Request, _: Context) -> Sequence[Need]:
+    return (Need(Verb.ACK, decode(request.body, _redrive_decoder, _REDRIVE_TEXTS).queue),)
+
+
+async def _traced(request: Request, context: Context) -> Sequence[Need]:
+    body = decode(request.body, _trace_decoder, _TRACE_TEXTS)
+    return await of_partitions(context, Verb.ACK, (body.partition_id,))
+
+
 def _trace(row: traces.Trace) -> dict[str, Any]:
     return {
         "id": str(row.id),
@@ -240,11 +252,17 @@ def _trace_names(given: str | list[str] | None) -> list[str]:
 
 
 ROUTES = (
-    Route("GET", "/api/v1/traces/names", trace_names, Role.READ_ONLY),
-    Route("GET", "/api/v1/traces/by-name/{name}", traces_by_name, Role.READ_ONLY),
-    Route("GET", "/api/v1/traces/{partitionId}/{transactionId}", traces_of_message, Role.READ_ONLY),
-    Route("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY),
-    Route("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE),
-    Route("DELETE", "/api/v1/dlq", purge, Role.ADMIN),
-    Route("POST", "/api/v1/traces", add_trace, Role.READ_WRITE),
+    Route("GET", "/api/v1/traces/names", trace_names, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", "/api/v1/traces/by-name/{name}", traces_by_name, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route(
+        "GET",
+        "/api/v1/traces/{partitionId}/{transactionId}",
+        traces_of_message,
+        Role.READ_ONLY,
+        scope=partition_in_path(Verb.READ),
+    ),
+    Route("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
+    Route("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE, scope=_redriven),
+    Route("DELETE", "/api/v1/dlq", purge, Role.ADMIN, scope=queue_in_query(Verb.ADMINISTER)),
+    Route("POST", "/api/v1/traces", add_trace, Role.READ_WRITE, scope=_traced),
 )

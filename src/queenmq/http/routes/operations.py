@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from msgspec import UNSET, Raw
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.broker.load_manager import Choice
 from queenmq.core.names import iso_millis, optional_iso_millis
@@ -26,8 +28,9 @@ from queenmq.http.answers.server import (
 from queenmq.http.decoding import query_count, query_name
 from queenmq.http.openapi import COUNT, NAME, Parameter, documented
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route, Scope
 from queenmq.http.schemas import Administered, Error, Page, Progress
+from queenmq.http.scopes import all_queues, listed_or_in_query, visible
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 from queenmq.journal.interface import JournalledOperation
@@ -69,7 +72,7 @@ async def list_operations(request: Request, context: Context) -> Response:
     status, kind = _chosen(request, "status", _STATES), _chosen(request, "type", _KINDS)
     limit = query_count(request.query, "limit", 100, _MOST)
     offset = query_count(request.query, "offset", 0, 2**31 - 1)
-    which = operations.OperationFilter(status, query_name(request.query, "queue"), kind)
+    which = operations.OperationFilter(status, query_name(request.query, "queue"), kind, visible(request))
     rows = await operations.page(
         context.reports, which, limit, offset, max_bytes=context.settings.limits.max_answer_bytes
     )
@@ -131,6 +134,24 @@ async def _refusal(request: Request, context: Context, reason: str) -> HttpError
     if broker.journal is not None and await broker.journal.find_quarantined(_id(request)) is not None:
         return Conflict(_IN_QUARANTINE)
     return NotFound(_MISSING)
+
+
+def _operated(verb: Verb) -> Scope:
+    """The queue of the operation; one of all queues, or whose queue is not known, is not for a restricted token."""
+
+    async def operated(request: Request, context: Context) -> Sequence[Need]:
+        journal, operation_id = context.broker.journal, _id(request)
+        row = await operations.find(context.reports, operation_id)
+        if row is not None:
+            return (Need(verb, row.queue_name),)
+        held = None if journal is None else await journal.find(operation_id)
+        if held is None and journal is not None:
+            held = await journal.find_quarantined(operation_id)
+        if held is None:
+            raise NotFound(_MISSING)
+        return (Need(verb, held.queue or None),)
+
+    return operated
 
 
 def _id(request: Request) -> str:
@@ -284,9 +305,9 @@ def _journal(broker: Broker) -> JournalState | None:
 
 
 ROUTES = (
-    Route("GET", "/api/v1/operations/stats", operation_stats, Role.READ_ONLY),
-    Route("GET", "/api/v1/operations", list_operations, Role.READ_ONLY),
-    Route("GET", _ONE, get_operation, Role.READ_ONLY),
-    Route("POST", _ONE + "/retry", retry_operation, Role.ADMIN),
-    Route("POST", _ONE + "/cancel", cancel_operation, Role.ADMIN),
+    Route("GET", "/api/v1/operations/stats", operation_stats, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", "/api/v1/operations", list_operations, Role.READ_ONLY, scope=listed_or_in_query(Verb.READ)),
+    Route("GET", _ONE, get_operation, Role.READ_ONLY, scope=_operated(Verb.READ)),
+    Route("POST", _ONE + "/retry", retry_operation, Role.ADMIN, scope=_operated(Verb.ADMINISTER)),
+    Route("POST", _ONE + "/cancel", cancel_operation, Role.ADMIN, scope=_operated(Verb.ADMINISTER)),
 )

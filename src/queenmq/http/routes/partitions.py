@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import NotFound
 from queenmq.http.answers.groups import PartitionGroup, PartitionHead, PartitionHeads
@@ -11,6 +12,7 @@ from queenmq.http.paging import page, page_parameters
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error, Page
+from queenmq.http.scopes import queue_in_path
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import partitions
 
@@ -81,4 +83,12 @@ def _group(row: partitions.PartitionGroup, paused: bool) -> PartitionGroup:
     )
 
 
-ROUTES = (Route("GET", "/api/v1/resources/queues/{queue}/partitions", partition_heads, Role.READ_ONLY),)
+ROUTES = (
+    Route(
+        "GET",
+        "/api/v1/resources/queues/{queue}/partitions",
+        partition_heads,
+        Role.READ_ONLY,
+        scope=queue_in_path(Verb.READ),
+    ),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw
 
+from queenmq.access.permissions import Verb
 from queenmq.core.names import iso_millis, optional_iso_millis
 from queenmq.http.answers.server import PipelineRun, PipelineRuns
 from queenmq.http.decoding import query_name
@@ -12,6 +13,7 @@ from queenmq.http.paging import page, page_parameters
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Page
+from queenmq.http.scopes import all_queues
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import pipeline
 
@@ -49,4 +51,4 @@ def _run(row: pipeline.PipelineRun) -> PipelineRun:
     )
 
 
-ROUTES = (Route("GET", "/api/v1/pipeline/runs", pipeline_runs, Role.READ_ONLY),)
+ROUTES = (Route("GET", "/api/v1/pipeline/runs", pipeline_runs, Role.READ_ONLY, scope=all_queues(Verb.READ)),)

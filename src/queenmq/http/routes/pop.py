@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import UNSET, Raw
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.pop import Claim, Delivered, Delivery, Filter
 from queenmq.config import Settings
 from queenmq.core.names import QUEUE_MODE, START_MODES, check_name, iso_micros, parse_start
@@ -17,6 +16,7 @@ from queenmq.http.plans import Plan, consumer_plan, lease_header
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Popped, PoppedMessage
+from queenmq.http.scopes import listing, permissions_of, popped_queue
 from queenmq.httpserver.messages import Request, Response
 
 _AUTOPILOT_BATCH = 200
@@ -76,7 +76,7 @@ async def pop_partition(request: Request, context: Context) -> Response:
 @documented(_ANSWERS, query=_MATCHING, links=_LINKS)
 async def pop_matching(request: Request, context: Context) -> Response:
     """Pop messages from a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
-    which = _read_filter(request.query)
+    which = _read_filter(request)
     return _answer(request, await context.broker.pop_matching(which, *_read(request, context.settings, "", None)))
 
 
@@ -161,8 +161,15 @@ def _read(request: Request, settings: Settings, queue: str, partition: str | Non
     return claim, wait_ms
 
 
-def _read_filter(query: Mapping[str, str]) -> Filter:
-    which = Filter(query_name(query, "namespace"), query_name(query, "task"))
+def _read_filter(request: Request) -> Filter:
+    query = request.query
+    permissions = permissions_of(request)
+    permitted = None
+    if permissions is not None:
+        permitted = permissions.queues(Verb.POP, query.get("consumerGroup") or QUEUE_MODE)
+    which = Filter(
+        query_name(query, "namespace"), query_name(query, "task"), None if permitted is None else tuple(permitted)
+    )
     if which.namespace is None and which.task is None:
         raise InvalidRequest("namespace or task is required", "namespace")
     return which
@@ -206,7 +213,14 @@ def _shown(message: Delivery, claim: Claim, lease_id: str) -> PoppedMessage:
 
 
 ROUTES = (
-    Route("GET", "/api/v1/pop/queue/{queue}", pop_queue, Role.READ_WRITE, _queue_plan),
-    Route("GET", "/api/v1/pop/queue/{queue}/partition/{partition}", pop_partition, Role.READ_WRITE, _partition_plan),
-    Route("GET", "/api/v1/pop", pop_matching, Role.READ_WRITE, _matching_plan),
+    Route("GET", "/api/v1/pop/queue/{queue}", pop_queue, Role.READ_WRITE, _queue_plan, scope=popped_queue),
+    Route(
+        "GET",
+        "/api/v1/pop/queue/{queue}/partition/{partition}",
+        pop_partition,
+        Role.READ_WRITE,
+        _partition_plan,
+        scope=popped_queue,
+    ),
+    Route("GET", "/api/v1/pop", pop_matching, Role.READ_WRITE, _matching_plan, scope=listing),
 )

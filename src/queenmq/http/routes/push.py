@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.config import Settings
 from queenmq.core.message import Message
 from queenmq.core.names import check_name, iso_millis, parse_timestamp
@@ -16,7 +19,7 @@ from queenmq.http.openapi import documented
 from queenmq.http.plans import Plan, push_plan
 from queenmq.http.requests import PushBody, PushItem
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route
 from queenmq.http.schemas import PushResult
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.refusals import TooManyItems
@@ -119,6 +122,13 @@ def _plan(request: Request, context: Context) -> Plan | None:
     return push_plan(context.broker, items)
 
 
+async def _scope(request: Request, _: Context) -> Sequence[Need]:
+    items = read_push(request).items
+    if len(items) == 1:
+        return (Need(Verb.PUSH, items[0].queue),)
+    return [Need(Verb.PUSH, queue) for queue in {item.queue for item in items}]
+
+
 def check_count(count: int, settings: Settings, field: str) -> None:
     if count > settings.limits.max_items:
         raise TooManyItems(f"{field} has {count} elements, at most {settings.limits.max_items} are allowed", field)
@@ -180,4 +190,4 @@ def result(index: int, message: Message, outcome: Outcome) -> PushResult:
     return shown
 
 
-ROUTES = (Route("POST", "/api/v1/push", push, Role.READ_WRITE, _plan),)
+ROUTES = (Route("POST", "/api/v1/push", push, Role.READ_WRITE, _plan, scope=_scope),)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.core.names import MAX_NAME, check_name, check_text
 from queenmq.core.options import QueueOptions
 from queenmq.errors import InvalidRequest
@@ -12,8 +15,9 @@ from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.requests import ConfigureBody
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route
 from queenmq.http.schemas import Configured, QueueDeleted
+from queenmq.http.scopes import permissions_of, queue_in_path
 from queenmq.httpserver.messages import Request, Response
 
 _TEXTS = {"queue": "queue is required"}
@@ -34,7 +38,7 @@ async def configure(request: Request, context: Context) -> Response:
             "options.encryptionEnabled needs QUEEN_ENCRYPTION_KEY on the server", "options.encryptionEnabled"
         )
     queue_id, partition_id = await context.broker.configure(
-        body.queue, namespace, task, options, may_destroy=request.role >= Role.ADMIN
+        body.queue, namespace, task, options, may_destroy=_may_destroy(request, body.queue)
     )
     configured = Configured(
         configured=True,
@@ -57,6 +61,15 @@ async def delete_queue(request: Request, context: Context) -> Response:
     return administered(progress, queue_deleted(queue, existed))
 
 
+async def _scope(request: Request, _: Context) -> Sequence[Need]:
+    return (Need(Verb.PUSH, decode(request.body, _decoder, _TEXTS).queue),)
+
+
+def _may_destroy(request: Request, queue: str) -> bool:
+    permissions = permissions_of(request)
+    return request.role >= Role.ADMIN and (permissions is None or permissions.allows(Verb.ADMINISTER, queue))
+
+
 def _label(given: str | None, field: str) -> str:
     label = given or ""
     check_text(label, field)
@@ -66,6 +79,6 @@ def _label(given: str | None, field: str) -> str:
 
 
 ROUTES = (
-    Route("POST", "/api/v1/configure", configure, Role.READ_WRITE),
-    Route("DELETE", "/api/v1/resources/queues/{queue}", delete_queue, Role.ADMIN),
+    Route("POST", "/api/v1/configure", configure, Role.READ_WRITE, scope=_scope),
+    Route("DELETE", "/api/v1/resources/queues/{queue}", delete_queue, Role.ADMIN, scope=queue_in_path(Verb.ADMINISTER)),
 )

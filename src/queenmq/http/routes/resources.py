@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import NotFound
 from queenmq.http.administered import administered, cleared
@@ -32,6 +33,7 @@ from queenmq.http.paging import page, page_parameters
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error
+from queenmq.http.scopes import all_queues, listing, queue_in_path, queue_in_query, visible
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import overview as overviews
 from queenmq.reports import partitions, queues
@@ -51,7 +53,15 @@ async def list_queues(request: Request, context: Context) -> Response:
     namespace, task, search = (query_name(request.query, name) for name in ("namespace", "task", "search"))
     limit, offset = page(request, context.settings, _MOST_QUEUES)
     await context.broker.statistics.freshen()
-    rows = await queues.page(context.reports, namespace=namespace, task=task, search=search, limit=limit, offset=offset)
+    rows = await queues.page(
+        context.reports,
+        namespace=namespace,
+        task=task,
+        search=search,
+        limit=limit,
+        offset=offset,
+        permitted=visible(request),
+    )
     return Response(200, QueuesListed(queues=[queue_listed(row) for row in rows]))
 
 
@@ -87,7 +97,7 @@ async def list_namespaces(request: Request, context: Context) -> Response:
     """The namespaces, with totals over their queues."""
     limit, offset = page(request, context.settings, _MOST_QUEUES)
     await context.broker.statistics.freshen()
-    rows = await queues.namespaces(context.reports, limit, offset)
+    rows = await queues.namespaces(context.reports, limit, offset, visible(request))
     listed = [
         NamespaceListed(namespace=row.name, queues=row.queues, partitions=row.partitions, messages=_backlog(row))
         for row in rows
@@ -100,7 +110,7 @@ async def list_tasks(request: Request, context: Context) -> Response:
     """The tasks, with totals over their queues."""
     limit, offset = page(request, context.settings, _MOST_QUEUES)
     await context.broker.statistics.freshen()
-    rows = await queues.tasks(context.reports, limit, offset)
+    rows = await queues.tasks(context.reports, limit, offset, visible(request))
     listed = [
         TaskListed(task=row.name, queues=row.queues, partitions=row.partitions, messages=_backlog(row)) for row in rows
     ]
@@ -228,12 +238,12 @@ def _spread(avg: float | None, median: float | None, least: float | None, most: 
 
 
 ROUTES = (
-    Route("GET", "/api/v1/resources/queues", list_queues, Role.READ_ONLY),
-    Route("GET", "/api/v1/resources/queues/{queue}", describe_queue, Role.READ_ONLY),
-    Route("GET", "/api/v1/resources/partitions", list_partitions, Role.READ_ONLY),
-    Route("GET", "/api/v1/resources/namespaces", list_namespaces, Role.READ_ONLY),
-    Route("GET", "/api/v1/resources/tasks", list_tasks, Role.READ_ONLY),
-    Route("GET", "/api/v1/resources/overview", overview, Role.READ_ONLY),
-    Route("DELETE", "/api/v1/queues/{queue}/clear", clear_queue, Role.ADMIN),
-    Route("POST", "/api/v1/stats/refresh", refresh_statistics, Role.ADMIN),
+    Route("GET", "/api/v1/resources/queues", list_queues, Role.READ_ONLY, scope=listing),
+    Route("GET", "/api/v1/resources/queues/{queue}", describe_queue, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),
+    Route("GET", "/api/v1/resources/partitions", list_partitions, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
+    Route("GET", "/api/v1/resources/namespaces", list_namespaces, Role.READ_ONLY, scope=listing),
+    Route("GET", "/api/v1/resources/tasks", list_tasks, Role.READ_ONLY, scope=listing),
+    Route("GET", "/api/v1/resources/overview", overview, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("DELETE", "/api/v1/queues/{queue}/clear", clear_queue, Role.ADMIN, scope=queue_in_path(Verb.ADMINISTER)),
+    Route("POST", "/api/v1/stats/refresh", refresh_statistics, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from queenmq.access.permissions import Verb
 from queenmq.core.names import iso_millis, optional_iso_millis
 from queenmq.core.options import DEFAULT_TTL_S
 from queenmq.errors import InvalidRequest
@@ -32,6 +33,7 @@ from queenmq.http.routes.resources import (
     queue_listed,
 )
 from queenmq.http.schemas import Error, Page
+from queenmq.http.scopes import all_queues, listing, queue_in_path, queue_in_query, visible
 from queenmq.http.time_range import PARAMETERS as RANGE
 from queenmq.http.time_range import query_range, shown
 from queenmq.httpserver.messages import Request, Response
@@ -94,7 +96,15 @@ async def status_of_queues(request: Request, context: Context) -> Response:
     limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
     namespace, task = query_name(request.query, "namespace"), query_name(request.query, "task")
     await context.broker.statistics.freshen()
-    rows = await queues.page(context.reports, namespace=namespace, task=task, search=None, limit=limit, offset=offset)
+    rows = await queues.page(
+        context.reports,
+        namespace=namespace,
+        task=task,
+        search=None,
+        limit=limit,
+        offset=offset,
+        permitted=visible(request),
+    )
     return Response(200, QueuesPage(queues=[queue_listed(row) for row in rows], pagination=Page(limit, offset)))
 
 
@@ -246,9 +256,9 @@ def _totals(figures: Messages) -> Totals:
 
 
 ROUTES = (
-    Route("GET", "/api/v1/status", status, Role.READ_ONLY),
-    Route("GET", "/api/v1/status/queues", status_of_queues, Role.READ_ONLY),
-    Route("GET", "/api/v1/status/queues/{queue}", status_of_queue, Role.READ_ONLY),
-    Route("GET", "/api/v1/status/analytics", status_analytics, Role.READ_ONLY),
-    Route("GET", "/api/v1/status/buffers", status_of_buffers, Role.READ_ONLY),
+    Route("GET", "/api/v1/status", status, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
+    Route("GET", "/api/v1/status/queues", status_of_queues, Role.READ_ONLY, scope=listing),
+    Route("GET", "/api/v1/status/queues/{queue}", status_of_queue, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),
+    Route("GET", "/api/v1/status/analytics", status_analytics, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
+    Route("GET", "/api/v1/status/buffers", status_of_buffers, Role.READ_ONLY, scope=all_queues(Verb.READ)),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.broker.streams import Cycle, StateChange, StreamAck
 from queenmq.core.acknowledgement import COMPLETED, TRANSACTION_STATUSES
 from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
@@ -12,10 +15,11 @@ from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.requests import CycleAckBody, CycleBody, QueryBody, StateGetBody, StateOp
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import opaque_lease
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, result, to_message
 from queenmq.http.schemas import CycleAck, Cycled, QueryRefused, QueryRegistered, StateFound, StateRow
+from queenmq.http.scopes import of_partitions
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 from queenmq.storage.failures import TransactionRefused
@@ -141,6 +145,36 @@ async def stream_cycle(request: Request, context: Context) -> Response:
     return Response(200, answer)
 
 
+async def _registered(request: Request, context: Context) -> Sequence[Need]:
+    """Where the query reads and writes, and where one of its name did so until now."""
+    body = decode(request.body, _query_decoder, _QUERY_TEXTS)
+    former = await context.owners.stream(name=body.name)
+    sources = {body.source_queue} if former is None else {body.source_queue, former.source_queue}
+    pushed = [Need(Verb.PUSH, body.sink_queue)] if body.sink_queue else []
+    return [*(Need(Verb.POP, source) for source in sources), *pushed]
+
+
+async def _state_read(request: Request, context: Context) -> Sequence[Need]:
+    body = decode(request.body, _state_decoder, _STATE_TEXTS)
+    return await _of_query(context, Verb.READ, body.query_id, body.partition_id)
+
+
+async def _cycled(request: Request, context: Context) -> Sequence[Need]:
+    body = decode(request.body, _cycle_decoder, _CYCLE_TEXTS)
+    check_count(len(body.push_items or ()), context.settings, "push_items")
+    acked = await _of_query(context, Verb.ACK, body.query_id, body.partition_id)
+    group = body.consumer_group or QUEUE_MODE
+    pushed = {item.queue for item in body.push_items or ()}
+    return [*(need._replace(group=group) for need in acked), *(Need(Verb.PUSH, queue) for queue in pushed)]
+
+
+async def _of_query(context: Context, verb: Verb, query_id: str, partition_id: str) -> Sequence[Need]:
+    """The queue that the query reads, and the one of the partition. Raises NotFound if there is no such partition."""
+    needs = await of_partitions(context, verb, (partition_id,))
+    place = await context.owners.stream(query_id=query_id) if is_uuid(query_id) else None
+    return needs if place is None else [*needs, Need(verb, place.source_queue)]
+
+
 def _check_ids(query_id: str, partition_id: str) -> None:
     for field, value in (("query_id", query_id), ("partition_id", partition_id)):
         if not is_uuid(value):
@@ -182,7 +216,7 @@ def _read_ack(ack: CycleAckBody) -> StreamAck:
 
 
 ROUTES = (
-    Route("POST", "/streams/v1/queries", register_query, Role.READ_WRITE),
-    Route("POST", "/streams/v1/state/get", get_state, Role.READ_ONLY),
-    Route("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE),
+    Route("POST", "/streams/v1/queries", register_query, Role.READ_WRITE, scope=_registered),
+    Route("POST", "/streams/v1/state/get", get_state, Role.READ_ONLY, scope=_state_read),
+    Route("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE, scope=_cycled),
 )

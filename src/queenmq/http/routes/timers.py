@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 
 import msgspec
 
+from queenmq.access.permissions import Verb
 from queenmq.core.message import Message
 from queenmq.core.names import check_name, check_text, iso_millis, parse_timestamp
 from queenmq.core.timer import TimerChange, TimerState
@@ -17,9 +19,10 @@ from queenmq.http.decoding import decode, query_count, query_name
 from queenmq.http.openapi import ANY_STRING, COUNT, NAME, Parameter, documented
 from queenmq.http.requests import TimerOperation, TimersBody
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
+from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import TEXT_SCHEMA
+from queenmq.http.scopes import queue_in_path
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import uuid7_text
 from queenmq.reports import timers
@@ -78,6 +81,11 @@ async def list_timers(request: Request, context: Context) -> Response:
     truncated = len(rows) > limit
     next_after = shown[-1].timer_key if truncated else None
     return Response(200, TimerPage(rows=shown, truncated=truncated, next_after=next_after))
+
+
+async def _scope(request: Request, _: Context) -> Sequence[Need]:
+    operations = decode(request.body, _decoder, _TEXTS).operations
+    return [Need(Verb.PUSH, queue) for queue in {operation.queue for operation in operations}]
 
 
 def to_change(operation: TimerOperation, field: str, request: Request) -> TimerChange:
@@ -181,8 +189,8 @@ def _shown(row: timers.TimerRow) -> TimerShown:
 
 
 ROUTES = (
-    Route("POST", "/api/v1/timers", change_timers, Role.READ_WRITE),
-    Route("GET", "/api/v1/timers/{queue}", list_timers, Role.READ_ONLY),
-    Route("GET", _ONE, get_timer, Role.READ_ONLY),
-    Route("DELETE", _ONE, cancel_timer, Role.READ_WRITE),
+    Route("POST", "/api/v1/timers", change_timers, Role.READ_WRITE, scope=_scope),
+    Route("GET", "/api/v1/timers/{queue}", list_timers, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),
+    Route("GET", _ONE, get_timer, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),
+    Route("DELETE", _ONE, cancel_timer, Role.READ_WRITE, scope=queue_in_path(Verb.PUSH)),
 )

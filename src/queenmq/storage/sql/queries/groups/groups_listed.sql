@@ -1,4 +1,5 @@
--- A page of the groups, one row a (group, queue), from the statistics and the subscriptions; with $3 in the name, of the queue $4.
+-- A page of the groups, one row a (group, queue), from the statistics and the subscriptions; with $3 in the name, of the queue $4, of queues
+-- that fit the patterns $5.
 WITH known AS (
     SELECT g.consumer_group AS name, q.name AS queue FROM queen.group_statistics g
     JOIN queen.queues q ON q.id = g.queue_id AND q.name IS NOT NULL
@@ -16,4 +17,5 @@ LEFT JOIN queen.queues q ON q.name = k.queue
 LEFT JOIN queen.group_statistics s ON s.queue_id = q.id AND s.consumer_group = k.name
 LEFT JOIN queen.consumer_groups g ON g.queue_name = k.queue AND g.name = k.name
 WHERE ($3::text IS NULL OR strpos(lower(k.name), lower($3)) > 0) AND ($4::text IS NULL OR k.queue = $4)
+  AND ($5::text[] IS NULL OR k.queue LIKE ANY ($5))
 ORDER BY k.name, k.queue LIMIT $1 OFFSET $2

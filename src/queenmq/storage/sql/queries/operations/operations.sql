@@ -1,4 +1,4 @@
--- Operations in a status ($1), of a queue ($2), of a kind ($3), newest first. Results and errors of up to $6 bytes in all;
+-- Operations in a status ($1), of a queue ($2), of a kind ($3), of queues that fit the patterns $7, newest first. Results and errors of up to $6 bytes in all;
 -- further ones are left out, or cut. Results are stored compressed, and what is
 -- answered is about twice what is stored, so their size is an estimate.
 SELECT o.id, o.kind, o.queue_name, o.partition_name, o.priority,
@@ -18,6 +18,7 @@ SELECT o.*, sum(coalesce(pg_column_size(o.result), 0) * 16 + coalesce(octet_leng
 FROM (
 SELECT o.* FROM queen.operation_queue o
 WHERE ($1::text IS NULL OR queen.shown_status(o.status, o.next_attempt_at) = $1) AND ($2::text IS NULL OR o.queue_name = $2) AND ($3::text IS NULL OR o.kind = $3)
+  AND ($7::text[] IS NULL OR o.queue_name LIKE ANY ($7))
 ORDER BY o.number DESC LIMIT $4 OFFSET $5
 ) o
 ) o

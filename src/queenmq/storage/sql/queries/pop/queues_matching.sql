@@ -1,5 +1,6 @@
 -- The queues of a namespace and/or task in the order in which a pop tries them: the higher priority first, then
--- the one whose oldest claimable partition has waited longest. A queue that the group does not know yet counts.
+-- the one whose oldest claimable partition has waited longest. A queue that the group does not know yet counts. $4: patterns of the
+-- names, if not every queue may be read.
 SELECT q.name, g.name IS NOT NULL AS subscribed
 FROM queen.queues q
 LEFT JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.name = $3 AND (g.registered OR g.placed_upto IS NOT NULL)
@@ -9,5 +10,6 @@ LEFT JOIN LATERAL (
     ORDER BY c.ready_at LIMIT 1
 ) oldest ON true
 WHERE ($1::text IS NULL OR q.namespace = $1) AND ($2::text IS NULL OR q.task = $2)
+  AND ($4::text[] IS NULL OR q.name LIKE ANY ($4))
   AND (g.name IS NULL OR oldest.ready_at <= clock_timestamp())
 ORDER BY q.priority DESC, coalesce(oldest.ready_at, q.created_at), q.name

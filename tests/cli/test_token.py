@@ -1,0 +1,70 @@
+"""`queen token`: a token is printed once, listed without its text, and revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import asyncpg
+import httpx
+import pytest
+from server_settings import settings_with
+
+from cli.conftest import Run, Running, serving
+
+
+def test_a_token_is_made_listed_and_revoked(queen: Run, running: Running) -> None:
+    made = queen("token", "create", "shop", "--role", "read-write", "--queues", "orders.*, mails", "--expires", "30d")
+    assert made.status == 0
+    text = made.out.strip()
+    assert text.startswith("queen_")
+    assert "it is not shown again" in made.err
+    listed = queen("token", "list", "--json").json
+    [one] = [token for token in listed if token["name"] == "shop"]
+    assert one["grants"] == [{"queues": ["orders.*", "mails"]}]
+    assert one["expiresAt"] is not None
+    assert text not in str(listed)
+    assert "queues orders.*, mails" in queen("token", "list").out
+    assert queen("token", "revoke", one["id"]).status == 2, "nobody was asked"
+    assert queen("token", "revoke", one["id"], "--yes").out == "token shop is revoked\n"
+    [after] = [token for token in queen("token", "list", "--json").json if token["id"] == one["id"]]
+    assert after["valid"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--role", "owner"), "--role"),
+        (("--role", "admin", "--expires", "soon"), "is not a time such as 30d"),
+        (("--role", "admin", "--allow", "push,everything"), "--allow does not know 'everything'"),
+    ],
+)
+def test_bad_input(queen: Run, arguments: tuple[str, ...], complaint: str) -> None:
+    refused = queen("token", "create", "x", *arguments)
+    assert refused.status == 2
+    assert complaint in refused.err
+
+
+def test_the_first_token_is_made_in_the_database(queen: Run, environment: pytest.MonkeyPatch, running: Running) -> None:
+    environment.setenv("DATABASE_URL", running.database_url)
+    environment.setenv("QUEEN_URL", "http://127.0.0.1:9")
+    made = queen("token", "create", "root", "--role", "admin", "--in-database", "--expires", "1h")
+    assert made.status == 0, made.err
+    text = made.out.strip()
+
+    async def digests() -> list[bytes]:
+        connection = await asyncpg.connect(running.database_url)
+        rows = await connection.fetch("SELECT digest FROM queen.tokens WHERE name = 'root'")
+        await connection.close()
+        return [row["digest"] for row in rows]
+
+    assert asyncio.run(digests()) == [hashlib.sha256(text.encode()).digest()]
+    with serving(settings_with(auth={"tokens_enabled": True}), running.database_url) as guarded:
+        assert httpx.get(f"{guarded.url}/api/v1/resources/queues").status_code == 401
+        environment.setenv("QUEEN_URL", guarded.url)
+        environment.setenv("QUEEN_TOKEN", text)
+        assert queen("token", "create", "next", "--role", "read-only").status == 0
+        environment.setenv("QUEEN_TOKEN", queen("token", "create", "next", "--role", "read-only").out.strip())
+        refused = queen("token", "list")
+        assert refused.status != 0
+        assert "the role of the token does not allow this" in refused.err

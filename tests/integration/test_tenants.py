@@ -1,0 +1,388 @@
+"""Two tenants on one server: every route, asked by everybody for the things of one of them. The table of the answers is
+left in build/access.md."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import jwt
+import pytest
+from server_settings import settings_with
+
+from integration.queen import Queen, decide_pushes, stored
+from queenmq.broker.load_manager import Choice
+from queenmq.config import Settings
+from queenmq.core.roles import Role
+from queenmq.http.app import ROUTES
+from queenmq.http.route import Route
+from queenmq.server import Server
+
+SECRET = "a secret of more than thirty-two bytes"
+TABLE = Path(__file__).parents[2] / "build" / "access.md"
+NEVER_MS = 3_600_000
+GONE = "00000000-0000-4000-8000-000000000000"
+SKIPPED = {"/metrics", "/metrics/prometheus"}  # JWT_SKIP_PATHS
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return settings_with(
+        auth={"enabled": True, "secret": SECRET}, operations={"interval_ms": NEVER_MS}, overload={"queue_depth": 50}
+    )
+
+
+def signed(role: str, **claims: Any) -> str:
+    return jwt.encode({"sub": f"jwt {role}", "role": role, "exp": time.time() + 3600} | claims, SECRET, "HS256")
+
+
+@dataclass(frozen=True)
+class Things:
+    """What a tenant has. A message is leased, one is a dead letter, and a push waits in the operation queue."""
+
+    tenant: str
+    leased: Json
+    dead: Json
+    operation_id: str
+    query_id: str
+
+    @property
+    def queue(self) -> str:
+        return f"{self.tenant}.in"
+
+    @property
+    def group(self) -> str:
+        return f"{self.tenant}-workers"
+
+    @property
+    def marks(self) -> list[str]:
+        """What nobody else may see."""
+        return [self.queue, self.group, f"secret of {self.tenant}", self.leased["partitionId"]]
+
+
+async def things_of(tenant: str, http: httpx.AsyncClient, server: Server, monkeypatch: pytest.MonkeyPatch) -> Things:
+    queen, queue, group = Queen(http), f"{tenant}.in", f"{tenant}-workers"
+    await queen.configure(queue, namespace="shared", task="work", retryLimit=0)
+    await queen.push(queue, {"text": f"secret of {tenant}"}, partition="dead")
+    [dead] = await queen.pop(queue, consumerGroup=group, subscriptionMode="all")
+    assert (await queen.ack(dead, "failed"))["dlq"] is True
+    await queen.push(queue, *[{"text": f"secret of {tenant}"}] * 3)
+    [leased] = await queen.pop(queue, "Default", consumerGroup=group)
+    await queen.trace(leased, {"text": f"secret of {tenant}"}, traceNames=[f"{tenant}-trace"])
+    with monkeypatch.context() as patched:
+        decide_pushes(server, patched, Choice.QUEUE)
+        answer = await http.post("/api/v1/push", json={"items": [{"queue": queue, "partition": "later", "payload": 1}]})
+    [result] = answer.json()
+    assert answer.status_code == 202
+    query = {"name": f"{tenant}-query", "source_queue": queue, "config_hash": "1"}
+    answer = await http.post("/streams/v1/queries", json=query)
+    return Things(tenant, leased, dead, result["operationId"], answer.json()["query_id"])
+
+
+def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
+    """A request for the route that is about the things of a tenant, wherever a request can name any."""
+    queue, group = owner.queue, owner.group
+    message = {"transactionId": owner.leased["transactionId"], "partitionId": owner.leased["partitionId"]}
+    ack = message | {"leaseId": owner.leased["leaseId"], "status": "completed"}
+    query = {"query_id": owner.query_id, "partition_id": owner.leased["partitionId"]}
+    bodies: dict[str, Json] = {
+        "/api/v1/push": {"items": [{"queue": queue, "payload": "forged"}]},
+        "/api/v1/ack": ack | {"consumerGroup": group},
+        "/api/v1/ack/batch": {"acknowledgments": [ack], "consumerGroup": group},
+        "/api/v1/transaction": {
+            "operations": [
+                {"type": "ack", "consumerGroup": group, **ack},
+                {"type": "push", "items": [{"queue": queue}]},
+            ]
+        },
+        "/api/v1/lease/{leaseId}/extend": {"seconds": 600},
+        "/api/v1/configure": {"queue": queue, "options": {"leaseTime": 17, "retryLimit": 0}},
+        "/api/v1/dlq/redrive": {"queue": queue},
+        "/api/v1/traces": message | {"data": 1},
+        "/api/v1/consumer-groups/{group}/subscription": {"subscriptionTimestamp": "2020-01-01T00:00:00Z"},
+        "/api/v1/consumer-groups/{group}/queues/{queue}/seek": {"toEnd": True},
+        "/internal/api/notify": {"queue": queue},
+        "/api/v1/system/maintenance": {"enabled": False},
+        "/api/v1/system/maintenance/pop": {"enabled": False},
+        "/streams/v1/queries": {
+            "name": f"{owner.tenant}-query",
+            "source_queue": queue,
+            "config_hash": "2",
+            "reset": True,
+            "sink_queue": queue,
+        },
+        "/streams/v1/state/get": query,
+        "/streams/v1/cycle": query
+        | {
+            "consumer_group": group,
+            "ack": ack,
+            "push_items": [{"queue": queue}],
+            "state_ops": [{"type": "upsert", "key": "k", "value": 1}],
+        },
+        "/api/v1/timers": {
+            "operations": [{"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}]
+        },
+        "/api/v1/tokens": {"name": "another", "role": "admin"},
+    }
+    params = {
+        "/api/v1/pop": {"namespace": "shared", "consumerGroup": group, "batch": 1},
+        "/api/v1/pop/queue/{queue}": {"consumerGroup": group},
+        "/api/v1/pop/queue/{queue}/partition/{partition}": {"consumerGroup": group},
+    }.get(route.path, {"queue": queue})
+    names = {
+        "queue": queue,
+        "partition": "Default",
+        "group": group,
+        "leaseId": owner.leased["leaseId"],
+        "partitionId": owner.dead["partitionId"] if route.path.endswith("/retry") else owner.leased["partitionId"],
+        "transactionId": owner.dead["transactionId"] if route.path.endswith("/retry") else message["transactionId"],
+        "name": f"{owner.tenant}-trace",
+        "operationId": owner.operation_id,
+        "file": "index.html",
+        "tokenId": GONE,
+        "timerKey": "k",
+    }
+    content: Json = {"params": params}
+    if route.method == "POST":
+        content["json"] = bodies.get(route.path, {})
+    return route.method, route.path.replace("...", "").format(**names), content
+
+
+def is_about_all(route: Route) -> bool:
+    return route.scope is not None and route.scope.__name__ == "all_queues"
+
+
+def is_of_one(route: Route) -> bool:
+    """Whether a request names whose things it is about."""
+    assert route.scope is not None
+    return route.scope.__name__ not in ("nothing", "listing", "all_queues")
+
+
+def test_every_route_declares_its_scope() -> None:
+    assert [f"{route.method} {route.path}" for route in ROUTES if route.scope is None] == []
+
+
+def test_only_routes_without_queues_are_open_to_everybody() -> None:
+    free = {route.path for route in ROUTES if route.scope is not None and route.scope.__name__ == "nothing"}
+    assert free == {"/", "/assets/{file}", "/health", "/openapi.json", "/api/v1/session"}
+
+
+@dataclass
+class World:
+    http: httpx.AsyncClient
+    tokens: dict[str, str]
+    a: Things
+    b: Things
+
+    async def ask(self, identity: str, route: Route, owner: Things) -> httpx.Response:
+        method, path, content = request_for(route, owner)
+        token = self.tokens[identity]
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return await self.http.request(method, path, headers=headers, **content)
+
+
+@pytest.fixture
+async def world(server: Server, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> World:
+    http.headers["Authorization"] = f"Bearer {signed('admin')}"
+    a = await things_of("a", http, server, monkeypatch)
+    b = await things_of("b", http, server, monkeypatch)
+
+    async def made(name: str, role: str, **grant: Any) -> Json:
+        body = {"name": name, "role": role, "grants": [grant] if grant else []}
+        answer = await http.post("/api/v1/tokens", json=body)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    revoked = await made("revoked", "admin")
+    assert (await http.delete(f"/api/v1/tokens/{revoked['id']}")).status_code == 200
+    only_a = {"queues": ["a.*"], "groups": ["a-*"]}
+    tokens = {
+        "none": "",
+        "read-only": signed("read-only"),
+        "read-write": signed("read-write"),
+        "admin": signed("admin"),
+        "own admin": (await made("own admin", "admin"))["token"],
+        "tenant a": (await made("tenant a", "read-write", **only_a))["token"],
+        "tenant a admin": (await made("tenant a admin", "admin", **only_a))["token"],
+        "tenant a by claim": signed("admin", queen=only_a),
+        "tenant b": (await made("tenant b", "read-write", namespaces=["b"]))["token"],
+        "expired": signed("admin", exp=time.time() - 3600),
+        "revoked": revoked["token"],
+    }
+    del http.headers["Authorization"]
+    return World(http, tokens, a, b)
+
+
+ROLE_OF = {
+    "read-only": Role.READ_ONLY,
+    "read-write": Role.READ_WRITE,
+    "admin": Role.ADMIN,
+    "own admin": Role.ADMIN,
+    "tenant a": Role.READ_WRITE,
+    "tenant a admin": Role.ADMIN,
+    "tenant a by claim": Role.ADMIN,
+    "tenant b": Role.READ_WRITE,
+}
+# What changes the things that others are asked about comes last, and the worst at the very end.
+LAST = ("/streams/v1/cycle", "/api/v1/ack", "/api/v1/transaction", "/seek", "/retry", "/dlq", "/cancel", "/redrive")
+
+
+def order(route: Route) -> tuple[int, int]:
+    return (
+        2 if route.method == "DELETE" else 1 if any(route.path.endswith(end) for end in LAST) else 0,
+        len(ROUTES) - ROUTES.index(route),
+    )
+
+
+async def test_every_route_for_everybody(world: World, sql: asyncpg.Connection, subtests: pytest.Subtests) -> None:
+    table: dict[str, dict[str, int]] = {}
+    strangers = [name for name in world.tokens if name.startswith("tenant a")]
+    # First those who may not: what is b's must be as before.
+    before = await picture(sql)
+    for route, identity in itertools.product(sorted(ROUTES, key=order), ["none", "expired", "revoked", *strangers]):
+        line = f"{route.method} {route.path}"
+        answer = await world.ask(identity, route, world.b)
+        table.setdefault(line, {})[identity + " → b"] = answer.status_code
+        is_public = route.role is Role.PUBLIC or route.path in SKIPPED
+        with subtests.test(f"{line} as {identity}"):
+            if is_public:
+                assert answer.status_code < 300
+            elif identity not in strangers:
+                assert answer.status_code == 401, answer.text
+            elif is_of_one(route) or is_about_all(route) or ROLE_OF[identity] < route.role:
+                assert answer.status_code == 403, answer.text
+            else:
+                assert answer.status_code < 300, answer.text
+                assert not [mark for mark in world.b.marks if mark in answer.text]
+    assert await picture(sql) == before
+    # Then those who may.
+    for route, identity in itertools.product(
+        sorted(ROUTES, key=order),
+        ["read-only", "read-write", "tenant b", "tenant a", "tenant a admin", "admin", "own admin"],
+    ):
+        line = f"{route.method} {route.path}"
+        owner = world.a if identity in ("tenant a", "tenant a admin") else world.b
+        answer = await world.ask(identity, route, owner)
+        table[line][f"{identity} → {owner.tenant}"] = answer.status_code
+        is_public = route.role is Role.PUBLIC or route.path in SKIPPED
+        is_restricted = identity.startswith("tenant")
+        with subtests.test(f"{line} as {identity}"):
+            if not is_public and (ROLE_OF[identity] < route.role or (is_restricted and is_about_all(route))):
+                assert answer.status_code == 403, answer.text
+            else:
+                assert answer.status_code not in (401, 403), answer.text
+                assert answer.status_code < 500, answer.text
+            if is_restricted and not is_public:
+                other = world.b if owner is world.a else world.a
+                assert not [mark for mark in other.marks if mark in answer.text]
+    write_table(table)
+
+
+async def picture(sql: asyncpg.Connection) -> Json:
+    """Everything of b that a stranger might change."""
+    rows = {
+        "queue": "SELECT * FROM queen.queues q WHERE name = 'b.in'",
+        "messages": 'SELECT m.transaction_id, m.partition_id, m."offset" FROM queen.messages m JOIN queen.partitions p '
+        "ON p.id = m.partition_id JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = 'b.in' ORDER BY 2, 3",
+        "groups": "SELECT partition_id, consumer_group, position, lease_id, lease_expires_at "
+        "FROM queen.partition_consumers c JOIN queen.queues q ON q.id = c.queue_id WHERE q.name = 'b.in' ORDER BY 1, 2",
+        "dead": "SELECT message_id FROM queen.dead_letter_queue ORDER BY 1",
+        "traces": "SELECT id FROM queen.message_traces ORDER BY 1",
+        "queries": "SELECT name, source_queue, config_hash FROM queen.stream_queries ORDER BY 1",
+        "state": "SELECT query_id, partition_id, key FROM queen.stream_state ORDER BY 1, 2, 3",
+        "operations": "SELECT id, status FROM queen.operation_queue ORDER BY 1",
+        "timers": "SELECT * FROM queen.timers ORDER BY 1",
+        "tokens": "SELECT id, revoked_at FROM queen.tokens ORDER BY 1",
+        "subscriptions": "SELECT name, since FROM queen.consumer_groups WHERE queue_name = 'b.in' ORDER BY 1",
+    }
+    return {name: [tuple(row) for row in await sql.fetch(query)] for name, query in rows.items()}
+
+
+def write_table(table: dict[str, dict[str, int]]) -> None:
+    identities = list(dict.fromkeys(name for answers in table.values() for name in answers))
+    lines = [
+        "| route | " + " | ".join(identities) + " |",
+        "|---" * (len(identities) + 1) + "|",
+        *(
+            f"| `{line}` | " + " | ".join(str(answers[name]) for name in identities) + " |"
+            for line, answers in table.items()
+        ),
+    ]
+    TABLE.parent.mkdir(exist_ok=True)
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+# Where a token is restricted to groups and verbs
+
+
+def caller(http: httpx.AsyncClient, role: str = "read-write", **grant: Any) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {signed(role, queen=grant)}"}
+    return httpx.AsyncClient(base_url=http.base_url, headers=headers, timeout=30)
+
+
+async def test_a_producer_pushes_and_nothing_else(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
+    async with caller(http, queues=["orders.*"], allow=["push"]) as producer:
+        assert (await producer.post("/api/v1/push", json={"items": [{"queue": "orders.eu"}]})).status_code == 201
+        assert (await producer.get("/api/v1/pop/queue/orders.eu")).status_code == 403
+        assert (await producer.get("/api/v1/resources/queues/orders.eu")).status_code == 403
+        assert (await producer.get("/api/v1/resources/queues")).json() == {"queues": []}
+        refused = await producer.post("/api/v1/push", json={"items": [{"queue": "orders.eu"}, {"queue": "other"}]})
+        assert refused.status_code == 403
+        assert refused.json() == {"error": "the token may not push to queue 'other'", "code": "forbidden"}
+    assert await stored(sql, "orders.eu") == 1
+
+
+async def test_a_consumer_pops_as_its_group_only(http: httpx.AsyncClient) -> None:
+    async with caller(http, "admin") as everybody:
+        await Queen(everybody).push("orders.eu", 1, 2)
+    async with caller(http, queues=["orders.*"], groups=["mail"]) as consumer:
+        queen = Queen(consumer)
+        [message] = await queen.pop("orders.eu", consumerGroup="mail", subscriptionMode="all")
+        assert (await queen.extend(message["leaseId"]))["renewed"] is True
+        assert (await queen.ack(message))["success"] is True
+        for path in ("/api/v1/pop/queue/orders.eu", "/api/v1/pop/queue/orders.eu?consumerGroup=other"):
+            assert (await consumer.get(path)).status_code == 403
+        assert (await consumer.get("/api/v1/pop?namespace=orders&consumerGroup=other")).status_code == 204
+        names = {name: message[name] for name in ("transactionId", "partitionId")}
+        assert (await consumer.post("/api/v1/ack", json=names)).status_code == 403
+        answer = await consumer.post("/api/v1/transaction", json={"operations": [{"type": "ack", **names}]})
+        assert answer.json()["error"] == (
+            "the token is restricted to some groups: name the consumerGroup of each acknowledgement"
+        )
+
+
+async def test_a_pop_by_namespace_gets_what_the_token_is_for(http: httpx.AsyncClient) -> None:
+    async with caller(http, "admin") as everybody:
+        for queue in ("work.a", "work.b"):
+            await Queen(everybody).push(queue, queue)
+    async with caller(http, queues=["work.b"]) as consumer:
+        params = {"namespace": "work", "consumerGroup": "g", "subscriptionMode": "all", "batch": 10, "partitions": 10}
+        assert [message["data"] for message in await Queen(consumer).pop_matching(**params)] == ["work.b"]
+        assert await Queen(consumer).pop_matching(**params) == []
+
+
+async def test_listings_have_only_what_may_be_read(http: httpx.AsyncClient) -> None:
+    async with caller(http, "admin") as everybody:
+        for queue in ("one.a_b", "one.axb", "two"):
+            await Queen(everybody).configure(queue, namespace=queue.partition(".")[0], task=queue)
+            await Queen(everybody).pop(queue, consumerGroup="g")
+    async with caller(http, "read-only", queues=["one.a_b"]) as reader:
+        queues = (await reader.get("/api/v1/resources/queues")).json()["queues"]
+        assert [queue["name"] for queue in queues] == ["one.a_b"], "an underscore is no wildcard"
+        assert (await reader.get("/api/v1/resources/namespaces")).json()["namespaces"][0]["queues"] == 1
+        tasks = (await reader.get("/api/v1/resources/tasks")).json()["tasks"]
+        assert [task["task"] for task in tasks] == ["one.a_b"]
+        assert [group["queueName"] for group in (await reader.get("/api/v1/consumer-groups")).json()] == ["one.a_b"]
+        refused = (await reader.get("/api/v1/dlq")).json()["error"]
+        assert refused == "the token may not read all queues: name one that it is for"
+        assert (await reader.get("/api/v1/dlq?queue=one.a_b")).status_code == 200
+        assert (await reader.get("/api/v1/dlq?queue=two")).status_code == 403
+        session = (await reader.get("/api/v1/session")).json()
+        assert session["grants"] == [{"queues": ["one.a_b"]}]

@@ -1,0 +1,245 @@
+"""Tokens that Queen makes: shown once, stored as digests, accepted until they expire or are revoked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from server_settings import changed, settings_with
+
+from integration.queen import Queen, until
+from queenmq.access.permissions import Grant
+from queenmq.access.tokens import NewToken, Token, Tokens, digest_of
+from queenmq.clock import ManualClock
+from queenmq.config import AuthSettings, Settings
+from queenmq.errors import DatabaseUnavailable, Unauthenticated
+from queenmq.http.auth import REMEMBER_OWN_S, Authenticator
+from queenmq.http.roles import Role
+from queenmq.server import Server
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return settings_with(auth={"tokens_enabled": True})
+
+
+@pytest.fixture
+async def admin(server: Server, http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A client with the first token, which is made in the database."""
+    _, text = await Tokens(server.database).create(NewToken(name="root", role="admin"), None)
+    http.headers["Authorization"] = f"Bearer {text}"
+    return http
+
+
+async def made(admin: httpx.AsyncClient, name: str = "shop", role: str = "read-write", **wanted: Any) -> Json:
+    answer = await admin.post("/api/v1/tokens", json={"name": name, "role": role, **wanted})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def bearer(token: Json) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token['token']}"}
+
+
+async def test_without_one_nobody_gets_in(http: httpx.AsyncClient) -> None:
+    for headers in ({}, {"Authorization": "Bearer queen_" + "x" * 43}, {"Authorization": "Bearer a.b.c"}):
+        answer = await http.get("/api/v1/resources/queues", headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+
+
+async def test_a_token_is_shown_once_and_stored_as_a_digest(admin: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
+    answer = await admin.post("/api/v1/tokens", json={"name": "shop", "role": "read-write"})
+    token = answer.json()
+    text = token["token"]
+    assert answer.headers["cache-control"] == "no-store"
+    assert text.startswith("queen_")
+    assert len(text) == len("queen_") + 43, "256 bits"
+    stored = await sql.fetchrow("SELECT * FROM queen.tokens WHERE name = 'shop'")
+    assert stored is not None
+    assert stored["digest"] == hashlib.sha256(text.encode()).digest()
+    assert not any(text in str(value) for value in stored.values())
+    listed = (await admin.get("/api/v1/tokens")).json()["tokens"]
+    assert [one["name"] for one in listed] == ["shop", "root"]
+    assert listed[0] == {key: value for key, value in token.items() if key != "token"}
+    assert (listed[0]["createdBy"], listed[0]["valid"], listed[0]["expiresAt"]) == ("root", True, None)
+
+
+async def test_a_message_has_the_name_of_the_token_as_its_producer(admin: httpx.AsyncClient) -> None:
+    token = await made(admin)
+    await admin.post("/api/v1/push", json={"items": [{"queue": "q"}]}, headers=bearer(token))
+    [message] = await Queen(admin).pop("q")
+    assert message["producerSub"] == "shop"
+
+
+async def test_a_role_is_kept(admin: httpx.AsyncClient) -> None:
+    token = await made(admin, role="read-only")
+    assert (await admin.get("/api/v1/resources/queues", headers=bearer(token))).status_code == 200
+    push = await admin.post("/api/v1/push", json={"items": []}, headers=bearer(token))
+    assert (push.status_code, push.json()["error"]) == (403, "Insufficient permissions")
+    assert (await admin.post("/api/v1/tokens", json={}, headers=bearer(token))).status_code == 403
+
+
+async def test_a_token_expires(admin: httpx.AsyncClient, sql: asyncpg.Connection, server: Server) -> None:
+    token = await made(admin, expiresInSeconds=600)
+    assert (await admin.get("/api/v1/session", headers=bearer(token))).json()["subject"] == "shop"
+    await sql.execute("UPDATE queen.tokens SET expires_at = clock_timestamp() WHERE name = 'shop'")
+    server._app._authenticator.revoked("")  # as if it had been remembered long enough
+    answer = await admin.get("/api/v1/session", headers=bearer(token))
+    assert (answer.status_code, answer.json()["error"]) == (401, "Token expired")
+
+
+def forgotten(server: Server, token: Json) -> bool:
+    digest = hashlib.sha256(bearer(token)["Authorization"].encode()).digest()
+    return digest not in server._app._authenticator._remembered
+
+
+async def test_a_revoked_token_is_refused_at_once_on_every_server(
+    admin: httpx.AsyncClient, server: Server, database_url: str, settings: Settings
+) -> None:
+    token = await made(admin)
+    other = Server(changed(settings, server={"worker_id": "other"}), database_url)
+    await other.start()
+    try:
+        await until(lambda: other.database.is_listening and server.database.is_listening)
+        host, port = other.address
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}", headers=bearer(token)) as there:
+            assert (await there.get("/api/v1/session")).status_code == 200
+            assert (await admin.get("/api/v1/session", headers=bearer(token))).status_code == 200
+            revoked = await admin.delete(f"/api/v1/tokens/{token['id']}")
+            assert revoked.json()["valid"] is False
+            # The clock of neither server moves by as much as tokens are remembered.
+            await until(lambda: forgotten(other, token) and forgotten(server, token), REMEMBER_OWN_S / 2)
+            for answer in (
+                await there.get("/api/v1/session"),
+                await admin.get("/api/v1/session", headers=bearer(token)),
+            ):
+                assert (answer.status_code, answer.json()["error"]) == (401, "Token revoked")
+    finally:
+        await other.stop()
+    again = await admin.delete(f"/api/v1/tokens/{token['id']}")
+    assert again.json()["revokedAt"] == revoked.json()["revokedAt"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"role": "admin"}, "name is required"),
+        ({"name": "", "role": "admin"}, "name must not be empty"),
+        ({"name": "x"}, "role must be read-only, read-write or admin"),
+        ({"name": "x", "role": "root"}, "role must be read-only, read-write or admin"),
+        ({"name": "x", "role": "admin", "expiresInSeconds": 0}, "expiresInSeconds"),
+        ({"name": "x", "role": "admin", "queues": ["a"]}, "queues"),
+        ({"name": "x", "role": "admin", "grants": [{"queue": "a"}]}, "grants"),
+        ({"name": "x", "role": "admin", "grants": [{"queues": [""]}]}, "grants[0].queues[0] must not be empty"),
+        ({"name": "x", "role": "admin", "grants": [{"allow": ["everything"]}]}, "grants"),
+    ],
+)
+async def test_bad_input(admin: httpx.AsyncClient, body: Json, error: str) -> None:
+    answer = await admin.post("/api/v1/tokens", json=body)
+    assert answer.status_code == 400
+    assert error in answer.json()["error"] + str(answer.json().get("field"))
+
+
+async def test_tokens_that_are_not_there(admin: httpx.AsyncClient) -> None:
+    assert (await admin.delete("/api/v1/tokens/nonsense")).status_code == 400
+    assert (await admin.delete("/api/v1/tokens/00000000-0000-4000-8000-000000000000")).status_code == 404
+
+
+# How long they are remembered
+
+
+class Table:
+    """Tokens that can be changed behind the back of an authenticator."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[bytes, Token] = {}
+        self.lookups = 0
+        self.away = False
+
+    async def find(self, digest: bytes) -> Token | None:
+        self.lookups += 1
+        if self.away:
+            raise DatabaseUnavailable
+        return self.tokens.get(digest)
+
+    def put(self, text: bytes, *, is_valid: bool = True, **changes: Any) -> None:
+        self.tokens[digest_of(text)] = Token(
+            **{
+                "id": "00000000-0000-4000-8000-000000000000",
+                "name": "shop",
+                "role": Role.READ_WRITE,
+                "grants": (Grant(queues=("q",)),),
+                "created_at": None,
+                "created_by": None,
+                "expires_at": None,
+                "revoked_at": None,
+                "last_used_at": None,
+            }
+            | changes,
+            is_valid=is_valid,
+        )
+
+
+@pytest.fixture
+async def table() -> AsyncIterator[Table]:
+    yield Table()
+
+
+def guard(table: Table, clock: ManualClock) -> Authenticator:
+    return Authenticator.from_settings(AuthSettings(tokens_enabled=True), clock, table)
+
+
+async def enters(authenticator: Authenticator, text: bytes = b"queen_one") -> bool:
+    try:
+        await authenticator.authenticate("/api/v1/push", b"Bearer " + text, Role.READ_WRITE)
+    except Unauthenticated:
+        return False
+    return True
+
+
+async def test_a_token_is_looked_up_once_in_a_while(table: Table) -> None:
+    clock = ManualClock()
+    authenticator = guard(table, clock)
+    table.put(b"queen_one")
+    for _ in range(3):
+        assert await enters(authenticator)
+    assert table.lookups == 1
+    table.put(b"queen_one", is_valid=False)
+    assert await enters(authenticator), "not known yet"
+    clock.advance(REMEMBER_OWN_S)
+    assert not await enters(authenticator)
+    assert table.lookups == 2
+
+
+async def test_while_the_database_is_away_known_tokens_go_on(table: Table) -> None:
+    clock = ManualClock()
+    authenticator = guard(table, clock)
+    table.put(b"queen_one")
+    assert await enters(authenticator)
+    table.away = True
+    for _ in range(5):
+        clock.advance(REMEMBER_OWN_S)
+        assert await enters(authenticator)
+    with pytest.raises(DatabaseUnavailable):
+        await enters(authenticator, b"queen_two")
+    table.away = False
+    table.put(b"queen_one", is_valid=False)
+    clock.advance(REMEMBER_OWN_S)
+    assert not await enters(authenticator)
+
+
+async def test_tokens_that_somebody_makes_up_are_looked_up_once(table: Table) -> None:
+    clock = ManualClock()
+    authenticator = guard(table, clock)
+    for _ in range(10):
+        assert not await enters(authenticator, b"queen_made_up")
+    assert table.lookups == 1
+    for _ in range(10):
+        assert not await enters(authenticator, b"made.up.jwt")
+    assert table.lookups == 1
