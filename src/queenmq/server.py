@@ -29,6 +29,7 @@ from queenmq.httpserver.origins import Origins
 from queenmq.journal.push_journal import PushJournal
 from queenmq.journal.shared import JournalSharing
 from queenmq.reports.reading import Reports
+from queenmq.services.audit import AuditKeeper
 from queenmq.services.database_watch import DatabaseWatch, unhide
 from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
@@ -94,6 +95,7 @@ class Server:
             )
         self._shared_state = SharedStateRefresh(self.database, self.node, self.broker.refresh, settings.cache, clock)
         is_first = siblings is None or siblings.index == 0
+        self._audit = context.audit
         self._services = [self._shared_state, *self._make_services(clock, is_first=is_first)]
 
     def _make_services(self, clock: Clock, *, is_first: bool) -> Iterator[Service]:
@@ -124,6 +126,7 @@ class Server:
                 locks=broker.locks,
                 most_messages=settings.lanes.max_items_per_call,
             )
+        yield AuditKeeper(self._audit, clock)
         if is_first:
             yield Retention(broker.operation_runner, settings.retention, clock)
             yield Eviction(database, broker.activity, settings.retention, clock)
@@ -205,6 +208,8 @@ class Server:
             await _ended(service.name, service.stop(), _SERVICE_ENDS_S)
         if self._telemetry is not None:
             await _ended("telemetry", self._telemetry.stop(), _SERVICE_ENDS_S)
+        if self.database.is_open:
+            await _ended("audit log", self._audit.close(), _SERVICE_ENDS_S)
         # Calls that were submitted are waited for, and a statement has a time of its own.
         statement_s = self._settings.database.statement_timeout_ms / 1000
         await _ended("broker", self.broker.close(), statement_s + _SERVICE_ENDS_S)

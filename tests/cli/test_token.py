@@ -31,6 +31,15 @@ def test_a_token_is_made_listed_and_revoked(queen: Run, running: Running) -> Non
     assert after["valid"] is False
 
 
+def test_the_audit_log(queen: Run, name: str) -> None:
+    queen("queues", "create", name)
+    assert queen("queues", "delete", name, "--yes").status == 0
+    shown = queen("audit", "--action", "DELETE", "--json").json
+    assert shown[0]["target"] == f"/api/v1/resources/queues/{name}"
+    assert name in queen("audit", "--from", "2020-01-01").out
+    assert queen("audit", "--subject", "nobody").err == "no entries\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

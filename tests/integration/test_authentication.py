@@ -114,6 +114,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/tokens"): "admin",
     ("POST", "/api/v1/tokens"): "admin",
     ("DELETE", "/api/v1/tokens/{tokenId}"): "admin",
+    ("GET", "/api/v1/audit"): "admin",
     ("GET", "/"): None,
     ("GET", "/assets/{file}"): None,
     ("GET", "/health"): None,

@@ -501,7 +501,7 @@ async def test_what_a_token_is_restricted_to_goes_along(database_url: str, sql: 
         assert (await a.push("q", {"payload": 1})).status_code == 403
         # The other server does not rely on it.
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("queenmq.http.coordinated.require_permission", _only_forwarded)
+            patched.setattr("queenmq.http.app.require_permission", _only_forwarded)
             answer = await a.push("q", {"payload": 1})
         assert (answer.status_code, answer.json()["error"]) == (403, "the token may not push to queue 'q'")
         assert b.passed_on > forwarded

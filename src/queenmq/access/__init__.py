@@ -1,1 +1,1 @@
-"""Who may do what: permissions by queue and group, and the tokens that Queen makes."""
+"""Who may do what, and who did: permissions by queue and group, tokens that Queen makes, and the audit log."""

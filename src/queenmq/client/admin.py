@@ -265,3 +265,7 @@ class Admin(Generic[R]):
 
     def revoke_token(self, token_id: str) -> R:
         return self._delete(*_V1, "tokens", token_id)
+
+    def get_audit_log(self, **filters: Any) -> R:
+        """Who has changed or was refused what, newest first; `subject`, `action`, `status`, `from_`, `to`, `limit`."""
+        return self._get(*_V1, "audit", **{name.rstrip("_"): value for name, value in filters.items()})

@@ -135,3 +135,31 @@ class AuthSettings:
     def required(self) -> bool:
         """Whether a request needs a token."""
         return self.enabled or self.tokens_enabled
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """Audit log: what was changed and refused, by whom."""
+
+    enabled: bool = setting(
+        "QUEEN_AUDIT_ENABLED",
+        True,
+        "Record in the database who deletes, configures, seeks, redrives, switches maintenance, makes and revokes "
+        "tokens, and whose requests are refused with 401 and 403.",
+        parse.flag,
+    )
+    log: bool = setting(
+        "QUEEN_AUDIT_LOG",
+        False,
+        "Write the entries of the audit log to the log, too, as one JSON object a line.",
+        parse.flag,
+    )
+    retention_days: int = setting(
+        "QUEEN_AUDIT_RETENTION_DAYS", 90, "Days for which entries of the audit log are kept.", parse.positive
+    )
+    max_rows: int = setting(
+        "QUEEN_AUDIT_MAX_ROWS",
+        1_000_000,
+        "Maximum number of entries in the audit log; the oldest are deleted first.",
+        parse.positive,
+    )

@@ -12,9 +12,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from queenmq.access.audit import AuditLog
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
-from queenmq.errors import InvalidRequest, MethodNotAllowed, NotFound
+from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
 from queenmq.http.auth import Authenticator
 from queenmq.http.openapi import document
 from queenmq.http.roles import Role
@@ -22,6 +23,7 @@ from queenmq.http.route import Context, Route
 from queenmq.http.routes import (
     ack,
     analytics,
+    audit,
     cluster,
     dashboard,
     docs,
@@ -49,6 +51,7 @@ from queenmq.http.routes import (
     transaction,
 )
 from queenmq.http.scopes import require_permission
+from queenmq.http.trail import Trail
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.origins import FROM_A_PAGE, Origins
@@ -80,6 +83,7 @@ _MODULES = (
     live,
     session,
     tokens,
+    audit,
     health,
     docs,
     dashboard,
@@ -98,6 +102,7 @@ def make_context(broker: Broker, reports: Reports, memory: HttpMemory) -> Contex
         memory=memory,
         openapi=openapi,
         tokens=Tokens(broker.database),
+        audit=AuditLog(broker.database, settings.audit, broker.node.server_id),
         owners=Owners(reports),
     )
 
@@ -107,13 +112,16 @@ class App:
         self._context = context
         self._authenticator = authenticator
         self._origins = origins
+        self._trail = Trail(context.audit)
         self.router = Router(ROUTES)
 
     async def handle(self, request: Request) -> Response:
         admitted = request.admitted
         route = admitted if isinstance(admitted, Route) else await self.admit(request)
         if request.caller is not None:
-            await require_permission(request, route, self._context)
+            await self._permit(request, route)
+        if route.audited:
+            return await self._trail.follow(request, route, self._context)
         return await route.handler(request, self._context)
 
     async def admit(self, request: Request) -> Route:
@@ -123,7 +131,11 @@ class App:
         """
         headers, origins = request.headers, self._origins
         if headers.get(b"host") not in origins.known_hosts or not FROM_A_PAGE.isdisjoint(headers):
-            origins.check(request)
+            try:
+                origins.check(request)
+            except Forbidden as error:
+                self._trail.refused(request, None, error)
+                raise
         route = self.router.resolve(request)
         if self._authenticator.enabled:
             await self._identify(request, route)
@@ -133,10 +145,22 @@ class App:
         return route
 
     async def _identify(self, request: Request, route: Route) -> None:
-        caller = await self._authenticator.authenticate(request.path, request.headers.get(b"authorization"), route.role)
-        request.subject, request.role = caller.subject, caller.role
+        authorization = request.headers.get(b"authorization")
+        try:
+            caller = await self._authenticator.authenticate(request.path, authorization, route.role)
+        except (Unauthenticated, Forbidden) as error:
+            self._trail.refused(request, route, error, self._authenticator.remembered(authorization))
+            raise
+        request.subject, request.role, request.token_id = caller.subject, caller.role, caller.token_id
         if caller.permissions is not None:
             request.caller = caller
+
+    async def _permit(self, request: Request, route: Route) -> None:
+        try:
+            await require_permission(request, route, self._context)
+        except Forbidden as error:
+            self._trail.refused(request, route, error, request.caller)
+            raise
 
 
 class _Node:

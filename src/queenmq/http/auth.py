@@ -101,6 +101,10 @@ class Authenticator:
             raise Forbidden("Insufficient permissions")
         return caller
 
+    def remembered(self, authorization: bytes | None) -> Caller | None:
+        """Who has shown this token, if it is known."""
+        return self._remembered.get(hashlib.sha256(authorization).digest()) if authorization else None
+
     def revoked(self, _token_id: str) -> None:
         """A token that Queen has made was revoked: read all of them again when they are used."""
         for digest in [digest for digest, caller in self._remembered.items() if caller.token_id is not None]:

@@ -22,7 +22,6 @@ from queenmq.http.auth import Authenticator
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_messages import CALLER
 from queenmq.http.route import Context, Route
-from queenmq.http.scopes import require_permission
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.origins import Origins
 
@@ -38,10 +37,10 @@ class CoordinatedApp(App):
         route = admitted if isinstance(admitted, Route) else await self.admit(request)
         if request.forwarded:
             return await self._handle_forwarded(request, route)
-        if request.caller is not None:
-            await require_permission(request, route, self._context)
         if route.forwarding is None:
-            return await route.handler(request, self._context)
+            return await super().handle(request)
+        if request.caller is not None:
+            await self._permit(request, route)
         # Before the first contact with the database there are no others to forward anything to.
         plan = route.forwarding(request, self._context) if self._node.is_open else None
         if plan is not None:
@@ -70,5 +69,5 @@ class CoordinatedApp(App):
         arrived."""
         await self._identify(request, route)
         if request.caller is not None:
-            await require_permission(request, route, self._context)
+            await self._permit(request, route)
         return await route.handler(request, self._context)

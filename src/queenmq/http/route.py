@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from queenmq.access.audit import AuditLog
 from queenmq.access.permissions import Verb
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
@@ -34,6 +35,7 @@ class Context:
     openapi: Callable[[], bytes]
     """The OpenAPI document as JSON; it is made at the first call."""
     tokens: Tokens
+    audit: AuditLog
     owners: Owners
     first_seen: FirstSeen = field(default_factory=FirstSeen)
 
@@ -59,9 +61,10 @@ handler would raise for a malformed request, and Forbidden."""
 
 
 class Route(NamedTuple):
-    """`path` has `{name}` for one non-empty segment, and `{name...}` at its end for all that are left. `scope` says what
-    a request does with which queues; without it, tokens that are restricted may not use the route. Without `forwarding`
-    a request is served where it arrives.
+    """`path` has `{name}` for one non-empty segment, and `{name...}` at its end for all that are left.
+
+    `scope` says what a request does with which queues; without it, tokens that are restricted may not use the route.
+    Without `forwarding` a request is served where it arrives. What is `audited` is written to the audit log.
     """
 
     method: str
@@ -70,3 +73,4 @@ class Route(NamedTuple):
     role: Role
     forwarding: Forwarding | None = None
     scope: Scope | None = None
+    audited: bool = False

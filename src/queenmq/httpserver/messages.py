@@ -23,6 +23,8 @@ BODILESS = frozenset({204, 304})
 
 Header = tuple[bytes, bytes]
 
+TRANSPORT = "transport"  # under this key of `Request.connection`
+
 _LENGTH = b"Content-Length: "
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
@@ -48,6 +50,7 @@ class Request(msgspec.Struct, eq=False):
     params: tuple[str, ...] = ()
     subject: str | None = None
     role: int = 0
+    token_id: str | None = None
     held: bool = False
     half_closed: bool = False
     origin: str | None = None
@@ -64,6 +67,13 @@ class Request(msgspec.Struct, eq=False):
         if self._query is None:
             self._query = parse_query(self.query_string)
         return self._query
+
+    @property
+    def address(self) -> str | None:
+        """The address from which the connection comes: that of a proxy, if there is one."""
+        transport: asyncio.BaseTransport | None = self.connection.get(TRANSPORT)
+        peer = None if transport is None else transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else None
 
     def hold(self) -> None:
         """Declare that the answer may take long (a long poll): call it before waiting or taking a lease.

@@ -61,6 +61,7 @@ class HttpProtocol(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._reader.comes_from(transport)
         if not self._front.connected(self):
             self._refuse(TooManyConnections())
         elif self._front.stopping.is_set():

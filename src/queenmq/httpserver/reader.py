@@ -7,13 +7,14 @@ An upgrade to another protocol is ignored, as RFC 9110 allows: the request is se
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from queenmq.errors import HttpError, MethodNotAllowed, TooLarge
 from queenmq.httpserver.limits import Limits
-from queenmq.httpserver.messages import Request
+from queenmq.httpserver.messages import TRANSPORT, Request
 from queenmq.httpserver.refusals import BadHttp, HeadersTooLarge, TargetTooLong
 
 MAX_REPEATED_HEADERS = 100
@@ -76,6 +77,10 @@ class RequestReader:
         self._upgrade: tuple[Request, bytes] | None = None
         self._connection: dict[str, Any] = {}
         self._parser = HttpRequestParser(self)
+
+    def comes_from(self, transport: asyncio.BaseTransport) -> None:
+        """Requests can say where they come from (`Request.address`)."""
+        self._connection[TRANSPORT] = transport
 
     @property
     def arriving(self) -> Request | None:

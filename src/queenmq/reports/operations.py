@@ -37,6 +37,7 @@ class Operation(Struct, frozen=True):
     queue_name: str | None
     partition_name: str | None
     priority: int
+    subject: str | None
     status: OperationStatus
     attempts: int
     error: str | None

@@ -235,6 +235,8 @@ class OperationState(Struct, kw_only=True, rename="camel"):
     estimated_wait: float | None
     progress: Progress | None
     result: Any | None
+    subject: str | UnsetType = UNSET
+    """Who has begun it, as the token says; not there for pushes."""
     omitted: bool | UnsetType = UNSET
     """True if the result is left out because the listing has enough; ask for the operation by its id."""
 

@@ -97,9 +97,23 @@ def _set_aside(broker: Broker) -> FailedFiles:
 
 ROUTES = (
     Route("GET", "/api/v1/system/maintenance", maintenance_state, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
-    Route("POST", "/api/v1/system/maintenance", set_maintenance, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route(
+        "POST",
+        "/api/v1/system/maintenance",
+        set_maintenance,
+        Role.ADMIN,
+        scope=all_queues(Verb.ADMINISTER),
+        audited=True,
+    ),
     Route(
         "GET", "/api/v1/system/maintenance/pop", pop_maintenance_state, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)
     ),
-    Route("POST", "/api/v1/system/maintenance/pop", set_pop_maintenance, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route(
+        "POST",
+        "/api/v1/system/maintenance/pop",
+        set_pop_maintenance,
+        Role.ADMIN,
+        scope=all_queues(Verb.ADMINISTER),
+        audited=True,
+    ),
 )

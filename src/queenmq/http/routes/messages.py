@@ -264,7 +264,7 @@ ROUTES = (
         scope=queue_in_path(Verb.READ),
     ),
     Route("GET", _MESSAGE, describe_message, Role.READ_ONLY, scope=partition_in_path(Verb.READ)),
-    Route("DELETE", _MESSAGE, delete_message, Role.ADMIN, scope=partition_in_path(Verb.ADMINISTER)),
-    Route("POST", _MESSAGE + "/retry", retry_message, Role.READ_WRITE, scope=partition_in_path(Verb.ACK)),
-    Route("POST", _MESSAGE + "/dlq", bury_message, Role.READ_WRITE, scope=partition_in_path(Verb.ACK)),
+    Route("DELETE", _MESSAGE, delete_message, Role.ADMIN, scope=partition_in_path(Verb.ADMINISTER), audited=True),
+    Route("POST", _MESSAGE + "/retry", retry_message, Role.READ_WRITE, scope=partition_in_path(Verb.ACK), audited=True),
+    Route("POST", _MESSAGE + "/dlq", bury_message, Role.READ_WRITE, scope=partition_in_path(Verb.ACK), audited=True),
 )

@@ -262,7 +262,7 @@ ROUTES = (
         scope=partition_in_path(Verb.READ),
     ),
     Route("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
-    Route("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE, scope=_redriven),
-    Route("DELETE", "/api/v1/dlq", purge, Role.ADMIN, scope=queue_in_query(Verb.ADMINISTER)),
+    Route("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE, scope=_redriven, audited=True),
+    Route("DELETE", "/api/v1/dlq", purge, Role.ADMIN, scope=queue_in_query(Verb.ADMINISTER), audited=True),
     Route("POST", "/api/v1/traces", add_trace, Role.READ_WRITE, scope=_traced),
 )

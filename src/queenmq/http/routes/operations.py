@@ -189,6 +189,7 @@ def _shown(row: operations.Operation, broker: Broker) -> OperationState:
         estimated_wait=broker.load.estimated_wait_s(before + 1) if before is not None and is_estimable else None,
         progress=None if is_push else Progress(done=row.done, total=row.total, unit=row.unit),
         result=_result(row),
+        subject=row.subject or UNSET,
         omitted=row.omitted or UNSET,
     )
 
@@ -308,6 +309,6 @@ ROUTES = (
     Route("GET", "/api/v1/operations/stats", operation_stats, Role.READ_ONLY, scope=all_queues(Verb.READ)),
     Route("GET", "/api/v1/operations", list_operations, Role.READ_ONLY, scope=listed_or_in_query(Verb.READ)),
     Route("GET", _ONE, get_operation, Role.READ_ONLY, scope=_operated(Verb.READ)),
-    Route("POST", _ONE + "/retry", retry_operation, Role.ADMIN, scope=_operated(Verb.ADMINISTER)),
-    Route("POST", _ONE + "/cancel", cancel_operation, Role.ADMIN, scope=_operated(Verb.ADMINISTER)),
+    Route("POST", _ONE + "/retry", retry_operation, Role.ADMIN, scope=_operated(Verb.ADMINISTER), audited=True),
+    Route("POST", _ONE + "/cancel", cancel_operation, Role.ADMIN, scope=_operated(Verb.ADMINISTER), audited=True),
 )

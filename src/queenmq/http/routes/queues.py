@@ -79,6 +79,13 @@ def _label(given: str | None, field: str) -> str:
 
 
 ROUTES = (
-    Route("POST", "/api/v1/configure", configure, Role.READ_WRITE, scope=_scope),
-    Route("DELETE", "/api/v1/resources/queues/{queue}", delete_queue, Role.ADMIN, scope=queue_in_path(Verb.ADMINISTER)),
+    Route("POST", "/api/v1/configure", configure, Role.READ_WRITE, scope=_scope, audited=True),
+    Route(
+        "DELETE",
+        "/api/v1/resources/queues/{queue}",
+        delete_queue,
+        Role.ADMIN,
+        scope=queue_in_path(Verb.ADMINISTER),
+        audited=True,
+    ),
 )

@@ -244,6 +244,13 @@ ROUTES = (
     Route("GET", "/api/v1/resources/namespaces", list_namespaces, Role.READ_ONLY, scope=listing),
     Route("GET", "/api/v1/resources/tasks", list_tasks, Role.READ_ONLY, scope=listing),
     Route("GET", "/api/v1/resources/overview", overview, Role.READ_ONLY, scope=all_queues(Verb.READ)),
-    Route("DELETE", "/api/v1/queues/{queue}/clear", clear_queue, Role.ADMIN, scope=queue_in_path(Verb.ADMINISTER)),
+    Route(
+        "DELETE",
+        "/api/v1/queues/{queue}/clear",
+        clear_queue,
+        Role.ADMIN,
+        scope=queue_in_path(Verb.ADMINISTER),
+        audited=True,
+    ),
     Route("POST", "/api/v1/stats/refresh", refresh_statistics, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
 )

@@ -116,6 +116,8 @@ def _shown(token: Token) -> TokenShown:
 
 ROUTES = (
     Route("GET", "/api/v1/tokens", list_tokens, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
-    Route("POST", "/api/v1/tokens", create_token, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
-    Route("DELETE", "/api/v1/tokens/{tokenId}", revoke_token, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route("POST", "/api/v1/tokens", create_token, Role.ADMIN, scope=all_queues(Verb.ADMINISTER), audited=True),
+    Route(
+        "DELETE", "/api/v1/tokens/{tokenId}", revoke_token, Role.ADMIN, scope=all_queues(Verb.ADMINISTER), audited=True
+    ),
 )

@@ -1,4 +1,4 @@
-SELECT o.id, o.kind, o.queue_name, o.partition_name, o.priority,
+SELECT o.id, o.kind, o.queue_name, o.partition_name, o.priority, o.subject,
        queen.shown_status(o.status, o.next_attempt_at) AS status, o.attempts, o.error, o.result::text AS result,
        false AS omitted,
        o.parameters ->> 'group' AS "group", (o.parameters ->> 'at')::timestamptz AS moment,

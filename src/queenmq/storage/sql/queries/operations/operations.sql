@@ -1,7 +1,7 @@
 -- Operations in a status ($1), of a queue ($2), of a kind ($3), of queues that fit the patterns $7, newest first. Results and errors of up to $6 bytes in all;
 -- further ones are left out, or cut. Results are stored compressed, and what is
 -- answered is about twice what is stored, so their size is an estimate.
-SELECT o.id, o.kind, o.queue_name, o.partition_name, o.priority,
+SELECT o.id, o.kind, o.queue_name, o.partition_name, o.priority, o.subject,
        queen.shown_status(o.status, o.next_attempt_at) AS status, o.attempts,
        CASE WHEN o.upto <= $6 THEN o.error ELSE left(o.error, 1000) END AS error,
        CASE WHEN o.upto <= $6 THEN o.result END::text AS result, o.upto > $6 AND o.result IS NOT NULL AS omitted,
