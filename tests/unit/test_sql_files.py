@@ -104,3 +104,8 @@ def test_a_statement_that_is_not_there_is_an_error() -> None:
     name = "no_such_statement"
     with pytest.raises(KeyError):
         statement(name)
+
+
+def test_migrations_are_numbered_without_gaps_and_repetitions() -> None:
+    numbers = [int(name.partition("_")[0]) for name in sql_files("migrations")]
+    assert numbers == list(range(1, len(numbers) + 1)), "give a new migration the next number, also after a rebase"
