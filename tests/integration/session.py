@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncpg
 
-from queenmq.broker.ack import columns
-from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.broker.ack import Acked, acked_of, run_columns
+from queenmq.core.acknowledgement import Acknowledgement, runs_of
 from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
 from queenmq.core.options import QueueOptions
@@ -135,8 +135,9 @@ class Session:
     ) -> None:
         await self.sql.fetchval(statement("subscribe"), queue, partition, group, mode, since, LOCK_TIMEOUT, None)
 
-    async def ack(self, items: Iterable[Acknowledgement]) -> list[asyncpg.Record]:
-        return await self.sql.fetch(statement("ack"), *columns(list(items)), LOCK_TIMEOUT)
+    async def ack(self, items: Iterable[Acknowledgement]) -> list[Acked]:
+        runs = runs_of(items)
+        return list(acked_of(runs, await self.sql.fetch(statement("ack"), *run_columns(runs), LOCK_TIMEOUT)))
 
     async def renew(self, *leases: str, seconds: int = 60) -> set[str]:
         """Which of the leases were live."""

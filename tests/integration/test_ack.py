@@ -138,6 +138,90 @@ async def test_bad_acks_are_refused(queen: Queen) -> None:
         assert (await queen.refused(f"/api/v1/ack{form}", body))["error"] == error
 
 
+class TestWholeLease:
+    """A batch that names everything of a lease finishes it at once, and answers as for each message by itself."""
+
+    async def test_the_answer_is_that_of_each_message(self, queen: Queen) -> None:
+        await queen.push("orders", "a", "b", "c", partition="eu")
+        batch = await queen.pop("orders", batch=3)
+        assert await queen.ack_batch(batch) == [
+            {
+                "index": index,
+                "transactionId": name,
+                "success": True,
+                "error": None,
+                "queueName": "orders",
+                "partitionName": "eu",
+                "leaseReleased": True,
+                "dlq": False,
+            }
+            for index, name in enumerate("abc")
+        ]
+
+    async def test_in_any_order(self, queen: Queen) -> None:
+        await queen.push("orders", *range(5))
+        batch = await queen.pop("orders", batch=3)
+        results = await queen.ack_batch([batch[2], batch[0], batch[1]])
+        assert [(result["success"], result["leaseReleased"]) for result in results] == [(True, True)] * 3
+        assert data(await queen.pop("orders", batch=5)) == [3, 4]
+
+    async def test_a_message_that_was_acknowledged_before(self, queen: Queen) -> None:
+        await queen.push("orders", *range(5))
+        batch = await queen.pop("orders", batch=3)
+        await queen.ack(batch[1])
+        results = await queen.ack_batch(batch)
+        assert [(result["success"], result["leaseReleased"]) for result in results] == [(True, True)] * 3
+        assert data(await queen.pop("orders", batch=5)) == [3, 4]
+
+    async def test_the_rest_after_one_was_acknowledged(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("orders", *range(5))
+        batch = await queen.pop("orders", batch=4)
+        await queen.ack(batch[1])
+        results = await queen.ack_batch([batch[0], *batch[2:]])
+        assert [(result["success"], result["leaseReleased"]) for result in results] == [(True, True)] * 3
+        assert await sql.fetchval("SELECT position FROM queen.partition_consumers") == 4
+        assert await sql.fetchval("SELECT total_consumed FROM queen.partition_consumers") == 4
+
+    async def test_ids_that_only_look_like_those_of_the_lease(self, queen: Queen) -> None:
+        """They are sent glued together."""
+        await queen.push("orders", "a\x1fb", "c")
+        batch = await queen.pop("orders", batch=2)
+        wrong = [batch[0] | {"transactionId": "a"}, batch[1] | {"transactionId": "b\x1fc"}]
+        assert [result["error"] for result in await queen.ack_batch(wrong)] == ["Message not found"] * 2
+        assert [result["leaseReleased"] for result in await queen.ack_batch(batch)] == [True, True]
+
+    async def test_a_lease_of_several_partitions(self, queen: Queen) -> None:
+        for name in ("x", "y", "z"):
+            await queen.push("orders", f"{name}1", f"{name}2", partition=name)
+        batch = await queen.pop("orders", batch=6, partitions=3)
+        kept = batch[5]
+        results = await queen.ack_batch(batch[:5])
+        assert [result["leaseReleased"] for result in results] == [True] * 4 + [False]
+        assert (await queen.ack(kept))["leaseReleased"]
+
+    async def test_the_same_twice_at_once(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("orders", *range(3))
+        batch = await queen.pop("orders", batch=3)
+        answers = await asyncio.gather(*(queen.ack_batch(batch) for _ in range(5)))
+        assert {result["error"] for results in answers for result in results} <= {None, NO_LEASE}
+        assert any(all(result["success"] for result in results) for results in answers)
+        assert await sql.fetchval("SELECT total_consumed FROM queen.partition_consumers") == 3
+
+    async def test_an_expired_lease_is_not_finished(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("orders", *range(3))
+        batch = await queen.pop("orders", batch=3)
+        await expire_leases(sql)
+        assert {result["error"] for result in await queen.ack_batch(batch)} == {NO_LEASE}
+        assert data(await queen.pop("orders", batch=3)) == [0, 1, 2]
+
+    async def test_with_a_message_that_is_gone(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("orders", "a", "b", "c")
+        batch = await queen.pop("orders", batch=3)
+        await sql.execute("DELETE FROM queen.messages WHERE transaction_id = 'b'")
+        results = await queen.ack_batch(batch)
+        assert [result["error"] for result in results] == [None, "Message not found", None]
+
+
 class TestFencing:
     """An ack with a lease that is not the live one changes nothing and says so."""
 

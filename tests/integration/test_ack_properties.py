@@ -398,8 +398,8 @@ class AnySequence(RuleBasedStateMachine):
 
     def _ack(self, items: list[Item]) -> None:
         note(f"{items}")
-        rows = self.storage.run(self.storage.session.ack(self._acknowledgements(items)))
-        got = [model.Verdict(row["problem"], row["lease_released"], row["dead_lettered"]) for row in rows]
+        acked = self.storage.run(self.storage.session.ack(self._acknowledgements(items)))
+        got = [model.Verdict(one.problem, one.lease_released, one.dead_lettered) for one in acked]
         assert got == self.model.ack(items)
 
     @rule(
@@ -654,7 +654,7 @@ async def test_the_failures_of_a_finished_message_are_not_charged_to_the_next(sq
     [fresh] = (await session.pop("q")).rows
     assert (fresh["transaction_id"], fresh["retry_count"]) == ("2", 0)
     [result] = await session.ack([ack(fresh, None, "failed")])
-    assert not result["dead_lettered"]
+    assert not result.dead_lettered
 
 
 async def test_a_leased_partition_does_not_end_the_step_of_retention(sql: asyncpg.Connection) -> None:

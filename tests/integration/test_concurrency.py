@@ -591,10 +591,10 @@ class TestLeases:
         assert await _blocked_or_done(observer, old, acking)
         await new.commit()
         [result] = await acking
-        assert result["problem"] == "Invalid or expired lease"
+        assert result.problem == "Invalid or expired lease"
         assert await old.renew(lease) == set()
         [result] = await new.ack([ack(row, other)])
-        assert result["problem"] is None
+        assert result.problem is None
 
     async def test_of_two_acks_only_the_first_counts(self, sessions: Sessions) -> None:
         one, two, observer = await sessions(), await sessions(), await sessions()
@@ -608,7 +608,7 @@ class TestLeases:
         acking = asyncio.create_task(two.ack([ack(r, lease, "failed") for r in rows]))
         assert await _blocked_or_done(observer, two, acking)
         await one.commit()
-        assert {row["problem"] for row in await acking} == {"Invalid or expired lease"}
+        assert {one.problem for one in await acking} == {"Invalid or expired lease"}
         [again] = (await one.pop("q")).rows
         assert (again["transaction_id"], again["retry_count"]) == ("1", 1)
 

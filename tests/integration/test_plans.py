@@ -221,21 +221,21 @@ async def _pop_long(session: Session, count: int) -> None:
     lease = str(uuid7())
     rows = (await session.pop("long", batch=count, lease_id=lease)).rows
     assert len(rows) == count
-    assert {row["problem"] for row in await session.ack(ack(row, lease) for row in rows[count // 2 :])} == {None}
-    assert {row["problem"] for row in await session.ack(ack(row, lease) for row in rows[: count // 2])} <= {None}
+    assert {one.problem for one in await session.ack(ack(row, lease) for row in rows[count // 2 :])} == {None}
+    assert {one.problem for one in await session.ack(ack(row, lease) for row in rows[: count // 2])} <= {None}
     assert len((await session.pop("long", batch=count)).rows) == count
 
 
 async def _ack_unfenced(session: Session, count: int) -> None:
     [row] = (await session.pop("long", group="g")).rows
     items = [replace(ack(row, None, group="g"), transaction_id=str(9000 + n)) for n in range(count)]
-    assert {row["problem"] for row in await session.ack(items)} == {None}
+    assert {one.problem for one in await session.ack(items)} == {None}
 
 
 async def _ack(session: Session, count: int, *statuses: str) -> None:
     popped = await _pop(session, count)
     items = [ack(row, p.lease_id, statuses[n % len(statuses)]) for n, (p, row) in enumerate(popped)]
-    assert {row["problem"] for row in await session.ack(items)} == {None}
+    assert {one.problem for one in await session.ack(items)} == {None}
 
 
 async def _ack_completed(session: Session, count: int) -> None:
@@ -244,6 +244,12 @@ async def _ack_completed(session: Session, count: int) -> None:
 
 async def _ack_mixed(session: Session, count: int) -> None:
     await _ack(session, count, "dlq", "failed", "retry", "completed")
+
+
+async def _ack_lease(session: Session, count: int) -> None:
+    lease = str(uuid7())
+    rows = (await session.pop("long", batch=count, lease_id=lease)).rows
+    assert {one.problem for one in await session.ack(ack(row, lease) for row in rows)} == {None}
 
 
 async def _renew(session: Session, count: int) -> None:
@@ -287,6 +293,7 @@ OPERATIONS: dict[str, Callable[[Session, int], Awaitable[None]]] = {
     "ack in the middle of a long partition": _ack_unfenced,
     "ack": _ack_completed,
     "ack mixed": _ack_mixed,
+    "ack a whole lease": _ack_lease,
     "renew": _renew,
     "release": _release,
     "transact": _transact,
@@ -323,6 +330,14 @@ async def test_a_large_call_costs_its_size_also_when_it_was_planned_for_small_on
                 if rows > SLACK + count * MESSAGES * 6:
                     wrong.add(f"{name}: {node['Node Type']} handled {rows:.0f} rows in\n{plan.text}")
     assert not wrong, "\n".join(sorted(wrong))
+
+
+async def test_no_message_is_looked_up_for_an_ack_of_a_whole_lease(explained: Explained) -> None:
+    async with explained.undone() as session:
+        await _ack_lease(session, 100)
+    reads = [node for plan in explained.plans for node, _ in plan.reads() if node["Relation Name"] == "messages"]
+    assert {node["Index Name"] for node in reads} == {"messages_pkey"}
+    assert {node["Actual Loops"] for node in reads} == {1}
 
 
 @pytest.mark.parametrize("count", [1, 100])

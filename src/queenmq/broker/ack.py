@@ -1,16 +1,18 @@
-"""Ack: acknowledgements of many requests become one call of `queen.ack`."""
+"""Ack: acknowledgements of many requests become one call of `queen.ack_runs`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
+
+import asyncpg
 
 from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.locked_rows import Row, lease, position
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.parts import Parts
-from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
+from queenmq.core.acknowledgement import COMPLETED, Acknowledgement, Run, runs_of
 from queenmq.storage.database import LOST_ANSWERS
 from queenmq.storage.failures import AnswerLost
 from queenmq.storage.statements import statement
@@ -30,7 +32,24 @@ class Acked:
 @dataclass(slots=True)
 class AckRequest:
     items: list[Acknowledgement]
+    runs: list[Run] = field(init=False)
     lost: bool = False  # the answer of a try got lost, which may have been applied; later tries are judged by that
+
+    def __post_init__(self) -> None:
+        self.runs = runs_of(self.items)
+
+
+def run_columns(runs: list[Run]) -> tuple[list[object], ...]:
+    """The parallel arrays that `queen.ack_runs` wants."""
+    return (
+        [run.first.partition_id for run in runs],
+        [run.first.group for run in runs],
+        [run.first.lease_id for run in runs],
+        [run.first.status for run in runs],
+        [run.first.error for run in runs],
+        [len(run.transactions) for run in runs],
+        [run.joined for run in runs],
+    )
 
 
 def columns(items: list[Acknowledgement]) -> tuple[list[object], ...]:
@@ -64,8 +83,8 @@ class AckAdmission:
         self._exclusive: set[tuple[str, str | None]] = set()  # anything else happens, or something waits
 
     def admit(self, request: AckRequest) -> bool:
-        positions = {(item.partition_id, item.group) for item in request.items}
-        completes = all(item.status in COMPLETED for item in request.items)
+        positions = {(run.first.partition_id, run.first.group) for run in request.runs}
+        completes = all(run.first.status in COMPLETED for run in request.runs)
         admitted = positions.isdisjoint(self._exclusive) and (completes or positions.isdisjoint(self._completing_only))
         (self._completing_only if admitted and completes else self._exclusive).update(positions)
         return admitted
@@ -81,7 +100,7 @@ class Acker:
             self._run,
             policy,
             locks=parts.locks,
-            rows=lambda request: positions(request.items),
+            rows=lambda request: positions(run.first for run in request.runs),
             concurrency=concurrency,
             admission=lambda: AckAdmission().admit,
         )
@@ -104,7 +123,7 @@ class Acker:
         lost = 0
         while True:
             try:
-                acked = await self._apply(items, lock_timeout)
+                acked = await self._apply([run for request in requests for run in request.runs], lock_timeout)
             except AnswerLost:
                 lost += 1
                 # In the request, because the next try may be a call of others: if this one finds a row locked now.
@@ -136,21 +155,29 @@ class Acker:
                 one.queue, one.partition = row["queue_name"], row["partition_name"]
         return acked
 
-    async def _apply(self, items: list[Acknowledgement], lock_timeout: str) -> list[Acked]:
-        rows = await self._database.fetch(statement("ack"), *columns(items), lock_timeout)
+    async def _apply(self, runs: list[Run], lock_timeout: str) -> list[Acked]:
+        rows = await self._database.fetch(statement("ack"), *run_columns(runs), lock_timeout)
         freed = {
             (row["queue_name"], row["partition_name"], row["consumer_group"]) for row in rows if row["lease_released"]
         }
         if freed and (self._long_polls.registry.total or self._long_polls.linked):
             self._long_polls.wake_freed(freed)
-        self._activity.acked((row["queue_name"], row["problem"], row["dead_lettered"]) for row in rows)
-        return [
-            Acked(
-                problem=row["problem"],
-                queue=row["queue_name"],
-                partition=row["partition_name"],
-                lease_released=row["lease_released"],
-                dead_lettered=row["dead_lettered"],
-            )
-            for row in rows
-        ]
+        acked = list(acked_of(runs, rows))
+        self._activity.acked((one.queue, one.problem, one.dead_lettered) for one in acked)
+        return acked
+
+
+def acked_of(runs: list[Run], rows: list[asyncpg.Record]) -> Iterator[Acked]:
+    """One for each message, in order, of the rows of `queen.ack_runs`: those of a lease that was finished share one."""
+    answers: list[list[Acked]] = [[] for _ in runs]
+    for row in rows:
+        one = Acked(
+            problem=row["problem"],
+            queue=row["queue_name"],
+            partition=row["partition_name"],
+            lease_released=row["lease_released"],
+            dead_lettered=row["dead_lettered"],
+        )
+        number = row["run"] - 1
+        answers[number] += [one] * (len(runs[number].transactions) if row["item"] is None else 1)
+    return (one for answer in answers for one in answer)

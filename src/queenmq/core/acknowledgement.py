@@ -1,18 +1,19 @@
 """The words of acknowledgement. No I/O.
 
-What an acknowledgement does to a position is decided in one place, the SQL function `queen.ack`.
+What an acknowledgement does to a position is decided in SQL: `queen.ack`, and `queen.finish_leased` for whole leases.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 COMPLETED = frozenset({"completed", "success"})
 STATUSES = COMPLETED | {"failed", "dlq", "retry"}
 TRANSACTION_STATUSES = COMPLETED | {"failed", "dlq"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acknowledgement:
     partition_id: str
     transaction_id: str
@@ -20,3 +21,40 @@ class Acknowledgement:
     lease_id: str | None
     status: str
     error: str | None
+
+
+SEPARATOR = "\x1f"  # between the transaction ids of a run; `queen.ack_runs` knows it, too
+
+
+@dataclass(slots=True)
+class Run:
+    """Acknowledgements next to each other that differ only in their message: `first` has what is said of all."""
+
+    first: Acknowledgement
+    transactions: list[str] = field(default_factory=list)
+
+    @property
+    def joined(self) -> str:
+        return SEPARATOR.join(self.transactions)
+
+
+def runs_of(items: Iterable[Acknowledgement]) -> list[Run]:
+    """The runs of a request, in order. A transaction id that has the separator in it is a run of its own."""
+    runs: list[Run] = []
+    first: Acknowledgement | None = None
+    for item in items:
+        if (
+            first is None
+            or item.partition_id != first.partition_id
+            or item.lease_id != first.lease_id
+            or item.status != first.status
+            or item.group != first.group
+            or item.error != first.error
+            or SEPARATOR in item.transaction_id
+        ):
+            first = item
+            runs.append(Run(item))
+        runs[-1].transactions.append(item.transaction_id)
+        if SEPARATOR in item.transaction_id:
+            first = None
+    return runs

@@ -1,3 +1,3 @@
--- $7 is the lock_timeout of the call. It is an argument's condition so that it is set before.
-SELECT a.* FROM (SELECT set_config('lock_timeout', $7, true) AS done) t, LATERAL queen.ack(
-    CASE WHEN t.done IS NOT NULL THEN $1::uuid[] END, $2, $3, $4, $5, $6) a
+-- $8 is the lock_timeout of the call. It is an argument's condition so that it is set before.
+SELECT a.* FROM (SELECT set_config('lock_timeout', $8, true) AS done) t, LATERAL queen.ack_runs(
+    CASE WHEN t.done IS NOT NULL THEN $1::uuid[] END, $2, $3, $4, $5, $6, $7) a
