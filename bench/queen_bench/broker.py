@@ -14,6 +14,7 @@ class Want:
     batch: int
     group: str = ""
     auto_ack: bool = False
+    take: bool = False  # finish the last lease and pop in one request
     queue: str | None = None  # instead of the first queue of the layout
     partition: str | None = None  # instead of any
     partitions: int = 1

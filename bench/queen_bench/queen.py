@@ -32,6 +32,12 @@ class _Popped(msgspec.Struct, gc=False):
     leaseId: str | None = None
 
 
+class _Taken(msgspec.Struct, gc=False):
+    success: bool
+    taken: _Popped | None = None
+
+
+_decode_taken = msgspec.json.Decoder(_Taken).decode
 _decode = msgspec.json.Decoder(_Popped).decode
 
 
@@ -71,20 +77,27 @@ class HttpConsumer:
         self._request = get_request(pop_target(layout.queue(), want))
         self._text = layout.text.encode()
         self._group = f'"consumerGroup":"{want.group}",' if want.group else ""
+        self._take = take_body(layout.queue(), want).encode() if want.take else None
         self._last: _Popped | None = None
 
     async def pop(self) -> list[str]:
-        status, answer = await self._connection.send(self._request)
-        if status == NO_CONTENT:
-            return []
-        self._last = popped = decode(status, answer)
+        if self._take is not None and self._last is not None:
+            popped, answer = await self._finish(self._take)
+            if popped is None:
+                return []
+        else:
+            status, answer = await self._connection.send(self._request)
+            if status == NO_CONTENT:
+                return []
+            popped = decode(status, answer)
+        self._last = popped
         ids = [message.transactionId for message in popped.messages]
         if answer.count(self._text) != len(ids):
             raise BenchError(f"a payload did not arrive as it was pushed: {shown(answer)}")
         return ids
 
     async def ack(self) -> None:
-        if self._last is None:
+        if self._last is None or self._take is not None:
             return
         popped, self._last = self._last, None
         body = ack_body(popped, self._group)
@@ -93,8 +106,29 @@ class HttpConsumer:
         if status != 200 or done != len(popped.messages):
             raise BenchError(f"an ack of {len(popped.messages)} was answered {status} {shown(answer)}")
 
+    async def _finish(self, body: bytes) -> tuple[_Popped | None, bytes]:
+        if self._last is None:
+            raise AssertionError("there is no lease")
+        target = f"/api/v1/lease/{self._last.leaseId}/finish".encode()
+        self._last = None
+        status, answer = await self._connection.post(target, body)
+        if status != 200 or not (finished := _decode_taken(answer)).success:
+            raise BenchError(f"a finish was answered {status} {shown(answer)}")
+        return finished.taken, answer
+
     async def close(self) -> None:
+        if self._take is not None and self._last is not None:
+            await self._finish(b"{}")
         self._connection.close()
+
+
+def take_body(queue: str, want: Want) -> str:
+    take: dict[str, object] = {"queue": want.queue or queue, "batch": want.batch}
+    if want.wait_ms:
+        take |= {"wait": True, "timeout": want.wait_ms}
+    if want.group:
+        take |= {"consumerGroup": want.group, "subscriptionMode": "all"}
+    return msgspec.json.encode({"take": take}).decode()
 
 
 def pop_target(queue: str, want: Want) -> str:

@@ -107,6 +107,13 @@ class Queen:
         body = None if seconds is None else {"seconds": seconds}
         return await self._call("POST", f"/api/v1/lease/{lease_id}/extend", status, body)
 
+    async def finish(self, lease_id: str, expected: int = 200, **body: Any) -> Json:
+        return await self._call("POST", f"/api/v1/lease/{lease_id}/finish", expected, body)
+
+    async def take(self, lease_id: str, queue: str, **take: Any) -> Json:
+        """Finish a lease and pop; `finish` has the body of the finish."""
+        return await self.finish(lease_id, **take.pop("finish", {}), take={"queue": queue} | take)
+
     async def dead_letters(self, queue: str | None = None, **params: Any) -> list[Json]:
         """The dead letters that match, after a check that `total` says the same."""
         answer = await self.dead_letter_page(**({"queue": queue} if queue else {}), **params)

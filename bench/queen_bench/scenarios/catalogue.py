@@ -33,6 +33,7 @@ def scenarios(options: Options) -> list[Scenario]:
         *(Push(f"cold-{batch}", batch, cold=True) for batch in BATCHES),
         *(Pop(f"pop-ack-{batch}", batch) for batch in BATCHES),
         *(Pop(f"pop-auto-{batch}", batch, auto_ack=True) for batch in BATCHES),
+        *(Pop(f"pop-take-{batch}", batch, take=True) for batch in BATCHES),
         Both("both-10", 10),
         Both("both-10-paced", 10, paced=True),
         Push("groups-push-10", 10, groups=groups),

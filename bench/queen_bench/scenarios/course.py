@@ -15,6 +15,7 @@ from queen_bench.subject import Subject
 
 LEASES: Final = "ack/batch"
 AUTO_ACK: Final = "autoAck"
+TAKE: Final = "take"
 
 
 class Course:

@@ -10,7 +10,7 @@ from queen_bench.load import now
 from queen_bench.meter import Meter
 from queen_bench.options import Options
 from queen_bench.result import Result
-from queen_bench.scenarios.course import AUTO_ACK, LEASES, Course, for_seconds
+from queen_bench.scenarios.course import AUTO_ACK, LEASES, TAKE, Course, for_seconds
 from queen_bench.subject import Subject
 
 # A trial on a small stock tells how much the measurement will need; about half a second's worth for ten seconds.
@@ -27,17 +27,18 @@ class Pop:
     name: str
     batch: int
     auto_ack: bool = False
+    take: bool = False
     partitions: int | None = None
     groups: int = 0
     most_consumers: int | None = None
 
     @property
     def peers(self) -> bool:
-        return not (self.auto_ack or self.groups or self.partitions)
+        return not (self.auto_ack or self.take or self.groups or self.partitions)
 
     @property
     def about(self) -> str:
-        how = "pop with autoAck" if self.auto_ack else "pop + ack"
+        how = "pop with autoAck" if self.auto_ack else "finish and pop in one request" if self.take else "pop + ack"
         groups = f" by each of {self.groups} groups" if self.groups else ""
         few = f", at most {self.most_consumers} connections" if self.most_consumers else ""
         return f"{how}, batch {self.batch}, {self.partitions or 'all'} partitions{groups}{few}"
@@ -53,7 +54,7 @@ class Pop:
         await self._pop(course, meter, options, REST)
         meter.stop()
         result = await course.close(meter.result("pop"))
-        result.ack_mode = AUTO_ACK if self.auto_ack else LEASES
+        result.ack_mode = AUTO_ACK if self.auto_ack else TAKE if self.take else LEASES
         return result
 
     async def _trial(self, course: Course, options: Options) -> float:
@@ -77,5 +78,5 @@ class Pop:
         over = for_seconds(options.seconds)
         consumers = min(options.connections, self.most_consumers or options.connections)
         least = course.audit.pending * rest
-        want = Want(self.batch, auto_ack=self.auto_ack)
+        want = Want(self.batch, auto_ack=self.auto_ack, take=self.take)
         await course.load.pop(meter, lambda: over() or course.audit.pending <= least, want, consumers)

@@ -103,6 +103,12 @@ class Activity:
             if dead_lettered:
                 counts.dead_lettered += 1
 
+    def finished(self, queue: str, messages: int, dead_lettered: int) -> None:
+        """The rest of a lease was acknowledged."""
+        counts = self.of(queue)
+        counts.ack_success += messages
+        counts.dead_lettered += dead_lettered
+
     def acked_requests(self, count: int) -> None:
         self.of(ALL_QUEUES).ack_requests += count
 

@@ -11,6 +11,7 @@ from queenmq.broker.activity import Activity
 from queenmq.broker.administration import Administration, Purge, Trace
 from queenmq.broker.caches import Caches
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.finish import Finished, Finisher, Taken
 from queenmq.broker.lane import Lane
 from queenmq.broker.lease import Leases
 from queenmq.broker.live import Live
@@ -33,7 +34,7 @@ from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node
 from queenmq.cluster.port import Alone, Cluster
 from queenmq.config import Settings
-from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.acknowledgement import Acknowledgement, Finish
 from queenmq.core.maintenance import Switch
 from queenmq.core.message import Message
 from queenmq.core.options import OptionValues, QueueOptions
@@ -117,7 +118,9 @@ class Broker:
             policy=policy_of(settings, settings.lanes.pop),
             concurrency=concurrency_of(settings.concurrency),
         )
-        self._acker = Acker(parts, policy_of(settings, settings.lanes.ack), concurrency_of(settings.concurrency))
+        acking = policy_of(settings, settings.lanes.ack)
+        self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
+        self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))
         self._transactor = Transactor(parts, self.encryption, targets, self._unmerged("transactions", targets))
         self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))
         self.timers = Timers(
@@ -152,6 +155,7 @@ class Broker:
             self._pusher.queue_lane,
             self._popper.lane,
             self._acker.lane,
+            self._finisher.lane,
             self._leases.lane,
         )
         self.lanes = {lane.name: lane for lane in lanes}
@@ -195,6 +199,14 @@ class Broker:
     def ack(self, items: list[Acknowledgement]) -> Awaitable[list[Acked]]:
         """Apply the acknowledgements of one request; results in their order."""
         return self._acker.ack(items)
+
+    def finish(self, finish: Finish) -> Awaitable[Finished]:
+        """Acknowledge everything that a lease has delivered and that is not finished, with exceptions."""
+        return self._finisher.finish(finish)
+
+    def take(self, finish: Finish, claim: Claim, wait_ms: int = 0) -> Awaitable[Taken]:
+        """Finish a lease, then pop, in one call. Only the pop waits. Neither half is undone if the other fails."""
+        return self._finisher.take(finish, claim, wait_ms)
 
     def renew(self, lease_id: str, seconds: int) -> Awaitable[datetime | None]:
         """The new expiry, or None if the lease is not live. Never shortens it."""

@@ -35,12 +35,14 @@ class LockingLane(Lane[Request, Result]):
         locks: LockWait,
         rows: Callable[[Request], frozenset[Row]],
         concurrency: Vegas | None = None,
+        orphaned: Callable[[Result], None] | None = None,
         admission: Callable[[], Callable[[Request], bool]] | None = None,
         repeat_for_s: float = 0.0,
     ) -> None:
         super().__init__(
             *(name, run, policy),
             concurrency=concurrency,
+            orphaned=orphaned,
             admission=admission,
             repeat_for_s=repeat_for_s,
             clock=locks.clock,

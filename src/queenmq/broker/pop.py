@@ -75,6 +75,11 @@ class Delivered:
     def __bool__(self) -> bool:
         return bool(self.messages)
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the claim need not be made again."""
+        return bool(self.messages) or (self.subscribed and not self.crowded_out)
+
 
 @dataclass(frozen=True, slots=True)
 class Filter:
@@ -134,7 +139,7 @@ class Popper:
             self._run,
             policy,
             concurrency=concurrency,
-            orphaned=self._give_back,
+            orphaned=self.give_back,
             when_locked=lambda claim: Delivered(claim, ready_in_s=_LOCKED_S),
             clock=clock,
         )
@@ -142,7 +147,7 @@ class Popper:
     async def pop(self, claim: Claim, wait_ms: int = 0) -> Delivered:
         """Claim messages of one queue; with `wait_ms`, hold until there are some or the time is over."""
         if wait_ms <= 0:
-            return await self._claim(claim) if self._may_pop() else Delivered(claim)
+            return await self._claim(claim) if self.may_pop() else Delivered(claim)
         key = WaitKey(claim.queue, claim.partition, claim.group)
         return await self._poll(key, lambda: self._claim(claim), wait_ms) or Delivered(claim)
 
@@ -152,7 +157,7 @@ class Popper:
             # A queue that appears while this pop waits is new from its first message on.
             claim = replace(claim, start=Start("new", await self._database.fetchval(statement("now"))))
         if wait_ms <= 0:
-            return await self._claim_matching(which, claim) if self._may_pop() else Delivered(claim)
+            return await self._claim_matching(which, claim) if self.may_pop() else Delivered(claim)
         key = WaitKey(ANY_QUEUE, None, (which, claim.group))
         return await self._poll(key, lambda: self._claim_matching(which, claim), wait_ms) or Delivered(claim)
 
@@ -162,14 +167,14 @@ class Popper:
         end = now() + wait_ms / 1000
         while True:
             await self._resumed(end)
-            if not self._may_pop():
+            if not self.may_pop():
                 return None
-            found = await self._long_polls.wait(key, probe, max(end - now(), 0.0), self._give_back)
+            found = await self._long_polls.wait(key, probe, max(end - now(), 0.0), self.give_back)
             # A long poll that was sent away because pops were paused goes on when they are not.
-            if found or now() >= end or self._long_polls.closed or self._may_pop():
+            if found or now() >= end or self._long_polls.closed or self.may_pop():
                 return found
 
-    def _may_pop(self) -> bool:
+    def may_pop(self) -> bool:
         """False while pops are switched off. Raises DatabaseUnavailable until that is known."""
         switches = self._switches
         if not switches.were_read:
@@ -190,7 +195,7 @@ class Popper:
 
     async def _resumed(self, end: float) -> None:
         """Hold a long poll while pops are paused."""
-        while not self._may_pop() and not self._long_polls.closed:
+        while not self.may_pop() and not self._long_polls.closed:
             left_s = end - self._clock.monotonic()
             if left_s <= 0:
                 return
@@ -211,24 +216,37 @@ class Popper:
         return found
 
     async def _take(self, claim: Claim) -> Delivered:
-        claim = replace(claim, lease_id=uuid7_text())
+        claim = self.with_lease(claim)
         found = await self._submit(claim)
         if not found.subscribed:
             found = await self._subscribe(claim)
         while found.crowded_out:
             # Each call serves at least one request, so this ends.
             found = await self._submit(claim)
+        self.open(found)
+        return found
+
+    @staticmethod
+    def with_lease(claim: Claim) -> Claim:
+        """The claim for one try, which has a lease of its own."""
+        return replace(claim, lease_id=uuid7_text())
+
+    def open(self, found: Delivered) -> None:
+        """Decrypt what is encrypted; if that is not possible, give it back and raise why."""
         try:
             for message in found.messages:
                 if message.is_encrypted:
                     message.payload = self._encryption.open(message.payload)
         except QueenError:
-            self._give_back(found)
+            self.give_back(found)
             raise
-        return found
+
+    def weight(self, claim: Claim) -> int:
+        """How much of a call it takes."""
+        return min(claim.batch, self._max_weight)
 
     async def _submit(self, claim: Claim) -> Delivered:
-        return await self.lane.submit(claim, claim.queue, min(claim.batch, self._max_weight))
+        return await self.lane.submit(claim, claim.queue, self.weight(claim))
 
     async def _claim_matching(self, which: Filter, claim: Claim) -> Delivered:
         for row in await self._matching(which, claim):
@@ -261,7 +279,10 @@ class Popper:
         return found
 
     async def _run(self, claims: list[Claim], lock_timeout: str) -> list[Delivered]:
-        claims, rows = await self._call_until_answered(claims, lock_timeout)
+        return self.delivered(*await self.until_answered(claims, lambda tried: self._call(tried, lock_timeout)))
+
+    def delivered(self, claims: list[Claim], rows: list[asyncpg.Record]) -> list[Delivered]:
+        """What each claim got, of the rows of `queen.pop`."""
         results = [Delivered(claim) for claim in claims]
         for row in rows:
             result = results[row["request"] - 1]
@@ -281,10 +302,10 @@ class Popper:
         self._tell(results)
         return results
 
-    async def _call_until_answered(
-        self, claims: list[Claim], lock_timeout: str
+    async def until_answered(
+        self, claims: list[Claim], call: Callable[[list[Claim]], Awaitable[list[asyncpg.Record]]]
     ) -> tuple[list[Claim], list[asyncpg.Record]]:
-        """The rows, and the claims that got them.
+        """The claims as they were made in the end, and the rows that `call` got for them.
 
         A claim whose answer got lost may hold partitions. They are given back, and it is made again under another
         lease; or somebody else gets them, when it is no use.
@@ -292,7 +313,7 @@ class Popper:
         for left in reversed(range(LOST_ANSWERS + 1)):
             leases = [(claim.lease_id, claim.queue) for claim in claims]
             try:
-                return claims, await self._call(claims, lock_timeout)
+                return claims, await call(claims)
             except TryAgain:
                 raise
             except DatabaseUnavailable as error:
@@ -316,7 +337,12 @@ class Popper:
     async def _call(self, claims: list[Claim], lock_timeout: str) -> list[asyncpg.Record]:
         consumes = any(claim.auto_ack for claim in claims)
         return await self._database.fetch(
-            statement("pop" if consumes else "pop_leased"),
+            statement("pop" if consumes else "pop_leased"), *self.columns(claims), lock_timeout
+        )
+
+    def columns(self, claims: list[Claim]) -> tuple[object, ...]:
+        """The arguments that `queen.pop` wants."""
+        return (
             [c.queue for c in claims],
             [c.partition for c in claims],
             [c.group for c in claims],
@@ -326,7 +352,6 @@ class Popper:
             [c.lease_id for c in claims],
             self._settings.limits.max_answer_bytes,
             self._settings.limits.max_answer_bytes * _ANSWERS_A_CALL,
-            lock_timeout,
         )
 
     @staticmethod
@@ -345,7 +370,7 @@ class Popper:
             retry_count=row["retry_count"],
         )
 
-    def _give_back(self, delivered: Delivered) -> None:
+    def give_back(self, delivered: Delivered) -> None:
         """The client of this claim went away: free its lease so that the messages are not held up."""
         if delivered.messages and not delivered.claim.auto_ack:
             self._leases.release_soon((delivered.claim.lease_id, delivered.claim.queue))

@@ -23,6 +23,26 @@ class Acknowledgement:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Excepted:
+    """A message of a lease of which something else is said than of the rest."""
+
+    transaction_id: str
+    partition_id: str | None  # None: in any partition of the lease
+    status: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The acknowledgement of everything that a lease has delivered and that is not finished."""
+
+    lease_id: str
+    status: str
+    error: str | None
+    excepted: tuple[Excepted, ...] = ()
+
+
 SEPARATOR = "\x1f"  # between the transaction ids of a run; `queen.ack_runs` knows it, too
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from queenmq.core.names import DEFAULT_PARTITION
+from queenmq.core.names import DEFAULT_PARTITION, START_MODES
 from queenmq.core.options import MAX_SECONDS, QueueOptions
 from queenmq.http.schemas import (
     TEXT_SCHEMA,
@@ -26,6 +26,8 @@ from queenmq.http.schemas import (
 MAX_TRACE_NAMES = 100
 MAX_DELAY_MS = 3660 * 86_400_000
 
+Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 StateKey = Annotated[str, documented_as({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
 
 
@@ -114,6 +116,38 @@ class TransactionBody(Struct, kw_only=True, rename="camel"):
 
 class ExtendBody(Struct):
     seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] | None = None
+
+
+class ExceptedBody(Struct, kw_only=True, rename="camel"):
+    transaction_id: Name
+    status: str
+    partition_id: Uuid | None = None
+    error: Text | None = None
+
+
+class TakeBody(Struct, kw_only=True, rename="camel"):
+    """The parameters of a pop."""
+
+    queue: Name
+    partition: Name | None = None
+    consumer_group: Label | None = None
+    batch: Integer | None = None
+    partitions: Integer | None = None
+    wait: bool = False
+    timeout: Count | None = None
+    auto_ack: bool = False
+    subscription_mode: Annotated[str, documented_as({"enum": sorted(START_MODES)})] | None = None
+    subscription_from: str | None = None
+    if_finished: Annotated[bool, documented_as({"description": "Take nothing if the lease could not be finished."})] = (
+        False
+    )
+
+
+class FinishBody(Struct, kw_only=True, rename="camel"):
+    status: str | None = None
+    error: Text | None = None
+    excepted: list[ExceptedBody] = field(name="except", default_factory=list)
+    take: TakeBody | None = None
 
 
 class TraceBody(Struct, kw_only=True, rename="camel"):

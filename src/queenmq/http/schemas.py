@@ -191,6 +191,28 @@ class LeaseLost(Struct, kw_only=True, rename="camel"):
     code: str
 
 
+class ExceptedResult(Struct, kw_only=True, rename="camel"):
+    index: int
+    transaction_id: str
+    success: bool
+    error: str | None
+    dlq: bool
+
+
+class LeaseFinished(Struct, kw_only=True, rename="camel"):
+    """`taken` and `takeError` are there if something was to be taken."""
+
+    lease_id: str
+    success: bool
+    error: str | None
+    messages: int
+    dlq: int
+    excepted: list[ExceptedResult] = field(name="except")
+    code: str | UnsetType = UNSET
+    taken: Popped | UnsetType | None = UNSET
+    take_error: str | UnsetType | None = UNSET
+
+
 class GroupDeleted(Struct, kw_only=True, rename="camel"):
     success: bool
     consumer_group: str

@@ -1,22 +1,32 @@
-"""POST /api/v1/lease/{leaseId}/extend"""
+"""POST /api/v1/lease/{leaseId}/extend and /api/v1/lease/{leaseId}/finish"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from queenmq.core.names import iso_millis
+from queenmq.access.permissions import Verb
+from queenmq.broker.finish import NO_LEASE, Finished
+from queenmq.core.acknowledgement import STATUSES, Excepted, Finish
+from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
+from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import ANY_STRING, documented
-from queenmq.http.requests import ExtendBody
+from queenmq.http.requests import ExceptedBody, ExtendBody, FinishBody
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Route
-from queenmq.http.schemas import LeaseLost, LeaseRenewed
+from queenmq.http.route import Context, Need, Route
+from queenmq.http.routes.ack import opaque_lease
+from queenmq.http.routes.pop import read_take, shown
+from queenmq.http.routes.push import check_count
+from queenmq.http.schemas import ExceptedResult, LeaseFinished, LeaseLost, LeaseRenewed
 from queenmq.http.scopes import leased
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
 _DEFAULT_SECONDS = 60
 _decoder = msgspec.json.Decoder(ExtendBody | None)
+_finish_decoder = msgspec.json.Decoder(FinishBody)
 
 
 @documented(
@@ -49,4 +59,100 @@ async def extend_lease(request: Request, context: Context) -> Response:
     return Response(200, renewed)
 
 
-ROUTES = (Route("POST", "/api/v1/lease/{leaseId}/extend", extend_lease, Role.READ_WRITE, scope=leased),)
+@documented(
+    {200: LeaseFinished, 404: LeaseFinished, 409: LeaseFinished},
+    body=FinishBody,
+    body_required=False,
+    path={"leaseId": ANY_STRING},
+)
+async def finish_lease(request: Request, context: Context) -> Response:
+    """Acknowledge all that a lease has delivered and that is not finished, with exceptions, and pop again (`take`).
+
+    404 if the lease has ended, 409 if an exception is no message of it: then nothing is changed. With `take` the answer
+    is 200 and says of both halves what became of them; the lease is finished before the pop waits.
+    """
+    body = decode(request.body, _finish_decoder, empty=b"{}")
+    check_count(len(body.excepted), context.settings, "except")
+    finish = Finish(
+        opaque_lease(request.params[0].lower()) or "",
+        _status(body.status or "completed", "status"),
+        _text(body.error, "error"),
+        tuple(_excepted(one, f"except[{index}].") for index, one in enumerate(body.excepted)),
+    )
+    broker = context.broker
+    if body.take is None:
+        finished = await broker.finish(finish)
+        return Response(_http_status(finished), _finished(request.params[0], body, finished))
+    claim, wait_ms = read_take(body.take, request, context.settings)
+    if body.take.if_finished:
+        finished = await broker.finish(finish)
+        delivered = None if finished.problem else await broker.pop(claim, wait_ms)
+        problem = None
+    else:
+        taken = await broker.take(finish, claim, wait_ms)
+        finished, delivered, problem = taken.finished, taken.delivered, taken.problem
+    answer = _finished(request.params[0], body, finished)
+    answer.taken = None if delivered is None else shown(delivered)
+    answer.take_error = problem
+    return Response(200, answer)
+
+
+def _status(status: str, field: str) -> str:
+    if status not in STATUSES:
+        raise InvalidRequest(f"{field} must be completed, success, failed, dlq or retry, not {status!r}", field)
+    return status
+
+
+def _text(text: str | None, field: str) -> str | None:
+    if text is not None:
+        check_text(text, field)
+    return text
+
+
+def _excepted(one: ExceptedBody, prefix: str) -> Excepted:
+    check_name(one.transaction_id, f"{prefix}transactionId")
+    if one.partition_id is not None and not is_uuid(one.partition_id):
+        raise InvalidRequest(f"{prefix}partitionId must be a UUID", f"{prefix}partitionId")
+    status = _status(one.status, f"{prefix}status")
+    partition_id = None if one.partition_id is None else one.partition_id.lower()
+    return Excepted(one.transaction_id, partition_id, status, _text(one.error, f"{prefix}error"))
+
+
+def _http_status(finished: Finished) -> int:
+    if finished.problem is None:
+        return 200
+    return 404 if finished.problem == NO_LEASE else 409
+
+
+def _finished(lease_id: str, body: FinishBody, finished: Finished) -> LeaseFinished:
+    answer = LeaseFinished(
+        lease_id=lease_id,
+        success=finished.problem is None,
+        error=finished.problem,
+        messages=finished.messages,
+        dlq=finished.dead_lettered,
+        excepted=[
+            ExceptedResult(
+                index=index, transaction_id=one.transaction_id, success=problem is None, error=problem, dlq=dead
+            )
+            for index, (one, (problem, dead)) in enumerate(zip(body.excepted, finished.excepted, strict=True))
+        ],
+    )
+    if finished.code is not None:
+        answer.code = finished.code
+    return answer
+
+
+async def _scope(request: Request, context: Context) -> Sequence[Need]:
+    """The queue and the group of the lease, and those of the pop."""
+    needs = [*await leased(request, context)]
+    take = decode(request.body, _finish_decoder, empty=b"{}").take
+    if take is not None:
+        needs.append(Need(Verb.POP, take.queue, take.consumer_group or QUEUE_MODE))
+    return needs
+
+
+ROUTES = (
+    Route("POST", "/api/v1/lease/{leaseId}/extend", extend_lease, Role.READ_WRITE, scope=leased),
+    Route("POST", "/api/v1/lease/{leaseId}/finish", finish_lease, Role.READ_WRITE, scope=_scope),
+)

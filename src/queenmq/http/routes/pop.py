@@ -13,6 +13,7 @@ from queenmq.errors import HttpError, InvalidRequest, MethodNotAllowed
 from queenmq.http.decoding import query_count, query_flag, query_integer, query_name
 from queenmq.http.openapi import COUNT, FLAG, INTEGER, LABEL, MOMENT, Parameter, documented
 from queenmq.http.plans import Plan, consumer_plan, lease_header
+from queenmq.http.requests import TakeBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Popped, PoppedMessage
@@ -57,6 +58,7 @@ _MESSAGE = {
 _LINKS: dict[str, dict[str, object]] = {
     "ack": {"requestBody": _MESSAGE | {"leaseId": _LEASE}},
     "extend_lease": {"parameters": {"leaseId": _LEASE}},
+    "finish_lease": {"parameters": {"leaseId": _LEASE}, "requestBody": {"status": "completed"}},
     "add_trace": {"requestBody": _MESSAGE | {"data": {}}},
 }
 
@@ -161,6 +163,31 @@ def _read(request: Request, settings: Settings, queue: str, partition: str | Non
     return claim, wait_ms
 
 
+def read_take(take: TakeBody, request: Request, settings: Settings) -> tuple[Claim, int]:
+    """The same of the body of a request that finishes a lease."""
+    check_name(take.queue, "take.queue")
+    if take.partition is not None:
+        check_name(take.partition, "take.partition")
+    group = take.consumer_group or QUEUE_MODE
+    check_name(group, "take.consumerGroup")
+    pop = settings.pop
+    batch = pop.default_batch_size if take.batch is None else take.batch
+    partitions = 1 if take.partition or take.partitions is None else take.partitions
+    timeout = pop.default_timeout_ms if take.timeout is None else take.timeout
+    start = parse_start(group, take.subscription_mode, take.subscription_from, pop.default_subscription_mode)
+    request.hold()
+    claim = Claim(
+        queue=take.queue,
+        partition=take.partition,
+        group=group,
+        batch=min(max(batch, 1), settings.limits.max_items),
+        partitions=min(max(partitions, 1), settings.limits.max_items),
+        auto_ack=take.auto_ack,
+        start=start,
+    )
+    return claim, min(timeout, pop.max_wait_ms) if take.wait else 0
+
+
 def _read_filter(request: Request) -> Filter:
     query = request.query
     permissions = permissions_of(request)
@@ -176,11 +203,20 @@ def _read_filter(request: Request) -> Filter:
 
 
 def _answer(request: Request, delivered: Delivered) -> Response:
+    popped = shown(delivered)
+    if popped is None:
+        return Response(204)
+    headers = (lease_header(popped.lease_id, popped.queue),) if request.forwarded and popped.lease_id else ()
+    return Response(200, popped, headers=headers)
+
+
+def shown(delivered: Delivered) -> Popped | None:
+    """The answer of a pop; None if there is nothing."""
     messages, claim = delivered.messages, delivered.claim
     if not messages:
-        return Response(204)
+        return None
     lease_id = "" if claim.auto_ack else claim.lease_id
-    popped = Popped(
+    return Popped(
         success=True,
         queue=claim.queue,
         partition=messages[0].partition,
@@ -190,8 +226,6 @@ def _answer(request: Request, delivered: Delivered) -> Response:
         partitions_claimed=len({message.partition_id for message in messages}),
         messages=[_shown(message, claim, lease_id) for message in messages],
     )
-    headers = (lease_header(lease_id, claim.queue),) if request.forwarded and lease_id else ()
-    return Response(200, popped, headers=headers)
 
 
 def _shown(message: Delivery, claim: Claim, lease_id: str) -> PoppedMessage:
