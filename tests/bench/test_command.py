@@ -43,6 +43,7 @@ ONE_OF_EACH_KIND = (
     "cold-10",
     "pop-ack-10",
     "pop-auto-10",
+    "pop-take-10",
     "both-10-paced",
     "groups-pop-ack-10",
     "partitions-*-push",
@@ -89,6 +90,7 @@ class TestRealServer:
             assert min(latency["p50_ms"] for latency in each["latency"].values()) > 0
         assert results["pop-ack-10"]["ack_mode"] == "ack/batch"
         assert results["pop-auto-10"]["ack_mode"] == "autoAck"
+        assert results["pop-take-10"]["ack_mode"] == "take"
         assert results["push-1"]["pending"] >= results["push-1"]["messages"]
         assert set(results["pop-ack-10"]["latency"]) == {"pop", "ack"}
         assert results["age"]["worst_age_ms"] > 0

@@ -14,11 +14,26 @@ import pytest
 from integration.queen import expire_leases, leases, parked, until
 from server_settings import settings_with
 
-from queenmq.client import ClientClosed, Forbidden, Message, Queen
+from queenmq.client import ClientClosed, Forbidden, Message, NotFound, Queen
+from queenmq.client.session import Session
+from queenmq.client.verbs import Verbs
 from queenmq.config import Settings
 from queenmq.server import Server
 
 SECRET = "a secret of more than thirty-two bytes"
+
+
+@pytest.fixture(autouse=True, params=["take", "ack and pop", "older server"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are finished with the next poll, or messages are acknowledged because the server cannot do that."""
+    if request.param == "ack and pop":
+        monkeypatch.setattr(Session, "can_take", property(lambda _: False, lambda *_: None), raising=False)
+    if request.param == "older server":
+
+        async def unknown(*_: object) -> None:
+            raise NotFound(404, "Not found", {"error": "Not found", "code": "not_found"})
+
+        monkeypatch.setattr(Verbs, "take", unknown)
 
 
 async def is_empty(queen: Queen, queue: str, group: str | None = None) -> bool:
@@ -324,3 +339,25 @@ class TestWithTokens:
         gc.collect()
         assert not complaints
         assert (caught.value.status, caught.value.code) == (403, "forbidden")
+
+
+async def test_what_was_handled_is_acknowledged_although_no_poll_follows(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.queue("q").push([1, 2, 3])
+    await queen.queue("q").batch(2).limit(2).consume(lambda messages: None)
+    assert await leases(sql) == 0
+    assert await sql.fetchval("SELECT position FROM queen.partition_consumers") == 2
+
+
+async def test_a_lease_is_finished_while_the_next_poll_waits(
+    queen: Queen, server: Server, sql: asyncpg.Connection
+) -> None:
+    await queen.queue("q").push([1])
+    async with queen.queue("q").consume(lambda message: None) as consumer:
+        await until(lambda: consumer.stats.handled == 1)
+        await parked(server)
+
+        async def is_finished() -> bool:
+            return await leases(sql) == 0
+
+        await until(is_finished)
+    assert consumer.stats.refused == 0

@@ -13,7 +13,8 @@ from typing import Any
 import asyncpg
 
 from queenmq.broker.ack import Acked, acked_of, run_columns
-from queenmq.core.acknowledgement import Acknowledgement, runs_of
+from queenmq.broker.finish import finish_columns
+from queenmq.core.acknowledgement import Acknowledgement, Finish, runs_of
 from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
 from queenmq.core.options import QueueOptions
@@ -138,6 +139,9 @@ class Session:
     async def ack(self, items: Iterable[Acknowledgement]) -> list[Acked]:
         runs = runs_of(items)
         return list(acked_of(runs, await self.sql.fetch(statement("ack"), *run_columns(runs), LOCK_TIMEOUT)))
+
+    async def finish(self, *finishes: Finish) -> list[asyncpg.Record]:
+        return await self.sql.fetch(statement("finish"), *finish_columns(list(finishes)), LOCK_TIMEOUT)
 
     async def renew(self, *leases: str, seconds: int = 60) -> set[str]:
         """Which of the leases were live."""

@@ -26,7 +26,7 @@ from integration import model
 from integration.model import LIMIT_S, Ask, Item, Options, Queue
 from integration.session import LOCK_TIMEOUT, Pop, Popped, Session, ack
 from queenmq.broker.ack import columns
-from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.acknowledgement import Acknowledgement, Excepted, Finish
 from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
 from queenmq.core.push_call import PushCall
@@ -395,6 +395,34 @@ class AnySequence(RuleBasedStateMachine):
         ]
         pairs = zip(items, statuses, strict=False)
         self._ack([Item(i.partition, i.transaction, i.group, i.lease if fenced else None, s) for i, s in pairs])
+
+    @rule(which=some, status=st.sampled_from(STATUSES), other=st.none() | st.tuples(some, st.sampled_from(STATUSES)))
+    def finish(self, which: int, status: str, other: tuple[int, str] | None) -> None:
+        """The same without naming the messages, but for one of which something else may be said."""
+        leases = self.model.leases
+        if not leases:
+            return
+        lease_id = leases[which % len(leases)]
+        said = [
+            Item(lane.partition.name, lane.partition.messages[o].transaction, lane.group, lease_id, status)
+            for lane in self.model.holding(lease_id)
+            for o in sorted(lane.lease.unfinished & lane.partition.messages.keys())
+        ]
+        excepted: tuple[Excepted, ...] = ()
+        if other is not None and said:
+            place, instead = other[0] % len(said), other[1]
+            said[place] = replace(said[place], status=instead)
+            partition_id = self.model.partitions[said[place].partition].id
+            excepted = (Excepted(said[place].transaction, partition_id, instead, None),)
+        note(f"{said}")
+        rows = self.storage.run(self.storage.session.finish(Finish(lease_id, status, None, excepted)))
+        verdicts = self.model.ack(said)
+        assert bool(rows) == any(verdict.problem is None for verdict in verdicts)
+        whole = [row for row in rows if row["exception"] is None]
+        assert {row["problem"] for row in rows} <= {None}
+        if rows:
+            assert sum(row["messages"] for row in whole) == len(said)
+            assert sum(row["dead_lettered"] for row in whole) == sum(verdict.dead_lettered for verdict in verdicts)
 
     def _ack(self, items: list[Item]) -> None:
         note(f"{items}")

@@ -41,6 +41,7 @@ NEEDED_ROLE = {
     ("POST", "/api/v1/ack/batch"): "read-write",
     ("POST", "/api/v1/transaction"): "read-write",
     ("POST", "/api/v1/lease/{leaseId}/extend"): "read-write",
+    ("POST", "/api/v1/lease/{leaseId}/finish"): "read-write",
     ("DELETE", "/api/v1/resources/queues/{queue}"): "admin",
     ("GET", "/api/v1/dlq"): "read-only",
     ("DELETE", "/api/v1/dlq"): "admin",

@@ -111,6 +111,8 @@ async def test_refusals_share_one_schema(document: Json) -> None:
     own = {
         ("GET", "/health", "503"),
         ("POST", "/api/v1/lease/{leaseId}/extend", "404"),
+        ("POST", "/api/v1/lease/{leaseId}/finish", "404"),
+        ("POST", "/api/v1/lease/{leaseId}/finish", "409"),
         ("POST", "/streams/v1/queries", "409"),
     }
     for method, path, operation in operations(document):

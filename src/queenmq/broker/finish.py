@@ -134,7 +134,7 @@ class Finisher:
 
     async def _run(self, requests: list[FinishRequest], lock_timeout: str) -> list[Taken]:
         taking = [place for place, request in enumerate(requests) if request.claim is not None]
-        finishing = _columns([request.finish for request in requests])
+        finishing = finish_columns([request.finish for request in requests])
 
         async def call(claims: list[Claim]) -> list[asyncpg.Record]:
             try:
@@ -194,7 +194,7 @@ class Finisher:
             self._popper.give_back(taken.delivered)
 
 
-def _columns(finishes: list[Finish]) -> tuple[list[object], ...]:
+def finish_columns(finishes: list[Finish]) -> tuple[list[object], ...]:
     """The arrays that `queen.finish` wants."""
     excepted = [(number, one) for number, finish in enumerate(finishes, 1) for one in finish.excepted]
     return (

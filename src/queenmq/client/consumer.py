@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, Unavailable
-from queenmq.client.models import Message
+from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, RequestError, Unavailable
+from queenmq.client.models import FinishResult, Message, PopAnswer, TakeResult
 from queenmq.client.push import finished
 from queenmq.client.renewal import Renewal
 from queenmq.client.session import Session
 from queenmq.client.signals import drained
 from queenmq.client.tracing import in_trace_of
-from queenmq.client.verbs import to_ack
+from queenmq.client.verbs import Finish, to_ack
 from queenmq.clock import SYSTEM
 
 logger = logging.getLogger("queenmq.client")
@@ -32,9 +32,33 @@ _EMPTY_PAUSE_S = 0.1
 _OUTAGE_PAUSE_S = 1.0
 _RELEASE_S = 2.0
 _LONGEST_ERROR = 2000
+_COMPLETED = "completed"
 
 Handler = Callable[[Message], object] | Callable[[list[Message]], object]
 Pop = Callable[[int, int], Awaitable[list[Message]]]
+Take = Callable[[str, Finish, int, int], Awaitable[TakeResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Polls:
+    """How a worker gets messages: up to so many, waiting so long. `take` finishes its last lease in the same request;
+    None if that is not possible."""
+
+    pop: Pop
+    take: Take | None = None
+
+
+@dataclass(slots=True)
+class Handled:
+    """Messages of a lease that were handled, and what is to be said of them with the next poll, or at the end."""
+
+    messages: Sequence[Message]
+    finish: Finish
+    is_uncertain: bool = False  # it was sent, and no answer came
+
+    @property
+    def lease_id(self) -> str:
+        return self.messages[0].lease_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +85,11 @@ class ConsumerStats:
     refused: int = 0
 
 
+@dataclass(slots=True)
+class _Worker:
+    handled: Handled | None = None  # and not acknowledged yet
+
+
 class Consumer(Awaitable[ConsumerStats]):
     """Await it to run it until it ends, or enter it as a context manager to run it meanwhile.
 
@@ -69,11 +98,16 @@ class Consumer(Awaitable[ConsumerStats]):
     """
 
     def __init__(
-        self, session: Session, pop: Pop, handler: Any, options: ConsumerOptions, signal: asyncio.Event | None = None
+        self,
+        session: Session,
+        polls: Polls,
+        handler: Any,
+        options: ConsumerOptions,
+        signal: asyncio.Event | None = None,
     ) -> None:
         self.stats = ConsumerStats()
         self._session = session
-        self._pop = pop
+        self._polls = polls
         self._handler = handler
         self._options = options
         self._signal = signal
@@ -164,6 +198,24 @@ class Consumer(Awaitable[ConsumerStats]):
             self.stop()
 
     async def _work(self) -> None:
+        worker = _Worker()
+        try:
+            await self._poll_and_handle(worker)
+        except asyncio.CancelledError:
+            # What was handled is handled, but nobody waits for long.
+            if worker.handled is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_RELEASE_S):
+                        await self._finish(worker.handled)
+            raise
+        except QueenError:
+            if worker.handled is not None:
+                await self._finish(worker.handled)
+            raise
+        if worker.handled is not None:
+            await self._finish(worker.handled)
+
+    async def _poll_and_handle(self, worker: _Worker) -> None:
         options = self._options
         left = options.limit
         last = SYSTEM.monotonic()
@@ -171,12 +223,12 @@ class Consumer(Awaitable[ConsumerStats]):
             size = options.batch if left is None else min(options.batch, left)
             wait_ms = self._wait_ms(SYSTEM.monotonic() - last)
             asked = SYSTEM.monotonic()
-            messages = await self._poll(size, wait_ms)
+            messages = await self._poll(size, wait_ms, worker)
             if messages and self._stopping.is_set() and messages[0].lease_id:
                 await self._release(messages)
             elif messages:
                 left = None if left is None else left - len(messages)
-                await self._take(messages)
+                worker.handled = await self._take(messages)
                 last = SYSTEM.monotonic()
             elif options.idle_millis is not None and SYSTEM.monotonic() - last >= options.idle_millis / 1000:
                 return
@@ -189,9 +241,9 @@ class Consumer(Awaitable[ConsumerStats]):
         wait, idle = self._options.wait_millis, self._options.idle_millis
         return wait if idle is None else max(1, min(wait, int(idle - idle_s * 1000) + 1))
 
-    async def _poll(self, size: int, wait_ms: int) -> list[Message]:
+    async def _poll(self, size: int, wait_ms: int, worker: _Worker) -> list[Message]:
         """Messages; none also when it is stopped or the servers are away."""
-        popping = asyncio.ensure_future(self._pop(size, wait_ms))
+        popping = asyncio.ensure_future(self._next(size, wait_ms, worker))
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((popping, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -207,6 +259,50 @@ class Consumer(Awaitable[ConsumerStats]):
             stopped.cancel()
             popping.cancel()
 
+    async def _next(self, size: int, wait_ms: int, worker: _Worker) -> list[Message]:
+        """Pop; what was handled before is acknowledged in the same request, or before it."""
+        handled, take = worker.handled, self._polls.take
+        if handled is None or take is None:
+            return await self._polls.pop(size, wait_ms)
+        was_uncertain, handled.is_uncertain = handled.is_uncertain, True
+        try:
+            taken = await take(handled.lease_id, handled.finish, size, wait_ms)
+        except RequestError as error:
+            if error.status not in (404, 405):
+                raise
+            # A server that knows only acknowledgements of messages.
+            self._session.can_take = False
+            handled.is_uncertain = was_uncertain
+            await self._finish(handled)
+            worker.handled = None
+            return await self._polls.pop(size, wait_ms)
+        worker.handled = None
+        self._note(taken, len(handled.messages), was_uncertain)
+        if taken.take_error is not None:
+            logger.warning("consuming %s: nothing could be popped: %s", self._options.name, taken.take_error)
+        answer = taken.taken or PopAnswer()
+        return [message for message in answer.messages if message is not None]
+
+    def _note(self, result: FinishResult, messages: int, was_uncertain: bool) -> None:
+        if result.success or result.uncertain or was_uncertain:
+            return
+        logger.warning("consuming %s: %d acks refused: %s", self._options.name, messages, result.error)
+        self.stats.refused += messages
+
+    async def _finish(self, handled: Handled) -> None:
+        """Acknowledge what was handled without popping again."""
+        if not self._session.can_take:
+            await self._ack(handled.messages, handled.finish.status, handled.finish.error)
+            return
+        try:
+            result = await self._session.verbs.finish(handled.lease_id, handled.finish)
+        except QueenError as failure:
+            logger.warning("consuming %s: not acknowledged: %s", self._options.name, failure)
+            if not handled.is_uncertain:
+                self.stats.refused += len(handled.messages)
+        else:
+            self._note(result, len(handled.messages), handled.is_uncertain)
+
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -214,11 +310,13 @@ class Consumer(Awaitable[ConsumerStats]):
         except TimeoutError:
             pass
 
-    async def _take(self, messages: list[Message]) -> None:
+    async def _take(self, messages: list[Message]) -> Handled | None:
+        """Hand them over and acknowledge; or say what is to be acknowledged with the next poll."""
         async with Renewal(self._session.verbs, messages, self._options.renew_millis) as renewal:
             if self._options.batch > 1 and not self._options.each:
-                await self._hand_over(messages, messages)
-                return
+                return await self._hand_over_lease(messages, messages)
+            if len(messages) == 1:
+                return await self._hand_over_lease(messages[0], messages)
             given_up: set[str] = set()
             for place, message in enumerate(messages):
                 # After a failure the lease of its partition is over: the rest of it comes again, in order.
@@ -226,12 +324,24 @@ class Consumer(Awaitable[ConsumerStats]):
                     continue
                 if self._stopping.is_set() and place > 0 and message.lease_id and self._acks:
                     await self._release([left for left in messages[place:] if left.partition_id not in given_up])
-                    return
-                if not await self._hand_over(message, [message]):
+                    return None
+                finish = await self._hand_over(message, [message])
+                await self._ack([message], finish.status, finish.error)
+                if finish.status != _COMPLETED:
                     given_up.add(message.partition_id)
+            return None
 
-    async def _hand_over(self, given: Any, messages: list[Message]) -> bool:
-        """Call the handler and acknowledge; whether it worked."""
+    async def _hand_over_lease(self, given: Any, messages: list[Message]) -> Handled | None:
+        """Hand over all that a lease has."""
+        finish = await self._hand_over(given, messages)
+        can_take = self._acks and self._polls.take is not None and self._session.can_take
+        if can_take and messages[0].lease_id and all(one.lease_id == messages[0].lease_id for one in messages):
+            return Handled(messages, finish)
+        await self._ack(messages, finish.status, finish.error)
+        return None
+
+    async def _hand_over(self, given: Any, messages: list[Message]) -> Finish:
+        """Call the handler; what is to be said of the messages."""
         try:
             with in_trace_of(messages):
                 result = await finished(self._handler(given))
@@ -245,13 +355,11 @@ class Consumer(Awaitable[ConsumerStats]):
             self.stats.failed += len(messages)
             if self._on_error is not None:
                 await finished(self._on_error(given, error))
-            await self._ack(messages, "failed", _text(error))
-            return False
+            return Finish(status="failed", error=_text(error))
         self.stats.handled += len(messages)
         if self._on_success is not None:
             await finished(self._on_success(given, result))
-        await self._ack(messages, "completed", None)
-        return True
+        return Finish(status=_COMPLETED)
 
     @property
     def _acks(self) -> bool:

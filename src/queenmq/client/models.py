@@ -228,6 +228,27 @@ class AckResult(Struct, kw_only=True, rename="camel"):
     operation_id: str | None = None
 
 
+class FinishResult(Struct, kw_only=True, rename="camel"):
+    """Whether a lease was finished, and how many messages that was about; of them `dlq` are dead letters now.
+
+    `uncertain`: an earlier attempt got no answer, so this refusal may be that of a repetition of what was applied.
+    """
+
+    lease_id: str
+    success: bool
+    error: str | None = None
+    messages: int = 0
+    dlq: int = 0
+    uncertain: bool = False
+
+
+class TakeResult(FinishResult, kw_only=True, rename="camel"):
+    """The same with the messages that were popped after it. `take_error` says why there could be none."""
+
+    taken: PopAnswer | None = None
+    take_error: str | None = None
+
+
 class RenewResult(Struct, kw_only=True, rename="camel"):
     """Whether a lease was extended, and until when it lives now."""
 

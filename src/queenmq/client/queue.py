@@ -14,14 +14,14 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from queenmq.client.buffer import BufferLimits
-from queenmq.client.consumer import RENEW_MILLIS, Consumer, ConsumerOptions, Handler
+from queenmq.client.consumer import RENEW_MILLIS, Consumer, ConsumerOptions, Handler, Polls
 from queenmq.client.dead_letters import DeadLetterQuery
 from queenmq.client.errors import InvalidUse
-from queenmq.client.models import DEFAULT_PARTITION, Json, Message, to_push_items
+from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TakeResult, to_push_items
 from queenmq.client.push import Push
 from queenmq.client.session import Session
 from queenmq.client.timers import Timer, cancel_timer, list_timers, moment, set_timer
-from queenmq.client.verbs import path_of
+from queenmq.client.verbs import Finish, path_of
 
 logger = logging.getLogger("queenmq.client")
 
@@ -70,6 +70,11 @@ class Said:
             "namespace": self.namespace if self.queue is None else None,
             "task": self.task if self.queue is None else None,
         }
+
+    def taking(self) -> Json:
+        """The same pop as part of a request that finishes a lease."""
+        params = self.params(consume_at_delivery=False)
+        return params | {"queue": self.queue, "partition": self.partition}
 
 
 class QueueSpec:
@@ -323,6 +328,10 @@ class Queue(QueueSpec):
             params = now.params(consume_at_delivery=said.commit_on_delivery)
             return await self._session.verbs.pop(now.path(), params, wait_ms if now.wait else None)
 
+        async def take(lease_id: str, finish: Finish, size: int, wait_ms: int) -> TakeResult:
+            now = replace(said, batch=size, wait_ms=wait_ms)
+            return await self._session.verbs.take(lease_id, finish, now.taking(), wait_ms if now.wait else None)
+
         options = replace(
             said.consumer,
             batch=said.batch,
@@ -332,7 +341,8 @@ class Queue(QueueSpec):
             handle_signals=handle_signals,
             name=said.queue or f"{said.namespace or '*'}/{said.task or '*'}",
         )
-        return Consumer(self._session, pop, handler, options, signal)
+        polls = Polls(pop, take if said.queue is not None and not said.commit_on_delivery else None)
+        return Consumer(self._session, polls, handler, options, signal)
 
     async def flush_buffer(self) -> None:
         """Send what is in the buffer of this partition. Raises what the server refused, or BufferNotFlushed."""

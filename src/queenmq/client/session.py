@@ -32,6 +32,7 @@ class Session:
         self.verbs = Verbs(Caller(options, self.transport, self.servers), options)
         self.buffers = Buffers(self.verbs.push)
         self.consumers: set[Stoppable] = set()
+        self.can_take = True  # until a server has said that it does not know how
         self.closed = False
         self._closing = asyncio.Lock()
 

@@ -16,6 +16,7 @@ from queenmq.client.models import (
     Accepted,
     AckResult,
     DeadLetters,
+    FinishResult,
     Json,
     Message,
     Operation,
@@ -24,6 +25,7 @@ from queenmq.client.models import (
     PushResult,
     PushResults,
     RenewResult,
+    TakeResult,
     TraceResult,
     TransactionResult,
 )
@@ -43,6 +45,8 @@ _ack_answer = msgspec.json.Decoder(list[AckResult] | Accepted)
 _operation = msgspec.json.Decoder(Operation)
 _transaction = msgspec.json.Decoder(TransactionResult)
 _renewed = msgspec.json.Decoder(RenewResult)
+_finished = msgspec.json.Decoder(FinishResult)
+_taken = msgspec.json.Decoder(TakeResult)
 _dead_letters = msgspec.json.Decoder(DeadLetters)
 _traced = msgspec.json.Decoder(TraceResult)
 
@@ -55,6 +59,13 @@ class Ack(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     status: str = ""
     error: str | None = None
     lease_id: str = ""
+
+
+class Finish(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """What is said of all messages of a lease that are not finished, as it is sent."""
+
+    status: str = "completed"
+    error: str | None = None
 
 
 def to_ack(message: Message, status: str, error: str | None) -> Ack:
@@ -132,6 +143,28 @@ class Verbs:
         if self._options.queued_operation_behavior == "poll":
             return await self._settle_acks(acks, results)
         return results
+
+    async def finish(self, lease_id: str, finish: Finish) -> FinishResult:
+        """Acknowledge the rest of a lease. One that is over is a result, not an error."""
+        request = Request("POST", _finish_path(lease_id), _encode(finish))
+        try:
+            return await self._caller.call(request, lambda reply: _finished.decode(reply.content))
+        except NotFound as error:
+            return FinishResult(lease_id=lease_id, success=False, error=error.message)
+
+    async def take(self, lease_id: str, finish: Finish, pop: Mapping[str, Any], waits_ms: int | None) -> TakeResult:
+        """Finish a lease, then pop with these parameters, in one request. Raises NotFound if the server cannot."""
+        timeout_s = None if waits_ms is None else waits_ms / 1000 + LONG_POLL_MARGIN_S
+
+        def read(reply: Reply) -> TakeResult:
+            taken = _taken.decode(reply.content)
+            taken.uncertain = reply.uncertain and not taken.success
+            return taken
+
+        asked = {name: value for name, value in pop.items() if value is not None}
+        body = msgspec.to_builtins(finish) | {"take": asked}
+        request = Request("POST", _finish_path(lease_id), _encode(body), timeout_s=timeout_s)
+        return await self._caller.call(request, read)
 
     async def transact(self, operations: Sequence[Json], leases: Sequence[str]) -> tuple[TransactionResult, bool]:
         """What the server says, and whether an earlier attempt may have been the one that was applied."""
@@ -225,6 +258,10 @@ class Verbs:
             return _acked(acks, msgspec.json.decode(operation.result, type=list[AckResult]))
         except msgspec.MsgspecError as error:
             raise InvalidResponse(f"operation {operation_id} has no results of acks: {error}") from error
+
+
+def _finish_path(lease_id: str) -> str:
+    return path_of("api", "v1", "lease", lease_id, "finish")
 
 
 def _complete(items: Sequence[PushItem], answer: list[PushResult] | Accepted) -> PushResults:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from queenmq.core.acknowledgement import STATUSES
 from queenmq.core.names import DEFAULT_PARTITION, START_MODES
 from queenmq.core.options import MAX_SECONDS, QueueOptions
 from queenmq.http.schemas import (
@@ -28,6 +29,8 @@ MAX_DELAY_MS = 3660 * 86_400_000
 
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Status = Annotated[str, documented_as({"enum": sorted(STATUSES)})]
+_From = Annotated[str, documented_as({"anyOf": [{"const": "now"}, {"format": "date-time"}, {"maxLength": 0}]})]
 StateKey = Annotated[str, documented_as({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
 
 
@@ -120,7 +123,7 @@ class ExtendBody(Struct):
 
 class ExceptedBody(Struct, kw_only=True, rename="camel"):
     transaction_id: Name
-    status: str
+    status: Status
     partition_id: Uuid | None = None
     error: Text | None = None
 
@@ -137,14 +140,14 @@ class TakeBody(Struct, kw_only=True, rename="camel"):
     timeout: Count | None = None
     auto_ack: bool = False
     subscription_mode: Annotated[str, documented_as({"enum": sorted(START_MODES)})] | None = None
-    subscription_from: str | None = None
+    subscription_from: _From | None = None
     if_finished: Annotated[bool, documented_as({"description": "Take nothing if the lease could not be finished."})] = (
         False
     )
 
 
 class FinishBody(Struct, kw_only=True, rename="camel"):
-    status: str | None = None
+    status: Status | None = None
     error: Text | None = None
     excepted: list[ExceptedBody] = field(name="except", default_factory=list)
     take: TakeBody | None = None
