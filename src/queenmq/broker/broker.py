@@ -20,7 +20,7 @@ from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
-from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, policy_of
+from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, journal_of, policy_of
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
 from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
@@ -39,10 +39,7 @@ from queenmq.core.maintenance import Switch
 from queenmq.core.message import Message
 from queenmq.core.options import OptionValues, QueueOptions
 from queenmq.core.push_call import Outcome
-from queenmq.journal.files import JournalBounds
-from queenmq.journal.interface import Journal
-from queenmq.journal.push_journal import PushJournal
-from queenmq.journal.shared import JournalSharing, RemoteJournal, SharedJournal
+from queenmq.journal.shared import JournalSharing
 from queenmq.operations.queue import OperationQueue
 from queenmq.storage.database import Database
 
@@ -81,7 +78,7 @@ class Broker:
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
         longest_lock_s = settings.database.lock_timeout_ms / 1000
         self.locks = LockWait(database, longest_lock_s, settings.limits.max_lock_waiters, clock)
-        self.journal = _journal(settings, journal, clock)
+        self.journal = journal_of(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
             backoff_of(settings),
             cluster,
@@ -381,22 +378,6 @@ class Broker:
         await self.locks.close()
         if self.journal is not None:
             await self.journal.close()
-
-
-def _journal(settings: Settings, shared: JournalSharing | None, clock: Clock) -> Journal | None:
-    """The journal; with `shared`, that of all workers, which the one with the listener keeps."""
-    if settings.journal.folder is None:
-        return None
-    bounds = JournalBounds(
-        max_bytes=settings.journal.max_bytes,
-        max_records=settings.journal.max_records,
-        records_per_file=settings.journal.records_per_file,
-    )
-    if shared is None:
-        return PushJournal(settings.journal.folder, bounds, settings.server.encryption_key, clock=clock)
-    if shared.listener is None:
-        return RemoteJournal(shared, bounds, clock)
-    return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_key, clock)
 
 
 def _figures(lane: Lane[Any, Any]) -> dict[str, float]:

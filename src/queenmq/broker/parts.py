@@ -10,8 +10,13 @@ from queenmq.broker.caches import CacheBounds
 from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
+from queenmq.clock import Clock
 from queenmq.config import ConcurrencySettings, LaneSettings, Settings
 from queenmq.core.group_backoff import BackoffSettings
+from queenmq.journal.files import JournalBounds
+from queenmq.journal.interface import Journal
+from queenmq.journal.push_journal import PushJournal
+from queenmq.journal.shared import JournalSharing, RemoteJournal, SharedJournal
 from queenmq.storage.database import Database
 
 
@@ -51,3 +56,19 @@ def policy_of(settings: Settings, lane: LaneSettings) -> Policy:
 
 def concurrency_of(concurrency: ConcurrencySettings) -> Vegas | None:
     return Vegas(concurrency) if concurrency.mode == "vegas" else None
+
+
+def journal_of(settings: Settings, shared: JournalSharing | None, clock: Clock) -> Journal | None:
+    """The journal; with `shared`, that of all workers, which the one with the listener keeps."""
+    if settings.journal.folder is None:
+        return None
+    bounds = JournalBounds(
+        max_bytes=settings.journal.max_bytes,
+        max_records=settings.journal.max_records,
+        records_per_file=settings.journal.records_per_file,
+    )
+    if shared is None:
+        return PushJournal(settings.journal.folder, bounds, settings.server.encryption_key, clock=clock)
+    if shared.listener is None:
+        return RemoteJournal(shared, bounds, clock)
+    return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_key, clock)
