@@ -13,6 +13,7 @@ from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
+from queenmq.descriptors import raise_limit
 from queenmq.errors import DatabaseUnavailable
 from queenmq.http.app import App, make_context
 from queenmq.http.auth import Authenticator
@@ -49,6 +50,7 @@ from queenmq.storage.statements import statement
 log = logging.getLogger(__name__)
 
 _SERVICE_ENDS_S: Final = 10.0
+_OWN_FILES: Final = 64  # the journal, logs, listening sockets, the event loop, what Python opens
 
 
 class Server:
@@ -71,7 +73,7 @@ class Server:
         self.database.on_notice(WRITTEN_ELSEWHERE, self.broker.written_elsewhere)
         self._forwarder = Forwarder(settings.coordinator, self.node, clock) if settings.coordinator.enabled else None
         self._origins = Origins.from_settings(settings)
-        limits = Limits.of(settings.http, settings.server.workers)
+        limits = _limits(settings)
         memory = HttpMemory.within(limits)
         context = make_context(self.broker, Reports(self.database), memory)
         authenticator = Authenticator.from_settings(settings.auth, clock, context.tokens)
@@ -90,9 +92,7 @@ class Server:
         # Workers share a port, so that none of them can be reached by it alone.
         self._peer_front: HttpFront | None = None
         if self._shares_port and self._forwarder is not None:
-            self._peer_front = HttpFront(
-                handle, limits, clock, admit=admit, memory=HttpMemory.within(limits, memory.bodies)
-            )
+            self._peer_front = HttpFront(handle, limits, clock, admit=admit, memory=memory.shared(limits))
         self._shared_state = SharedStateRefresh(self.database, self.node, self.broker.refresh, settings.cache, clock)
         is_first = siblings is None or siblings.index == 0
         self._audit = context.audit
@@ -215,6 +215,23 @@ class Server:
         await _ended("broker", self.broker.close(), statement_s + _SERVICE_ENDS_S)
         await _ended("cluster", self.node.close(), _SERVICE_ENDS_S)
         await self.database.close()
+
+
+def _limits(settings: Settings) -> Limits:
+    """The bounds of the HTTP front, with as many connections as there are descriptors that nothing else needs."""
+    limits = Limits.of(settings.http, settings.server.workers)
+    own = _OWN_FILES + settings.database.pool_size
+    others = len(settings.cluster.peers) + settings.server.workers - 1
+    to_others = settings.coordinator.max_connections * others if settings.coordinator.enabled else 0
+    files = raise_limit(limits.files + own + to_others)
+    fitting = limits.within(files - own - min(to_others, files // 4))
+    if fitting.max_connections < limits.max_connections:
+        log.warning(
+            "this process may open %d files (ulimit -n), so it takes %d HTTP connections at once instead of %d "
+            "(QUEEN_MAX_CONNECTIONS)",
+            *(files, fitting.max_connections, limits.max_connections),
+        )
+    return fitting
 
 
 async def _ended(what: str, ending: Coroutine[Any, Any, None], within_s: float) -> None:

@@ -44,8 +44,17 @@ class HttpSettings:
     max_connections: int = setting(
         "QUEEN_MAX_CONNECTIONS",
         20_000,
-        "Maximum number of open HTTP connections; further ones are closed.",
+        "Maximum number of open HTTP connections. Room for further ones is made by closing those that have sent "
+        "nothing or only part of a request, or are idle; if all are in use, new ones get 503. The server raises its "
+        "limit of open files (`ulimit -n`) for them at start, and takes fewer connections where it cannot.",
         parse.positive,
+    )
+    max_connections_per_address: int = setting(
+        "QUEEN_MAX_CONNECTIONS_PER_ADDRESS",
+        0,
+        "Maximum number of open HTTP connections of one IPv4 address, or of one IPv6 network of 64 bits; 0 stands for "
+        "three quarters of all connections. A proxy in front counts as one address.",
+        parse.count,
     )
     keep_alive_s: int = setting(
         "QUEEN_KEEP_ALIVE_S",

@@ -11,8 +11,8 @@ from queenmq.core.maintenance import Switch
 from queenmq.errors import DatabaseUnavailable
 from queenmq.http import overload_metrics as overload
 from queenmq.http.exposition import Exposition
+from queenmq.http.front_metrics import add_front
 from queenmq.http.route import Context
-from queenmq.httpserver.memory import HttpMemory
 from queenmq.reports.activity import QueueMinute, Totals
 from queenmq.reports.horizon import horizon
 from queenmq.reports.metrics import StoredMetrics, stored
@@ -28,7 +28,7 @@ async def collect(context: Context) -> Exposition:
     broker = context.broker
     page = Exposition()
     _process(page, broker)
-    _http(page, context.memory)
+    add_front(page, context.memory)
     _sidecar(page, broker)
     _long_polls(page, broker)
     _worker(page, broker)
@@ -114,26 +114,6 @@ def _process(page: Exposition, broker: Broker) -> None:
         worker_id=broker.settings.server.worker_id,
     )
     overload.add_journal(page, broker)
-
-
-def _http(page: Exposition, memory: HttpMemory) -> None:
-    bodies, answers = memory.bodies, memory.answers
-    page.gauge("queen_http_body_bytes", "Memory that is reserved for large request bodies.", bodies.reserved)
-    page.gauge("queen_http_bodies_waiting", "Large request bodies that wait for memory.", bodies.waiting)
-    page.counter(
-        "queen_http_body_waits_total", "Large request bodies that had to wait for memory.", bodies.waited_total
-    )
-    page.counter(
-        "queen_http_body_timeouts_total",
-        "Large request bodies that arrived too slowly and were refused.",
-        bodies.timeouts,
-    )
-    page.gauge("queen_http_unsent_bytes", "Bytes of answers that clients have not read yet.", answers.size)
-    page.counter(
-        "queen_http_given_up_total",
-        "Clients that were disconnected because they did not read their answers.",
-        answers.given_up,
-    )
 
 
 def _sidecar(page: Exposition, broker: Broker) -> None:

@@ -44,6 +44,7 @@ class Connection(asyncio.Protocol, ABC):
         "_ending",
         "_eof",
         "_failure",
+        "_fresh",
         "_front",
         "_gone",
         "_last",
@@ -85,6 +86,7 @@ class Connection(asyncio.Protocol, ABC):
         self._since = front.now
         self._mark = 0
         self._reading = False
+        self._fresh = True  # no request has come yet
 
         # How it ends.
         self._due = False  # there is something to settle when the queue is empty
@@ -105,6 +107,30 @@ class Connection(asyncio.Protocol, ABC):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    @property
+    def spare_rank(self) -> int | None:
+        """How soon it may be closed when room is needed: 0 is first; None is never."""
+        if (
+            self._active is not None
+            or self._queue
+            or self._admission is not None
+            or self._reserved
+            or self._ending
+            or self._write_paused
+            or self._reader.remembers
+        ):
+            return None
+        if self._reader.partial:
+            return 1
+        return 0 if self._fresh else 2
+
+    def make_room(self) -> None:
+        """Close now: there are too many connections, and nothing runs on this one."""
+        if self._fresh:
+            self._transport.abort()
+        else:
+            self._close()
 
     def retire(self) -> None:
         """Close as soon as the request that is running or arriving has been answered."""

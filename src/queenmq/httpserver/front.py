@@ -21,9 +21,7 @@ from queenmq.httpserver.messages import Application, Request
 from queenmq.httpserver.origins import Origins
 from queenmq.httpserver.protocol import HttpProtocol
 
-BACKLOG = 4096
 FAREWELL_S = 1.0
-MAX_LINGERING = 1024
 
 _REASONS = {
     errno.EADDRINUSE: "the address is already in use",
@@ -55,6 +53,7 @@ class HttpFront:
         memory = memory or HttpMemory.within(limits)
         self.bodies = memory.bodies
         self.answers = memory.answers
+        self.crowd = memory.crowd
         self.handler = handler
         self.limits = limits
         self.origins = origins if origins is not None and origins.permits_some else None
@@ -63,7 +62,6 @@ class HttpFront:
         self.connections: set[Connection] = set()
         self.lingering: set[Connection] = set()
         self.connections_total = 0
-        self.connections_refused = 0
         self.requests_total = 0
         self.refusals_total = 0
         self.bytes_in = 0
@@ -97,7 +95,12 @@ class HttpFront:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: HttpProtocol(self, loop), host, port, backlog=BACKLOG, reuse_address=True, reuse_port=shared
+                lambda: HttpProtocol(self, loop),
+                host,
+                port,
+                backlog=self.limits.backlog,
+                reuse_address=True,
+                reuse_port=shared,
             )
         except OSError as error:
             raise StartupError(f"cannot listen on {host}:{port}: {_reason(error)}") from None
@@ -131,25 +134,24 @@ class HttpFront:
         except TimeoutError:
             pass
 
-    def connected(self, connection: Connection) -> bool:
-        """Take note of a new connection; False if there are too many already."""
+    def connected(self, connection: Connection, address: str) -> bool:
+        """Take note of a new connection; False if there are too many that are in use."""
         self.connections.add(connection)
         self.connections_total += 1
-        if len(self.connections) <= self.limits.max_connections:
-            return True
-        self.connections_refused += 1
-        return False
+        return self.crowd.enter(connection, address, self.now)
 
     def lingers(self, connection: Connection) -> None:
         """The connection has given its last answer and only waits for its client to read it."""
         self.connections.discard(connection)
+        self.crowd.leave(connection)
         self.lingering.add(connection)
         self._changed.set()
-        if len(self.lingering) > MAX_LINGERING:
+        if len(self.lingering) > self.limits.max_lingering:
             connection.abort()
 
     def disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.crowd.leave(connection)
         self.lingering.discard(connection)
         self._changed.set()
 
@@ -160,6 +162,7 @@ class HttpFront:
             connection.expire(self.now)
         for connection in self.answers.slowest(self.now - self.limits.unread_s):
             connection.abort()
+        self.crowd.tell(self.now)
 
     def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = loop.call_later(self.limits.sweep_interval_s, self._sweep_and_repeat, loop)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queenmq.config import HttpSettings
 
 MAX_SWEEP_INTERVAL_S = 1.0
+MOST_BACKLOG = 4096
+MOST_LINGERING = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +17,12 @@ class Limits:
     max_header_bytes: int = 64 * 1024
     max_target_bytes: int = 16 * 1024
     max_connections: int = 20_000
+    max_per_address: int = 0
+    """Most connections of one address; 0 leaves a quarter of all connections to other addresses."""
+    backlog: int = MOST_BACKLOG
+    """Connections that the system may hold ready; so many may come at once beyond `max_connections`."""
+    max_lingering: int = MOST_LINGERING
+    """Connections beyond `max_connections` that have their last answer and wait for the client to read it."""
     unchecked_body_bytes: int = 32 * 1024
     """Bodies up to this are read before the caller is known, and outside the budget."""
     body_budget_bytes: int = 128 * 1024 * 1024
@@ -47,8 +55,26 @@ class Limits:
             body_s=http.body_timeout_s,
             unsent_bytes=http.answer_budget_bytes // workers,
             max_connections=http.max_connections,
+            max_per_address=http.max_connections_per_address,
             keep_alive_s=http.keep_alive_s,
         )
+
+    @property
+    def files(self) -> int:
+        """Most descriptors that connections need."""
+        return self.max_connections + self.backlog + self.max_lingering
+
+    def within(self, files: int) -> Limits:
+        """The same with so many connections that `files` descriptors are enough, also while others are refused."""
+        if files >= self.files:
+            return self
+        spare = max(1, min(MOST_LINGERING, files // 8))
+        most = max(1, min(self.max_connections, files - 2 * spare))
+        return replace(self, max_connections=most, backlog=spare, max_lingering=spare)
+
+    @property
+    def most_per_address(self) -> int:
+        return min(self.max_per_address or -(-self.max_connections * 3 // 4), self.max_connections)
 
     @property
     def budget_bytes(self) -> int:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from queenmq.httpserver.crowd import Crowd
 from queenmq.httpserver.limits import Limits
 
 if TYPE_CHECKING:
@@ -120,8 +121,12 @@ class HttpMemory:
 
     bodies: BodyBudget
     answers: UnsentAnswers
+    crowd: Crowd
 
     @classmethod
-    def within(cls, limits: Limits, bodies: BodyBudget | None = None) -> HttpMemory:
-        """`bodies` is given if another front has the same budget."""
-        return cls(bodies or BodyBudget(limits.budget_bytes), UnsentAnswers(limits.unsent_bytes))
+    def within(cls, limits: Limits) -> HttpMemory:
+        return cls(BodyBudget(limits.budget_bytes), UnsentAnswers(limits.unsent_bytes), Crowd(limits))
+
+    def shared(self, limits: Limits) -> HttpMemory:
+        """For another front of the same process."""
+        return HttpMemory(self.bodies, UnsentAnswers(limits.unsent_bytes), self.crowd)

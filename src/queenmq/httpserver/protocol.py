@@ -62,7 +62,8 @@ class HttpProtocol(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._reader.comes_from(transport)
-        if not self._front.connected(self):
+        peer = transport.get_extra_info("peername")
+        if not self._front.connected(self, str(peer[0]) if peer else ""):
             self._refuse(TooManyConnections())
         elif self._front.stopping.is_set():
             self._close()
@@ -245,6 +246,7 @@ class HttpProtocol(Connection):
 
     def _begin(self, request: Request) -> None:
         self._active = request
+        self._fresh = False
         task = _spawn(self._serve(request), self._loop)
         if not task.done():
             self._task = task

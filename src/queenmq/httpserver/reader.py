@@ -93,6 +93,11 @@ class RequestReader:
         length = None if self._current is None else self._current.headers.get(b"content-length")
         return self._limits.max_body_bytes if length is None else int(length)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether an application has put something down for this connection, such as who is at its other end."""
+        return not self._connection.keys() <= {TRANSPORT}
+
     def admit(self) -> None:
         self.unadmitted = False
         self._admitted = True
