@@ -7,6 +7,7 @@ answers with Content-Length only.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Final, cast
 
 from queen_bench.errors import BenchError
@@ -34,9 +35,10 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int) -> Connection:
+    async def open(cls, host: str, port: int, trusted: ssl.SSLContext | None = None) -> Connection:
+        """With TLS if it is said whose certificates to trust."""
         try:
-            _, protocol = await asyncio.get_running_loop().create_connection(cls, host, port)
+            _, protocol = await asyncio.get_running_loop().create_connection(cls, host, port, ssl=trusted)
         except OSError as error:
             raise BenchError(f"cannot connect to {host}:{port}: {error}") from None
         return protocol

@@ -21,7 +21,7 @@ from queen_bench.subject import HttpSubject
 from queenmq.storage.embedded import running_url
 
 QUEEN: Final = "import sys; from queenmq.cli.main import main; sys.exit(main())"
-LISTENS: Final = " listens on http://"
+LISTENS: Final = " listens on http"
 START_S: Final = 120.0
 STOP_S: Final = 60.0
 SHOWN_LINES: Final = 5

@@ -9,6 +9,7 @@ QueenError                          error                 the root
 │   │   │   └── TooManyItems   413  too_large             * an array of the request is over the limit
 │   │   ├── InvalidJson        400  invalid_json          the body is not JSON (or not UTF-8)
 │   │   ├── BadHttp            400  bad_http              * the bytes are not HTTP
+│   │   ├── PlainHttp          400  https_required        * plain HTTP at a server that has TLS
 │   │   ├── Unauthenticated    401  unauthenticated       no token, or one that does not verify
 │   │   ├── Forbidden          403  forbidden             the token's role is not enough
 │   │   ├── NotFound           404  not_found             the named thing does not exist

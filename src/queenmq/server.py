@@ -46,6 +46,7 @@ from queenmq.storage.database import Database
 from queenmq.storage.failures import DatabaseAway
 from queenmq.storage.migrations import migrate
 from queenmq.storage.statements import statement
+from queenmq.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +72,13 @@ class Server:
         self.node = Node(settings, clock, siblings)
         self.broker = Broker(settings, self.database, self.node, clock, journal)
         self.database.on_notice(WRITTEN_ELSEWHERE, self.broker.written_elsewhere)
-        self._forwarder = Forwarder(settings.coordinator, self.node, clock) if settings.coordinator.enabled else None
+        tls = Tls.from_settings(settings.tls, clock)
+        self._forwarder = (
+            Forwarder(settings.coordinator, self.node, clock, tls) if settings.coordinator.enabled else None
+        )
         self._origins = Origins.from_settings(settings)
         limits = _limits(settings)
-        memory = HttpMemory.within(limits)
+        memory = HttpMemory.within(limits, tls)
         context = make_context(self.broker, Reports(self.database), memory)
         authenticator = Authenticator.from_settings(settings.auth, clock, context.tokens)
         self.database.on_notice(REVOKED, authenticator.revoked)
@@ -83,7 +87,13 @@ class Server:
         handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
         admit: Callable[[Request], Awaitable[object]] = self._app.admit
         if self._forwarder is not None:
-            passed_on = PeerRequests(self.node.ring, self._forwarder.name, handle, admit)
+            passed_on = PeerRequests(
+                self.node.ring,
+                self._forwarder.name,
+                handle,
+                admit,
+                certified_only=tls is not None and tls.peers_show_certificates,
+            )
             handle, admit = passed_on.handle, passed_on.admit
         self.front = HttpFront(handle, limits, clock, admit=admit, origins=self._origins, memory=memory)
         self.front.on_stop.append(self.broker.end_long_polls)

@@ -61,7 +61,7 @@ class ServeProcess:
             assert self.process.poll() is None, f"{self.name} ended:\n{self.log}"
             assert time.monotonic() < deadline, f"{self.name} does not come up:\n{self.log}"
             time.sleep(0.02)
-        found = re.search(r"listens on (http://\S+)", self._announcement)
+        found = re.search(r"listens on (https?://\S+)", self._announcement)
         assert found
         self.url = found[1]
 

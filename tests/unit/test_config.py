@@ -277,7 +277,7 @@ def test_a_name_without_effect_gets_advice(name: str, advice: str) -> None:
 
 def test_names_that_are_ours_or_of_others_are_no_reason_to_warn() -> None:
     others = [
-        *("PGHOST", "PGSSLMODE", "PG_VERSION", "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_TRACEBACK", "QUEEN_LONG", "PATH"),
+        *("PGHOST", "PGSSLMODE", "PG_VERSION", "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE", "QUEEN_LONG", "PATH"),
         *("QUEEN_TEST_POSTGRES", "QUEEN_TEST_CHROMIUM", "QUEEN_PIPELINE_JAVA", "QUEEN_UDP_NOTIFY_PORT"),
         *("QUEEN_SERVICE_HOST", "QUEEN_SERVICE_PORT", "QUEEN_SERVICE_PORT_HTTP", "QUEEN_PORT_6632_TCP_ADDR"),
     ]

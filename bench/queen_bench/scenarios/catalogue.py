@@ -19,6 +19,7 @@ from queen_bench.scenarios.parked import Parked
 from queen_bench.scenarios.pop import Pop
 from queen_bench.scenarios.push import Push
 from queen_bench.scenarios.scenario import Scenario
+from queen_bench.scenarios.tls import TlsCost
 from queen_bench.scenarios.wakeup import Wakeup
 
 BATCHES: Final = (1, 10, 100)
@@ -45,6 +46,7 @@ def scenarios(options: Options) -> list[Scenario]:
         ClusterCalls("cluster-calls"),
         Coordinated("coordinator"),
         LoadCheck("load-check"),
+        TlsCost("tls"),
         OpenTransaction("open-transaction"),
         HeldHorizon("held-horizon"),
         Parked("parked"),

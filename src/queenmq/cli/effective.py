@@ -6,9 +6,10 @@ from queenmq.config import Settings, unknown_variables
 
 
 def in_effect(settings: Settings) -> list[str]:
-    """Authentication, TLS to the database, encryption at rest and clustering, as they are in effect."""
+    """Authentication, TLS, TLS to the database, encryption at rest and clustering, as they are in effect."""
     return [
         _authentication(settings),
+        _tls(settings),
         _database(settings),
         "an encryption key" if settings.server.encryption_key is not None else "no encryption key",
         _cluster(settings),
@@ -33,6 +34,17 @@ def _authentication(settings: Settings) -> str:
     if settings.auth.enabled:
         return f"authentication on ({settings.auth.algorithm})"
     return "authentication on (tokens of Queen)" if settings.auth.required else "authentication off"
+
+
+def _tls(settings: Settings) -> str:
+    if settings.tls.certificate is None:
+        return "plain HTTP"
+    if settings.tls.peer_ca is None:
+        return f"HTTPS with the certificate in {settings.tls.certificate}"
+    return (
+        f"HTTPS with the certificate in {settings.tls.certificate}, and servers of the cluster that show one "
+        f"of {settings.tls.peer_ca}"
+    )
 
 
 def _database(settings: Settings) -> str:

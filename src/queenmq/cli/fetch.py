@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http.client import HTTPException
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from queenmq.cli.remote import token
+from queenmq.cli.remote import token, trusted_context
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,13 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
+def _opener(server: str) -> OpenerDirector:
+    """One that knows no proxies; for https it trusts what --cacert says."""
+    if server.startswith("http:"):
+        return _directly
+    return build_opener(ProxyHandler({}), _NoRedirects(), HTTPSHandler(context=trusted_context()))
+
+
 _directly = build_opener(ProxyHandler({}), _NoRedirects())
 
 
@@ -35,7 +42,8 @@ def fetch(server: str, path: str, timeout_s: float = 10.0, *, bearer: bool = Tru
         raise ValueError(f"not the URL of a server: {server!r}")
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token()}"} if bearer and token() else {})
     try:
-        with _directly.open(Request(server.rstrip("/") + path, headers=headers), timeout=timeout_s) as answer:  # noqa: S310 - checked above
+        opener = _opener(server)
+        with opener.open(Request(server.rstrip("/") + path, headers=headers), timeout=timeout_s) as answer:  # noqa: S310 - checked above
             return Answer(answer.status, answer.read())
     except HTTPError as refusal:
         with refusal:

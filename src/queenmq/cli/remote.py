@@ -17,11 +17,13 @@ from queenmq.cli import exits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ssl import SSLContext
 
     from queenmq.client import BlockingQueen, QueenError
 
 URL_VARIABLE: Final = "QUEEN_URL"
 TOKEN_VARIABLE: Final = "QUEEN_TOKEN"  # noqa: S105 - the name of a variable
+CA_VARIABLE: Final = "QUEEN_CA_FILE"
 DEFAULT_URL: Final = "http://127.0.0.1:6632"
 
 # What Queen and others say of a path that they do not serve.
@@ -35,7 +37,17 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def server(function: Function) -> Function:
-    """The option --server. There is none for the token: every user of the machine can see arguments."""
+    """The options --server and --cacert. There is none for the token: every user of the machine can see arguments."""
+    trusted = click.option(
+        "--cacert",
+        envvar=CA_VARIABLE,
+        show_envvar=True,
+        metavar="FILE",
+        type=click.Path(),
+        expose_value=False,
+        callback=_remember_authority,
+        help="File with the certificate of the authority that signed the server's, in PEM, if it is a private one.",
+    )
     return click.option(
         "--server",
         envvar=URL_VARIABLE,
@@ -44,7 +56,34 @@ def server(function: Function) -> Function:
         show_default=True,
         metavar="URL",
         help="URL of the server; several URLs are separated by commas.",
-    )(function)
+    )(trusted(function))
+
+
+def _remember_authority(context: click.Context, _: click.Parameter, given: str | None) -> None:
+    context.meta[CA_VARIABLE] = given
+
+
+def trusted_context() -> SSLContext | None:
+    """Whose certificates are believed: those of the authority that --cacert or its variable names; None: the system's.
+
+    Ends the command if the file cannot be used.
+    """
+    import ssl
+
+    context = click.get_current_context(silent=True)
+    named = os.environ.get(CA_VARIABLE) if context is None else context.meta.get(CA_VARIABLE)
+    if not named:
+        return None
+    try:
+        return ssl.create_default_context(cafile=named)
+    except ssl.SSLError:
+        raise exits.Failed(
+            f"{CA_VARIABLE} or --cacert is not valid: {named} has no certificate in PEM format", exits.USAGE
+        ) from None
+    except OSError as error:
+        raise exits.Failed(
+            f"{CA_VARIABLE} or --cacert is not valid: {named} cannot be read: {error.strerror}", exits.USAGE
+        ) from None
 
 
 def token() -> str | None:
@@ -71,7 +110,12 @@ def connected(server: str, **options: Any) -> Iterator[BlockingQueen]:
 
     # The client logs its retries; here only the last error is shown.
     logging.getLogger("queenmq.client").addHandler(logging.NullHandler())
-    given = {"bearer_token": token(), "retry_attempts": 2, "retry_attempts_429": 3} | options
+    given = {
+        "bearer_token": token(),
+        "ssl_context": trusted_context(),
+        "retry_attempts": 2,
+        "retry_attempts_429": 3,
+    } | options
     try:
         queen = BlockingQueen(servers(server), **given)
     except ValueError as error:

@@ -31,6 +31,7 @@ from queenmq.logs import log_to_stderr
 from queenmq.server import Server
 from queenmq.storage.connecting import dsn, place_of
 from queenmq.storage.embedded import EmbeddedPostgres, default_data_dir
+from queenmq.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -162,8 +163,18 @@ async def _serving(settings: Settings, url: str) -> AsyncIterator[tuple[str, int
 
 
 def require_protection(settings: Settings) -> None:
-    """Everyone who reaches the port can read and delete everything, unless tokens are required."""
-    if settings.auth.required or settings.auth.insecure or _is_loopback(settings.http.host):
+    """Everyone who reaches the port can read and delete everything, unless tokens are required; and everyone on the way
+    can read the tokens, unless there is TLS. Raises StartupError, also if the TLS files cannot be used."""
+    speaks_tls = Tls.from_settings(settings.tls) is not None
+    if settings.auth.insecure or _is_loopback(settings.http.host):
+        return
+    if settings.auth.required and not speaks_tls and not settings.tls.allow_plain_http:
+        raise StartupError(
+            f"HOST {settings.http.host} is reachable from other machines, but the server has no TLS, so tokens and "
+            "messages could be read on their way; set QUEEN_TLS_CERT_FILE and QUEEN_TLS_KEY_FILE, listen on 127.0.0.1, "
+            "or set QUEEN_ALLOW_PLAIN_HTTP=true if a proxy in front has TLS or the network is protected"
+        )
+    if settings.auth.required:
         return
     raise StartupError(
         f"HOST {settings.http.host} is reachable from other machines, but the server requires no token; "
@@ -205,11 +216,12 @@ def _bind_error(family: socket.AddressFamily, address: tuple[str, int]) -> OSErr
 
 
 def announcement(address: tuple[str, int], place: str, settings: Settings) -> str:
-    local = f"http://{_authority((_reachable(address[0]), address[1]))}"
+    scheme = "http" if settings.tls.certificate is None else "https"
+    local = f"{scheme}://{_authority((_reachable(address[0]), address[1]))}"
     token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth.required else ""
     json_type = "-H 'Content-Type: application/json'"
     return (
-        f"Queen {queenmq.__version__} listens on http://{_authority(address)}\n"
+        f"Queen {queenmq.__version__} listens on {scheme}://{_authority(address)}\n"
         f"{place}\n"
         f"In effect: {', '.join(in_effect(settings))}\n"
         "Try it:\n"

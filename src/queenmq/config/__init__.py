@@ -8,7 +8,7 @@ An object takes the group that it needs, `Limits.of(settings.http)`, and the who
 from queenmq.config.cluster import CacheSettings, ClusterSettings, CoordinatorSettings
 from queenmq.config.document import markdown_tables
 from queenmq.config.environment import NOT_SETTINGS, load, unknown_variables
-from queenmq.config.http import AuditSettings, AuthSettings, HttpSettings
+from queenmq.config.http import AuditSettings, AuthSettings, HttpSettings, TlsSettings
 from queenmq.config.lanes import ConcurrencySettings, LaneSettings, LanesSettings
 from queenmq.config.parse import MAX_SERVER_ID_BYTES, MOST_WORKERS
 from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings, TimerSettings
@@ -41,6 +41,7 @@ __all__ = [
     "StatisticsSettings",
     "TelemetrySettings",
     "TimerSettings",
+    "TlsSettings",
     "declared",
     "load",
     "markdown_tables",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from queenmq.config import parse
 from queenmq.config.setting import setting
@@ -15,7 +16,8 @@ class HttpSettings:
     host: str = setting(
         "HOST",
         "127.0.0.1",
-        "Address to listen on. An address that other machines can reach needs `JWT_ENABLED` or `QUEEN_INSECURE`.",
+        "Address to listen on. An address that other machines can reach needs TLS or `QUEEN_ALLOW_PLAIN_HTTP`, and "
+        "`JWT_ENABLED`; or `QUEEN_INSECURE`.",
     )
     port: int = setting("PORT", 6632, "HTTP port to listen on; 0 lets the system choose one.", parse.port_number)
     max_body_bytes: int = setting(
@@ -84,6 +86,39 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TlsSettings:
+    """TLS: the certificate of the server, and what other servers must show."""
+
+    certificate: Path | None = setting(
+        "QUEEN_TLS_CERT_FILE",
+        None,
+        "File with the certificate of this server and those between it and its authority, in PEM; with it the server "
+        "speaks HTTPS only (TLS 1.2 or newer). The files are read again when they change.",
+        parse.path,
+    )
+    key: Path | None = setting(
+        "QUEEN_TLS_KEY_FILE",
+        None,
+        "File with the private key of that certificate, in PEM, without passphrase.",
+        parse.path,
+    )
+    peer_ca: Path | None = setting(
+        "QUEEN_TLS_PEER_CA_FILE",
+        None,
+        "File with the certificates of the authority of the cluster, in PEM. With it servers forward requests only to "
+        "servers that show a certificate of this authority, and accept them only from such.",
+        parse.path,
+    )
+    allow_plain_http: bool = setting(
+        "QUEEN_ALLOW_PLAIN_HTTP",
+        False,
+        "Allow plain HTTP at an address that other machines can reach: a proxy in front has TLS, or the network is "
+        "protected.",
+        parse.flag,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuthSettings:
     """Tokens: whether they are required, how they are verified, and what their roles are called."""
 
@@ -135,8 +170,8 @@ class AuthSettings:
     insecure: bool = setting(
         "QUEEN_INSECURE",
         False,
-        "Allow `HOST` to be reachable from other machines without tokens. Set it only if something else protects the "
-        "server.",
+        "Allow `HOST` to be reachable from other machines without tokens and without TLS. Set it only if something "
+        "else protects the server.",
         parse.flag,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
 
 from queenmq.config.cluster import CacheSettings, ClusterSettings, CoordinatorSettings
-from queenmq.config.http import AuditSettings, AuthSettings, HttpSettings
+from queenmq.config.http import AuditSettings, AuthSettings, HttpSettings, TlsSettings
 from queenmq.config.lanes import ConcurrencySettings, LanesSettings
 from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings, TimerSettings
 from queenmq.config.server import ServerSettings, TelemetrySettings
@@ -18,6 +18,7 @@ from queenmq.config.storage import DatabaseSettings, JournalSettings, RetentionS
 class Settings:
     server: ServerSettings = ServerSettings()
     http: HttpSettings = HttpSettings()
+    tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     audit: AuditSettings = AuditSettings()
     database: DatabaseSettings = DatabaseSettings()

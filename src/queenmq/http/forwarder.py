@@ -23,6 +23,7 @@ from queenmq.http.plans import LEASE, Plan
 from queenmq.http.route import Context, Handler
 from queenmq.httpserver.messages import JSON, Header, Request, Response
 from queenmq.ids import uuid7_text
+from queenmq.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,11 @@ class _ServeHere(Exception):
 
 
 class Forwarder:
-    def __init__(self, settings: CoordinatorSettings, node: Node, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, settings: CoordinatorSettings, node: Node, clock: Clock = SYSTEM, tls: Tls | None = None
+    ) -> None:
         self._node = node
+        self._tls = tls
         self._clock = clock
         self._pools: dict[str, PeerPool] = {}
         self._stopping = False
@@ -196,6 +200,7 @@ class Forwarder:
                 self._clock,
                 max_connections=self._max_connections,
                 times=self._times,
+                tls=self._tls,
             )
         return pool
 

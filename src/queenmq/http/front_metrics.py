@@ -20,6 +20,14 @@ def add_front(page: Exposition, memory: HttpMemory) -> None:
         "HTTP connections that were idle or had sent no whole request, and were closed to make room for others.",
         crowd.closed_for_room,
     )
+    if memory.tls is not None:
+        page.gauge(
+            "queen_tls_certificate_expiry_timestamp_seconds",
+            "When the certificate of the server expires, in seconds since 1970.",
+            memory.tls.expires_at,
+        )
+        page.counter("queen_tls_reloads_total", "How often changed TLS files were read again.", memory.tls.reloads)
+        page.counter("queen_tls_handshakes_failed_total", "TLS handshakes that failed.", memory.tls.handshakes_failed)
     page.gauge("queen_http_body_bytes", "Memory that is reserved for large request bodies.", bodies.reserved)
     page.gauge("queen_http_bodies_waiting", "Large request bodies that wait for memory.", bodies.waiting)
     page.counter(

@@ -108,6 +108,9 @@ class PeerConnection(asyncio.Protocol):
         self._withdrawn = True
         if self._late is None:
             self.abort()
+        elif self._transport is not None and not self._transport.can_write_eof():
+            # TLS cannot close one side alone. An answer that is under way is lost, and its lease ends in its time.
+            self.abort()
         elif self._transport is not None and not self._transport.is_closing():
             self._transport.write_eof()
             self._loop.call_later(LATE_S, self.abort)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from queenmq.cluster.keys import KeyRing
 from queenmq.cluster.peer_session import Ends
 from queenmq.http.peer_connection import Late, PeerAnswer, PeerConnection, PeerFailure
 from queenmq.http.peer_messages import RequestHead
+from queenmq.tls import Tls
 
 IDLE_S = 30.0  # shorter than a server keeps an idle connection
 
@@ -37,6 +39,7 @@ class PeerPool:
         *,
         max_connections: int,
         times: Times,
+        tls: Tls | None = None,
     ) -> None:
         self.address = address
         self._ring = ring
@@ -44,6 +47,7 @@ class PeerPool:
         self._clock = clock
         self._max = max_connections
         self._times = times
+        self._tls = tls
         self._connecting = 0
         self._idle: list[PeerConnection] = []
         self._open: set[PeerConnection] = set()
@@ -102,10 +106,16 @@ class PeerPool:
         try:
             async with self._clock.timeout(min(deadline - self._clock.monotonic(), self._times.connect_s)):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: PeerConnection(self._released, self._closed), *self.address
+                    lambda: PeerConnection(self._released, self._closed),
+                    *self.address,
+                    ssl=None if self._tls is None else self._tls.outgoing,
                 )
         except TimeoutError:
             raise PeerFailure("no connection within the time for it") from None
+        except ssl.SSLError as error:
+            raise PeerFailure(
+                f"TLS failed ({error.reason or error}): do both servers have it, of one authority?"
+            ) from None
         except OSError as error:
             raise PeerFailure(error.strerror or str(error)) from None
         finally:

@@ -19,7 +19,7 @@ from queenmq.http.peer_messages import (
     read_request_head,
     sealed_answer,
 )
-from queenmq.httpserver.messages import Application, Request, Response
+from queenmq.httpserver.messages import CERTIFIED, Application, Request, Response
 from queenmq.httpserver.refusals import error_response
 
 # On the refusal of a push that would be journalled: it is journalled where it came to.
@@ -32,12 +32,20 @@ class PeerRequests:
     """In front of the application of a server that coordinates."""
 
     def __init__(
-        self, ring: KeyRing, name: bytes, handle: Application, admit: Callable[[Request], Awaitable[object]]
+        self,
+        ring: KeyRing,
+        name: bytes,
+        handle: Application,
+        admit: Callable[[Request], Awaitable[object]],
+        *,
+        certified_only: bool = False,
     ) -> None:
+        """`certified_only`: servers of the cluster show a certificate."""
         self._ring = ring
         self._name = name
         self._handle = handle
         self._admit = admit
+        self._certified_only = certified_only
 
     async def handle(self, request: Request) -> Response:
         if request.forwarded or request.path == FORWARDED:
@@ -54,6 +62,11 @@ class PeerRequests:
 
     def _greeted(self, request: Request) -> Response:
         """Raises Forbidden if it was no server of the cluster that has greeted this one."""
+        if self._certified_only and CERTIFIED not in request.connection:
+            raise Forbidden(
+                "only servers of this cluster may greet, and they show a certificate of the authority in "
+                "QUEEN_TLS_PEER_CA_FILE"
+            )
         caller = request.headers.get(CALLER, b"")
         answered = answer(self._ring, Ends(caller, self._name), request.headers.get(GREETING, b""))
         if answered is None:

@@ -127,8 +127,8 @@ class Connection(asyncio.Protocol, ABC):
 
     def make_room(self) -> None:
         """Close now: there are too many connections, and nothing runs on this one."""
-        if self._fresh:
-            self._transport.abort()
+        if self._fresh or not self._transport.can_write_eof():
+            self._transport.abort()  # at once, also with TLS, whose end would be waited for
         else:
             self._close()
 
@@ -245,7 +245,9 @@ class Connection(asyncio.Protocol, ABC):
             return
         self._ending = self._deaf = True
         self._since = self._front.now
-        self._transport.write_eof()
+        # TLS cannot close one side alone: there the client closes, because the answer says so, or is waited for.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
         self._transport.resume_reading()
         self._front.lingers(self)
 

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from queenmq.httpserver.limits import Limits
 
-if TYPE_CHECKING:
-    from queenmq.httpserver.connection import Connection
-
 TELL_EVERY_S = 10.0
-BATCH_SHARE = 32  # so large a part of the connections makes room at once: finding them looks at every connection
+BATCH_SHARE = 32  # so large a part of the connections makes room at once: finding them examines every connection
 
 _log = logging.getLogger(__name__)
+
+
+class Member(Protocol):
+    """A connection, or one that is still in its TLS handshake."""
+
+    @property
+    def spare_rank(self) -> int | None:
+        """How soon it may be closed when room is needed: 0 is first; None is never."""
+        ...
+
+    def make_room(self) -> None:
+        """Close now."""
+        ...
 
 
 class Crowd:
@@ -31,7 +41,7 @@ class Crowd:
         self.most_per_address = limits.most_per_address
         self.refused = 0
         self.closed_for_room = 0
-        self._places: dict[Connection, str] = {}  # the oldest first
+        self._places: dict[Member, str] = {}  # the oldest first
         self._counts: dict[str, int] = {}
         self._full: dict[str | None, float] = {}  # where no room could be made, and when
         self._told = (0, 0)
@@ -40,7 +50,7 @@ class Crowd:
     def __len__(self) -> int:
         return len(self._places)
 
-    def enter(self, connection: Connection, address: str, now: float) -> bool:
+    def enter(self, connection: Member, address: str, now: float) -> bool:
         """Take note of a new connection, and make room for it; False if there is none."""
         place = place_of(address)
         self._places[connection] = place
@@ -52,7 +62,7 @@ class Crowd:
         self.refused += 1
         return False
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Member) -> None:
         place = self._places.pop(connection, None)
         if place is None:
             return
@@ -79,10 +89,10 @@ class Crowd:
             *(refused, closed, len(self._places), self.most, count, self.most_per_address, place or "nowhere"),
         )
 
-    def _make_room(self, newcomer: Connection, place: str | None, now: float) -> bool:
+    def _make_room(self, newcomer: Member, place: str | None, now: float) -> bool:
         """Close connections of that place, or of any; False if each of them is in use."""
         if self._full.get(place) == now:
-            return False  # looked for a moment ago
+            return False  # tried a moment ago
         found = [
             (rank, -self._counts[its_place], index, connection)
             for index, (connection, its_place) in enumerate(self._places.items())

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from queenmq.clock import SYSTEM, Clock
 from queenmq.errors import StartupError
 from queenmq.httpserver.connection import Connection
+from queenmq.httpserver.handshake import Handshake
 from queenmq.httpserver.limits import Limits
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Application, Request
@@ -54,6 +55,7 @@ class HttpFront:
         self.bodies = memory.bodies
         self.answers = memory.answers
         self.crowd = memory.crowd
+        self.tls = memory.tls
         self.handler = handler
         self.limits = limits
         self.origins = origins if origins is not None and origins.permits_some else None
@@ -61,6 +63,7 @@ class HttpFront:
         self.on_stop: list[Callable[[], None]] = []
         self.connections: set[Connection] = set()
         self.lingering: set[Connection] = set()
+        self.handshakes: set[Handshake] = set()
         self.connections_total = 0
         self.requests_total = 0
         self.refusals_total = 0
@@ -95,7 +98,7 @@ class HttpFront:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: HttpProtocol(self, loop),
+                lambda: self._protocol(loop),
                 host,
                 port,
                 backlog=self.limits.backlog,
@@ -106,6 +109,10 @@ class HttpFront:
             raise StartupError(f"cannot listen on {host}:{port}: {_reason(error)}") from None
         self._sweep_later(loop)
 
+    def _protocol(self, loop: asyncio.AbstractEventLoop) -> asyncio.Protocol:
+        protocol = HttpProtocol(self, loop)
+        return protocol if self.tls is None else Handshake(self, loop, self.tls, protocol)
+
     async def stop(self, grace_s: float) -> None:
         """Stop accepting, give running requests `grace_s` to finish, then cancel them, and close everything."""
         if self._server is not None:
@@ -113,6 +120,8 @@ class HttpFront:
         self.stopping.set()
         for callback in self.on_stop:
             callback()
+        for handshake in tuple(self.handshakes):
+            handshake.abort()
         for connection in tuple(self.connections):
             connection.retire()
         await self._wait_until(lambda: not self.connections, grace_s)
@@ -160,9 +169,13 @@ class HttpFront:
         self.now = self._clock.monotonic()
         for connection in (*self.connections, *self.lingering):
             connection.expire(self.now)
+        for handshake in tuple(self.handshakes):
+            handshake.expire(self.now)
         for connection in self.answers.slowest(self.now - self.limits.unread_s):
             connection.abort()
         self.crowd.tell(self.now)
+        if self.tls is not None:
+            self.tls.check()
 
     def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = loop.call_later(self.limits.sweep_interval_s, self._sweep_and_repeat, loop)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from queenmq.httpserver.crowd import Crowd
 from queenmq.httpserver.limits import Limits
+from queenmq.tls import Tls
 
 if TYPE_CHECKING:
     from queenmq.httpserver.connection import Connection
@@ -117,16 +118,17 @@ class UnsentAnswers:
 
 @dataclass(frozen=True, slots=True)
 class HttpMemory:
-    """What a front holds for its clients."""
+    """What a front holds for its clients, and what the fronts of a process share."""
 
     bodies: BodyBudget
     answers: UnsentAnswers
     crowd: Crowd
+    tls: Tls | None = None
 
     @classmethod
-    def within(cls, limits: Limits) -> HttpMemory:
-        return cls(BodyBudget(limits.budget_bytes), UnsentAnswers(limits.unsent_bytes), Crowd(limits))
+    def within(cls, limits: Limits, tls: Tls | None = None) -> HttpMemory:
+        return cls(BodyBudget(limits.budget_bytes), UnsentAnswers(limits.unsent_bytes), Crowd(limits), tls)
 
     def shared(self, limits: Limits) -> HttpMemory:
         """For another front of the same process."""
-        return HttpMemory(self.bodies, UnsentAnswers(limits.unsent_bytes), self.crowd)
+        return HttpMemory(self.bodies, UnsentAnswers(limits.unsent_bytes), self.crowd, self.tls)

@@ -31,6 +31,10 @@ _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _encode_json = msgspec.json.Encoder().encode
 
 
+CERTIFIED = "certified"
+"""In `Request.connection` if the client has shown a certificate that the server trusts."""
+
+
 class Request(msgspec.Struct, eq=False):
     """One request, complete with its body. Header names are lower case; `path` is still escaped.
 

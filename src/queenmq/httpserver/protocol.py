@@ -8,7 +8,8 @@ Decisions:
 * A client that closes only its sending side may still read. What it has asked for is finished and answered,
   unless the running handler has called `Request.hold`: a long poll is cancelled at once, because nearly
   always the client is gone altogether. A request that neither ends nor holds is cancelled after
-  `Limits.half_closed_s`. A lost connection cancels in any case, at once.
+  `Limits.half_closed_s`. A lost connection cancels in any case, at once; TLS has no sending side that could be closed
+  alone.
 * Reading goes on while a request runs, else a lost connection would not be noticed. It pauses when
   READ_AHEAD_BYTES have come behind a request that waits for its turn.
 * A body that is more than a small one is not read before its request is admitted by its head (route, token) and there
@@ -67,6 +68,8 @@ class HttpProtocol(Connection):
             self._refuse(TooManyConnections())
         elif self._front.stopping.is_set():
             self._close()
+        elif self._front.tls is not None and transport.get_extra_info("peercert"):
+            self._reader.certified()
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
@@ -84,7 +87,7 @@ class HttpProtocol(Connection):
 
     def eof_received(self) -> bool:
         """Whether the connection stays open for writing; see the module's docstring."""
-        if self._ending or (self._active is None and not self._queue):
+        if self._ending or (self._active is None and not self._queue) or not self._transport.can_write_eof():
             return False
         if self._active is not None and self._active.held:
             self._abandon()

@@ -14,7 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from queenmq.errors import HttpError, MethodNotAllowed, TooLarge
 from queenmq.httpserver.limits import Limits
-from queenmq.httpserver.messages import TRANSPORT, Request
+from queenmq.httpserver.messages import CERTIFIED, TRANSPORT, Request
 from queenmq.httpserver.refusals import BadHttp, HeadersTooLarge, TargetTooLong
 
 MAX_REPEATED_HEADERS = 100
@@ -97,6 +97,10 @@ class RequestReader:
     def remembers(self) -> bool:
         """Whether an application has put something down for this connection, such as who is at its other end."""
         return not self._connection.keys() <= {TRANSPORT}
+
+    def certified(self) -> None:
+        """The client has shown a certificate, and it is valid."""
+        self._connection[CERTIFIED] = True
 
     def admit(self) -> None:
         self.unadmitted = False

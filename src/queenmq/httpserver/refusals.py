@@ -27,6 +27,13 @@ class RequestTimeout(RequestError):
         super().__init__(message)
 
 
+class PlainHttp(RequestError):
+    code = "https_required"
+
+    def __init__(self, message: str = "this server speaks HTTPS: use https:// instead of http://") -> None:
+        super().__init__(message)
+
+
 class TargetTooLong(RequestError):
     status = 414
     code = "target_too_long"

@@ -71,10 +71,33 @@ def _findings(data_dir: Path | None, server: str) -> Iterator[Finding]:
     else:
         yield from _variables()
         yield good("effective", f"a server with these variables has {', '.join(in_effect(settings))}")
+        yield from _certificate(settings)
     for url in servers(server):
         yield from check_server(url)
     if settings is not None:
         yield from _database(settings)
+
+
+def _certificate(settings: Settings) -> Iterator[Finding]:
+    """Whether a server with these variables could use its TLS files."""
+    from datetime import UTC, datetime
+
+    from queenmq.clock import SYSTEM
+    from queenmq.errors import StartupError
+    from queenmq.tls import EXPIRES_SOON_S, Tls
+
+    try:
+        tls = Tls.from_settings(settings.tls)
+    except StartupError as error:
+        yield bad("certificate", error.message, "correct the files or the variables; a server does not start so")
+        return
+    if tls is None:
+        return
+    until = datetime.fromtimestamp(tls.expires_at, UTC).isoformat(timespec="minutes")
+    if tls.expires_at - SYSTEM.wall() < EXPIRES_SOON_S:
+        yield doubtful("certificate", f"it expires at {until}", "put a new one into its files; servers read them again")
+    else:
+        yield good("certificate", f"it and its key can be used; it expires at {until}")
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
