@@ -219,7 +219,7 @@ async def audit(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
     wrong += [f"half of a transaction: {tuple(row)}" for row in await sql.fetch(HALVES, WORK, MOVED, MOVER)]
     for server in faults.servers:
         folder = Path(server.variables["FILE_BUFFER_DIR"])
-        wrong += [f"set aside: {one}" for one in set_aside_in(folder, RecordCodec(bytes.fromhex(THE_KEY)))]
+        wrong += [f"set aside: {one}" for one in set_aside_in(folder, RecordCodec([bytes.fromhex(THE_KEY)]))]
     report(faults, load, len(places), len(letters))
     assert not wrong, f"QUEEN_SEED={load.seed}: {len(wrong)} faults\n" + "\n".join(wrong[:40])
 

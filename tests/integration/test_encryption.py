@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import asyncpg
 import pytest
+from cluster.processes import QUEEN, environment
 from server_settings import changed, settings_with
+from unit.test_encryption import unbound
 
 from integration.queen import Queen, another_server, data, leases, push_op
+from integration.test_timers import change, schedule
 from queenmq.config import Settings
+from queenmq.core.encryption import fingerprint
 
 SECRET = {"card": "4111-1111-1111-1111"}
 
@@ -36,7 +42,7 @@ async def test_nothing_readable_is_stored_and_the_payload_comes_back(queen: Quee
     [(is_encrypted, stored)] = await payloads(sql)
     assert is_encrypted
     assert b"4111" not in stored
-    assert json.loads(stored).keys() == {"encrypted", "iv", "authTag"}
+    assert json.loads(stored).keys() == {"key", "encrypted", "iv", "authTag"}
     assert data(await queen.pop("secret")) == [SECRET]
 
 
@@ -194,3 +200,130 @@ async def test_another_key_opens_nothing_and_keeps_no_lease(
         assert answer.status_code >= 400
         assert b"4111" not in answer.content
     assert data(await queen.wait("secret")) == [SECRET]
+
+
+# Bound to their message
+
+SWAP = """
+    UPDATE queen.messages m SET payload = o.payload FROM queen.messages o
+    WHERE o.partition_id <> m.partition_id OR o."offset" <> m."offset"
+"""
+
+
+@pytest.mark.parametrize("partitions", [("p", "p"), ("p", "other")], ids=["one partition", "two partitions"])
+async def test_swapped_payloads_are_noticed(queen: Queen, sql: asyncpg.Connection, partitions: tuple[str, str]) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    for number, partition in enumerate(partitions):
+        await queen.push("secret", {"account": number}, partition=partition)
+    assert await sql.execute(SWAP) == "UPDATE 2"
+    for partition in set(partitions):
+        answer = await queen.http.get(f"/api/v1/pop/queue/secret/partition/{partition}")
+        assert answer.status_code >= 400
+        assert b"account" not in answer.content
+    listed = (await queen.http.get("/api/v1/messages", params={"queue": "secret", "payloads": "true"})).json()
+    assert all(message.get("data") is None for message in listed["messages"])
+    await sql.execute(SWAP)
+    assert sorted(message["account"] for message in data(await queen.drain("secret"))) == [0, 1]
+
+
+async def test_redriven_messages_can_be_read(queen: Queen, sql: asyncpg.Connection) -> None:
+    """A message that is not stored any more gets a new id, and keeps what its payload is bound to."""
+    await queen.configure("secret", encryptionEnabled=True)
+    for way in ("redrive", "retry"):
+        await queen.push("secret", {"way": way})
+        [message] = await queen.pop("secret")
+        await queen.ack(message, "dlq")
+        await sql.execute("DELETE FROM queen.messages")
+        if way == "redrive":
+            answer = await queen.http.post("/api/v1/dlq/redrive", json={"queue": "secret"})
+        else:
+            key = f"{message['partitionId']}/{message['transactionId']}"
+            answer = await queen.http.post(f"/api/v1/messages/{key}/retry")
+        assert answer.status_code == 200, answer.text
+        [back] = await queen.pop("secret")
+        assert (back["data"], back["id"] != message["id"]) == ({"way": way}, True)
+        await queen.ack(back, "completed")
+
+
+async def test_messages_from_before_are_read(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    await queen.push("secret", SECRET)
+    await sql.execute("UPDATE queen.messages SET payload = $1", unbound(bytes(range(32)), b'"old"'))
+    assert data(await queen.pop("secret")) == ["old"]
+
+
+# Several keys
+
+NEW = bytes(range(100, 132))
+
+
+def rotated(settings: Settings) -> Settings:
+    return changed(settings, server={"encryption_key": NEW, "encryption_keys_previous": (bytes(range(32)),)})
+
+
+async def test_a_key_can_be_changed_while_messages_are_there(
+    queen: Queen, sql: asyncpg.Connection, settings: Settings, database_url: str
+) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    await queen.push("secret", "old")
+    async with another_server(rotated(settings), database_url) as other:
+        await other.push("secret", "new")
+        stored = [json.loads(payload)["key"] for _, payload in await payloads(sql)]
+        assert stored == [fingerprint(bytes(range(32))), fingerprint(NEW)]
+        assert data(await other.drain("secret")) == ["old", "new"]
+
+
+async def test_reencryption(queen: Queen, sql: asyncpg.Connection, settings: Settings, database_url: str) -> None:
+    await queen.configure("secret", encryptionEnabled=True)
+    for number in range(30):
+        await queen.push("secret", number, partition=str(number % 4))
+        await queen.push("plain", number)
+    [message] = await queen.pop("secret", partition="0")
+    await queen.ack(message, "dlq")
+    hour = {"queue": "secret", "partition": "late"}
+    await change(queen.http, schedule("once", "once", delayMs=3_600_000, **hour))
+    await change(queen.http, schedule("again", "again", schedule="@every 1h", **hour))
+    [pushed] = await queen.push("secret", 0)
+    older = unbound(bytes(range(32)), b'"from before"')
+    await sql.execute(
+        "UPDATE queen.messages SET payload = $1 WHERE transaction_id = $2", older, pushed["transactionId"]
+    )
+    order = 'SELECT array_agg(transaction_id ORDER BY partition_id, "offset") FROM queen.messages'
+    before = await sql.fetchval(order)
+
+    async def run(*arguments: str, previous: str = bytes(range(32)).hex()) -> tuple[int, str]:
+        keys = {"QUEEN_ENCRYPTION_KEY": NEW.hex(), "QUEEN_ENCRYPTION_KEYS_PREVIOUS": previous}
+        command = [sys.executable, "-c", QUEEN, "admin", "reencrypt", "--step", "7", *arguments]
+        ran = await asyncio.to_thread(
+            subprocess.run, command, env=environment(DATABASE_URL=database_url, **keys), capture_output=True, text=True
+        )
+        return ran.returncode, ran.stdout + ran.stderr
+
+    status, told = await run(previous="")
+    assert status == 1
+    assert "not decrypted: 24 more" in told
+    status, told = await run()
+    assert (status, told) == (0, "examined: 64; encrypted anew: 31 messages, 1 dead letters, 2 timers\n")
+    status, told = await run()
+    assert (status, told) == (0, "examined: 62; encrypted anew: 0 messages, 0 dead letters, 0 timers\n")
+    assert await sql.fetchval(order) == before
+    kept = [payload for flag, payload in await payloads(sql) if flag]
+    assert {json.loads(payload)["key"] for payload in kept} == {fingerprint(NEW)}
+    timers = [json.loads(row["payload"])["key"] for row in await sql.fetch("SELECT payload FROM queen.timers")]
+    assert timers == [fingerprint(NEW)] * 2
+    only = changed(settings, server={"encryption_key": NEW}, timers={"interval_ms": 20})
+    await sql.execute("UPDATE queen.timers SET next_attempt_at = clock_timestamp(), deliver_at = clock_timestamp()")
+    async with another_server(only, database_url) as other:
+        late = await other.wait("secret", "late")
+        assert late[0]["data"] in ("once", "again")
+        await other.ack(late[0], "completed")
+        assert data(await other.dead_letters("secret")) == [message["data"]]
+        left = data(await other.drain("secret"))
+    expected = {*map(str, set(range(30)) - {message["data"]}), "from before"}
+    assert {*map(str, left)} - {"once", "again"} == expected
+    await sql.execute("DELETE FROM queen.timers")
+    last = await sql.fetchrow('SELECT partition_id, "offset" FROM queen.messages ORDER BY 1 DESC, 2 DESC LIMIT 1')
+    status, told = await run("--after", f"{last['partition_id']}:{last['offset']}")
+    assert told == "examined: 1; encrypted anew: 0 messages, 0 dead letters, 0 timers\n"
+    status, told = await run("--after", "nonsense")
+    assert (status, "is not PARTITION:OFFSET" in told) == (2, True)

@@ -458,7 +458,7 @@ async def test_a_push_that_cannot_be_stored_keeps_only_its_partition_waiting_unt
     finally:
         await sql.execute(MENDED)
     assert data(await queen.drain("q", "p1")) == [*range(7, 30, 3), 31]
-    [kept] = set_aside_in(settings.journal.folder, RecordCodec(KEY))
+    [kept] = set_aside_in(settings.journal.folder, RecordCodec([KEY]))
     assert kept.content.operation_id == guilty
     retry(kept)
     await until(lambda: server.broker.journal.replayed == 31)
@@ -561,7 +561,7 @@ async def test_a_start_without_the_right_key_waits_for_it(
 async def test_full_journals_that_two_processes_have_left_are_stored_by_one(settings: Settings, proxy: Proxy) -> None:
     settings = changed(settings, journal={"max_records": 30})
     bounds = JournalBounds(settings.journal.max_bytes, 30, settings.journal.records_per_file)
-    left = [PushJournal(settings.journal.folder, bounds, KEY) for _ in range(2)]
+    left = [PushJournal(settings.journal.folder, bounds, [KEY]) for _ in range(2)]
     for journal in left:
         await journal.open()
     for number in range(60):

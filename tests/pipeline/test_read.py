@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.db import Db
-from queenmq.core.encryption import encrypt
+from queenmq.core.encryption import PayloadKeys, Place
 from queenmq.pipeline import columns, read, reading
 from queenmq.pipeline.batch import BatchReader
 from queenmq.pipeline.connection import arrow_connection, connection
@@ -122,7 +122,11 @@ class TestEncryption:
     @pytest.fixture(autouse=True)
     def filled(self, db: Db) -> None:
         db.fill("orders", 1, 2)
-        record = encrypt(KEY, b'{"secret": 1}')
+        [(partition, key)] = db.sql(
+            "SELECT p.name, m.transaction_id FROM queen.messages m JOIN queen.partitions p ON p.id = m.partition_id "
+            'WHERE m."offset" = 2'
+        )
+        record = PayloadKeys([KEY]).encrypt(b'{"secret": 1}', Place("orders", partition, key))
         db.sql('UPDATE queen.messages SET payload = %s, is_encrypted = true WHERE "offset" = 2', record)
         db.make("orders", encryption_enabled=True)
 
@@ -133,6 +137,15 @@ class TestEncryption:
         rows = read(spark, db.url, "orders", encryptionKey=KEY.hex()).orderBy("offset").collect()
         assert [json.loads(row["value"]).get("secret") for row in rows] == [None, 1]
 
+    def test_with_several_keys(self, spark: Any, db: Db) -> None:
+        rows = read(spark, db.url, "orders", encryptionKey=f"{'00' * 32}, {KEY.hex()}").orderBy("offset").collect()
+        assert [json.loads(row["value"]).get("secret") for row in rows] == [None, 1]
+
+    def test_in_the_place_of_another_message(self, spark: Any, db: Db) -> None:
+        db.sql('UPDATE queen.messages SET transaction_id = %s WHERE "offset" = 2', "another")
+        with pytest.raises(Exception, match="belongs to another message"):
+            read(spark, db.url, "orders", encryptionKey=KEY.hex()).collect()
+
     def test_with_another_key(self, spark: Any, db: Db) -> None:
         with pytest.raises(Exception, match="cannot be decrypted"):
             read(spark, db.url, "orders", encryptionKey="00" * 32).collect()
@@ -141,7 +154,7 @@ class TestEncryption:
         rows = read(spark, db.url, "orders", encryptedPayloads="null").orderBy("offset").collect()
         assert [row["value"] is None for row in rows] == [False, True]
         rows = read(spark, db.url, "orders", encryptedPayloads="raw").orderBy("offset").collect()
-        assert set(json.loads(rows[1]["value"])) == {"encrypted", "iv", "authTag"}
+        assert set(json.loads(rows[1]["value"])) == {"key", "encrypted", "iv", "authTag"}
 
 
 def test_a_read_holds_no_long_transaction(db: Db) -> None:

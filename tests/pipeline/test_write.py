@@ -14,7 +14,7 @@ from pyspark import TaskContext
 
 from pipeline.db import Db
 from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
-from queenmq.core.encryption import decrypt
+from queenmq.core.encryption import PayloadKeys, Place
 from queenmq.pipeline import read, sink, write
 from queenmq.pipeline.errors import PartitionsBusy, PipelineError, explained
 from queenmq.pipeline.options import WriteOptions
@@ -282,9 +282,9 @@ def test_encrypted_queues(spark: Any, db: Db) -> None:
     frame = spark.createDataFrame([("1",)], "value string")
     assert "demands encrypted payloads" in refused(frame, db.url, "secret")
     write(frame, db.url, "secret", encryptionKey=KEY.hex())
-    [(payload, flag)] = db.sql("SELECT payload, is_encrypted FROM queen.messages")
+    [(payload, flag, key)] = db.sql("SELECT payload, is_encrypted, transaction_id FROM queen.messages")
     assert flag
-    assert decrypt(KEY, payload) == b"1"
+    assert PayloadKeys([KEY]).decrypt(bytes(payload), Place("secret", "Default", key)) == b"1"
     assert read(spark, db.url, "secret", encryptionKey=KEY.hex()).first()["value"] == "1"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from queenmq.core.encryption import decrypt
+from queenmq.core.encryption import PayloadKeys, Place
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.json_values import arrow_type, parser
 from queenmq.pipeline.options import WriteOptions
@@ -17,7 +18,12 @@ KEY = bytes(32)
 
 
 def stager(key: bytes | None = None, encrypted: set[str] | None = None, queue: str | None = "q") -> Stager:
-    return Stager(WriteOptions(url="postgresql://h/d", queue=queue, key=key), encrypted or set(), attempt=7, task=3)
+    return Stager(
+        WriteOptions(url="postgresql://h/d", queue=queue, keys=(key,) if key else ()),
+        encrypted or set(),
+        attempt=7,
+        task=3,
+    )
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
@@ -61,9 +67,26 @@ def test_a_row_without_a_queue() -> None:
 def test_payloads_of_encrypted_queues_are_sealed() -> None:
     made = stager(KEY, {"secret"}).make(batch(value=["1", "2"], queue=["secret", "open"]))
     assert made.column("is_encrypted").to_pylist() == [True, False]
-    assert decrypt(KEY, made.column("payload").to_pylist()[0]) == b"1"
+    [first, _] = made.to_pylist()
+    place = Place("secret", first["partition"], first["message_id"])
+    assert PayloadKeys([KEY]).decrypt(first["payload"], place) == b"1"
     with pytest.raises(PipelineError, match="give the option encryptionKey"):
         stager(None, {"q"}).make(batch(value=["1"]))
+
+
+def test_what_was_sealed_for_another_queue_is_sealed_anew() -> None:
+    keys = PayloadKeys([KEY])
+    stored = keys.encrypt(b"1", Place("source", "p", "t")).decode()
+    row = {"value": [stored], "partition": ["p"], "transactionId": ["t"], "encrypted": [True]}
+    options = WriteOptions(url="postgresql://h/d", queue="q", keys=(KEY,), encrypted_for="source")
+    [made] = Stager(options, {"q"}, attempt=7, task=3).make(batch(**row)).to_pylist()
+    assert keys.decrypt(made["payload"], Place("q", "p", "t")) == b"1"
+    with pytest.raises(PipelineError, match="can be read in no other one"):
+        Stager(replace(options, keys=()), {"q"}, attempt=7, task=3).make(batch(**row))
+    with pytest.raises(PipelineError, match="belongs to another message"):
+        Stager(replace(options, encrypted_for=None), {"q"}, attempt=7, task=3).make(batch(**row))
+    [same] = stager(KEY, {"source"}, "source").make(batch(**row)).to_pylist()
+    assert same["payload"] == stored.encode()
 
 
 def test_what_is_sealed_already_stays_as_it_is() -> None:

@@ -73,7 +73,7 @@ class Broker:
         )
         self.caches = Caches(cache_bounds_of(settings), clock, cluster)
         self._options = KnownOptions(database, self.caches, clock, cached=cached)
-        self.encryption = PayloadEncryption(settings.server.encryption_key, self._options)
+        self.encryption = PayloadEncryption(settings.server.encryption_keys, self._options)
         self.maintenance = Maintenance(database, self.caches, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
         longest_lock_s = settings.database.lock_timeout_ms / 1000

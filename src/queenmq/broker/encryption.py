@@ -5,10 +5,10 @@ Which queues do is only advice here: `queen.push` refuses a payload in clear for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from queenmq.broker.queue_options import QueueOptions
-from queenmq.core.encryption import decrypt, encrypt
+from queenmq.core.encryption import PayloadKeys, Place, place_of_timer
 from queenmq.core.message import Message
 from queenmq.errors import QueenError, UnavailableError
 
@@ -21,46 +21,54 @@ class NoEncryptionKey(UnavailableError):
 
 
 class PayloadEncryption:
-    def __init__(self, key: bytes | None, options: QueueOptions) -> None:
-        self._key = key
+    def __init__(self, keys: Sequence[bytes], options: QueueOptions) -> None:
+        """The first key encrypts; without keys nothing is encrypted, and nothing can be read that is."""
+        self._keys = PayloadKeys(keys) if keys else None
         self._options = options
-        self.available = key is not None
+        self.available = self._keys is not None
 
     def require_key_for(self, queues: Iterable[str]) -> None:
         """Raise NoEncryptionKey if one of them is known to demand what this server cannot do."""
-        if self._key is None and any(self._options.encrypted(queue) for queue in queues):
+        if self._keys is None and any(self._options.encrypted(queue) for queue in queues):
             raise NoEncryptionKey
 
-    def seal(self, messages: Iterable[Message]) -> list[tuple[bytes, bool]] | None:
-        """The payloads as they are to be stored, each with whether it is encrypted; None: as they are.
+    def seal(self, messages: Sequence[Message], timers: Sequence[str] = ()) -> list[tuple[bytes, bool]] | None:
+        """The payloads as they are to be stored, each with whether it is encrypted; None: as they are. `timers` are the
+        keys of the timers that have these messages.
 
         Without a key that is so: if a queue really demands encryption, the database refuses it.
         """
-        if self._key is None:
+        if self._keys is None:
             return None
+        encrypt = self._keys.encrypt
+        places = (
+            [place_of_timer(m.queue, m.partition, key) for m, key in zip(messages, timers, strict=True)]
+            if timers
+            else [Place(m.queue, m.partition, m.transaction_id) for m in messages]
+        )
         return [
-            (encrypt(self._key, message.payload), True)
+            (encrypt(message.payload, place), True)
             if self._options.encrypted(message.queue)
             else (message.payload, False)
-            for message in messages
+            for message, place in zip(messages, places, strict=True)
         ]
 
     def require_key(self) -> None:
         """A queue demands encryption for certain. Raises NoEncryptionKey."""
-        if self._key is None:
+        if self._keys is None:
             raise NoEncryptionKey
 
-    def open_or_none(self, stored: bytes | None, is_encrypted: bool) -> bytes | None:
+    def open_or_none(self, stored: bytes | None, is_encrypted: bool, place: Place) -> bytes | None:
         """The payload as it was pushed; None if there is none, or it cannot be decrypted here."""
         if stored is None:
             return None
         try:
-            return self.open(stored) if is_encrypted else stored
+            return self.open(stored, place) if is_encrypted else stored
         except QueenError:
             return None
 
-    def open(self, stored: bytes) -> bytes:
-        """The encrypted payload as it was pushed."""
-        if self._key is None:
+    def open(self, stored: bytes, place: Place) -> bytes:
+        """The encrypted payload as it was pushed. Raises NoEncryptionKey or DecryptionFailed."""
+        if self._keys is None:
             raise NoEncryptionKey
-        return decrypt(self._key, stored)
+        return self._keys.decrypt(stored, place)

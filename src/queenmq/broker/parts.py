@@ -68,7 +68,7 @@ def journal_of(settings: Settings, shared: JournalSharing | None, clock: Clock) 
         records_per_file=settings.journal.records_per_file,
     )
     if shared is None:
-        return PushJournal(settings.journal.folder, bounds, settings.server.encryption_key, clock=clock)
+        return PushJournal(settings.journal.folder, bounds, settings.server.encryption_keys, clock=clock)
     if shared.listener is None:
         return RemoteJournal(shared, bounds, clock)
-    return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_key, clock)
+    return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_keys, clock)

@@ -22,6 +22,7 @@ from queenmq.broker.waiters import ANY_QUEUE, WaitKey
 from queenmq.clock import Clock
 from queenmq.cluster.port import Advice, Cluster
 from queenmq.config import Settings
+from queenmq.core.encryption import Place
 from queenmq.core.names import Start
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
@@ -236,7 +237,8 @@ class Popper:
         try:
             for message in found.messages:
                 if message.is_encrypted:
-                    message.payload = self._encryption.open(message.payload)
+                    place = Place(found.claim.queue, message.partition, message.transaction_id)
+                    message.payload = self._encryption.open(message.payload, place)
         except QueenError:
             self.give_back(found)
             raise

@@ -21,6 +21,7 @@ from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.parts import Parts
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.broker.wake_ups import by_queue
+from queenmq.core.encryption import place_of_timer
 from queenmq.core.message import Message
 from queenmq.core.names import iso_millis
 from queenmq.core.push_call import PushCall
@@ -102,12 +103,13 @@ class Timers:
         await self._options.load_missing({change.queue for change in changes if change.message is not None})
         self._encryption.require_key_for(change.queue for change in changes if change.message is not None)
         messages = [_message_of(change) for change in changes]
-        sealed = self._encryption.seal(messages) or [(message.payload, False) for message in messages]
+        keys = [change.key for change in changes]
+        sealed = self._encryption.seal(messages, keys) or [(message.payload, False) for message in messages]
         rows = await self._database.fetch(
             statement("change_timers"),
             [change.change for change in changes],
             [change.queue for change in changes],
-            [change.key for change in changes],
+            keys,
             [message.partition for message in messages],
             [change.delay_ms for change in changes],
             [change.deliver_at for change in changes],
@@ -228,7 +230,8 @@ class Timers:
                 continue
             if row["is_encrypted"]:
                 try:
-                    one.message.payload = self._encryption.open(one.message.payload)
+                    place = place_of_timer(one.message.queue, one.message.partition, one.key)
+                    one.message.payload = self._encryption.open(one.message.payload, place)
                 except QueenError as error:
                     batch.unreadable.append((one, str(error)))
                     continue

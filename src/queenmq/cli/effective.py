@@ -11,7 +11,7 @@ def in_effect(settings: Settings) -> list[str]:
         _authentication(settings),
         _tls(settings),
         _database(settings),
-        "an encryption key" if settings.server.encryption_key is not None else "no encryption key",
+        _encryption(settings),
         _cluster(settings),
     ]
 
@@ -25,6 +25,10 @@ def doubts(settings: Settings) -> list[str]:
     if not settings.auth.enabled and any(keys):
         effect = "it accepts no JWT" if settings.auth.required else "the server requires no token"
         found.append(f"a key for tokens is set (JWT_…), but JWT_ENABLED is not true: {effect}")
+    if settings.server.encryption_keys_previous and settings.server.encryption_key is None:
+        found.append(
+            "QUEEN_ENCRYPTION_KEYS_PREVIOUS has no effect without QUEEN_ENCRYPTION_KEY: nothing can be decrypted"
+        )
     if settings.cluster.peers and not settings.cluster.enabled:
         found.append("QUEEN_UDP_PEERS names other servers, but QUEEN_SYNC_ENABLED is false: nothing is sent to them")
     return found
@@ -54,6 +58,13 @@ def _database(settings: Settings) -> str:
         checked = "verified" if settings.database.ssl_reject_unauthorized else "that is not verified"
         return f"TLS to the database with a certificate {checked}"
     return "TLS to the database only if its URL or PostgreSQL requires it (PG_USE_SSL is false)"
+
+
+def _encryption(settings: Settings) -> str:
+    if settings.server.encryption_key is None:
+        return "no encryption key"
+    previous = len(settings.server.encryption_keys_previous)
+    return f"an encryption key and {previous} previous ones" if previous else "an encryption key"
 
 
 def _cluster(settings: Settings) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "choice",
     "count",
     "encryption_key",
+    "encryption_keys",
     "factor",
     "flag",
     "host_names",
@@ -171,6 +172,13 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 def encryption_key(raw: str) -> bytes:
     return _hexadecimal(raw, ENCRYPTION_KEY_DIGITS)
+
+
+def encryption_keys(raw: str) -> tuple[bytes, ...]:
+    try:
+        return tuple(encryption_key(part) for part in items(raw))
+    except ValueError as error:
+        raise ValueError(f"{error} each, separated by commas") from None
 
 
 def sync_secret(raw: str) -> bytes:

@@ -48,6 +48,20 @@ class ServerSettings:
         parse.encryption_key,
         secret=True,
     )
+    encryption_keys_previous: tuple[bytes, ...] = setting(
+        "QUEEN_ENCRYPTION_KEYS_PREVIOUS",
+        (),
+        "Further keys with which payloads and journals can be read and nothing is encrypted, separated by commas: "
+        "those in use before the key was changed, or the next one before it is used. `queen admin reencrypt` makes "
+        "them superfluous.",
+        parse.encryption_keys,
+        secret=True,
+    )
+
+    @property
+    def encryption_keys(self) -> tuple[bytes, ...]:
+        """All keys, first the one that encrypts; none without that one."""
+        return () if self.encryption_key is None else (self.encryption_key, *self.encryption_keys_previous)
 
 
 @dataclass(frozen=True, kw_only=True)

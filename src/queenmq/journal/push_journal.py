@@ -45,14 +45,14 @@ class PushJournal:
         self,
         folder: Path,
         bounds: JournalBounds,
-        key: bytes | None,
+        keys: Sequence[bytes],
         board: JournalBoard | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self._folder = folder
         self.bounds = bounds
-        self._codec = RecordCodec(key)
-        self._has_key = key is not None
+        self._codec = RecordCodec(keys)
+        self._has_key = bool(keys)
         self._board = board
         self._is_counted = False
         self._files: list[JournalFiles] = []  # the own ones first

@@ -92,10 +92,13 @@ def message_of(fields: MessageFields) -> Message:
 
 
 class RecordCodec:
-    def __init__(self, key: bytes | None) -> None:
-        self._cipher = None if key is None else AESGCM(key)
-        # A fingerprint that says which key is meant, and nothing else about it.
-        self._key_id = b"" if key is None else hashlib.blake2b(key, digest_size=8, person=b"queen journal").digest()
+    """The first key encrypts, and all of them decrypt; without a key records are written in clear."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        # By a fingerprint that says which key is meant, and nothing else about it.
+        self._keys = {hashlib.blake2b(key, digest_size=8, person=b"queen journal").digest(): key for key in keys}
+        self._key_id = next(iter(self._keys), b"")
+        self._cipher = AESGCM(keys[0]) if keys else None
 
     @property
     def key_id(self) -> str:
@@ -128,12 +131,14 @@ class RecordCodec:
     def _decrypted(self, stored: bytes, start: int, locked: Locked) -> Opened | Locked:
         """The reader has checked the bytes of a record: if it cannot be decrypted, it was written with another key."""
         nonce, sealed = stored[start : start + _NONCE_BYTES], stored[start + _NONCE_BYTES :]
-        if self._cipher is None:
-            return locked
-        try:
-            return _opened(self._cipher.decrypt(nonce, sealed, stored[:start] if start > 1 else None))
-        except InvalidTag:
-            return locked
+        for key_id, key in self._keys.items():
+            if locked.key_id and locked.key_id != key_id.hex():
+                continue
+            try:
+                return _opened(AESGCM(key).decrypt(nonce, sealed, stored[:start] if start > 1 else None))
+            except InvalidTag:
+                continue
+        return locked
 
 
 def _opened(body: bytes) -> Opened:

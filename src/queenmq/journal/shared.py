@@ -94,9 +94,9 @@ class SharedJournal(PushJournal):
     """The journal with a door for the other workers."""
 
     def __init__(
-        self, shared: JournalSharing, folder: Path, bounds: JournalBounds, key: bytes | None, clock: Clock = SYSTEM
+        self, shared: JournalSharing, folder: Path, bounds: JournalBounds, keys: Sequence[bytes], clock: Clock = SYSTEM
     ) -> None:
-        super().__init__(folder, bounds, key, shared.board, clock)
+        super().__init__(folder, bounds, keys, shared.board, clock)
         self._clock = clock
         self._listener = shared.listener
         self._server: asyncio.Server | None = None

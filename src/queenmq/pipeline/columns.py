@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from queenmq.core.encryption import decrypt
+from queenmq.core.encryption import PayloadKeys, Place
 from queenmq.errors import QueenError
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.json_values import arrow_type, parser, spark_type
@@ -58,6 +58,7 @@ class Columns:
         self._pa = pyarrow
         self._compute = compute
         self._options = options
+        self._keys = PayloadKeys(options.keys) if options.keys else None
         self._names = names
         self._queue = pyarrow.nulls(0, pyarrow.string())
         parsed = (PARSED in names or MISFIT in names) and options.value_schema
@@ -97,7 +98,7 @@ class Columns:
 
     def make(self, batch: Any, partitions: tuple[Any, Any]) -> Any:
         """The batch with the columns that were asked for."""
-        value = self._value(batch) if self.needs_payload else None
+        value = self._value(batch, partitions) if self.needs_payload else None
         parsed = self._parsed(self._parse, batch, partitions, value) if self._parse is not None else {}
         made = []
         for name in self._names:
@@ -134,23 +135,29 @@ class Columns:
         special = {"offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "encrypted": pa.bool_()}
         return special.get(name, pa.string())
 
-    def _value(self, batch: Any) -> Any:
+    def _value(self, batch: Any, partitions: tuple[Any, Any]) -> Any:
         payloads = batch.column("payload")
         encrypted = self._compute.less(batch.column("range_index"), 0)
         if encrypted.true_count == 0 or self._options.encrypted == "raw":
             return payloads.cast(self._pa.string())
-        flags = encrypted.to_pylist()
+        columns = (
+            payloads.to_pylist(),
+            encrypted.to_pylist(),
+            self._makers["partition"](batch, partitions).to_pylist(),
+            batch.column("transaction_id").to_pylist(),
+        )
         opened = [
-            self._open(stored) if flag else stored for stored, flag in zip(payloads.to_pylist(), flags, strict=True)
+            self._open(stored, Place(self._options.queue, partition, transaction_id)) if flag else stored
+            for stored, flag, partition, transaction_id in zip(*columns, strict=True)
         ]
         return self._pa.array(opened, self._pa.binary()).cast(self._pa.string())
 
-    def _open(self, stored: bytes) -> bytes | None:
-        if self._options.key is None:
+    def _open(self, stored: bytes, place: Place) -> bytes | None:
+        if self._keys is None:
             if self._options.encrypted == "null":
                 return None
             raise PipelineError("a payload is encrypted: give encryptionKey, or encryptedPayloads=null or raw")
         try:
-            return decrypt(self._options.key, stored)
+            return self._keys.decrypt(stored, place)
         except QueenError as error:
             raise PipelineError(error.message) from None

@@ -42,7 +42,7 @@ def find_queue(opened: Any, options: ReadOptions) -> str:
     if not found:
         raise NoSuchQueue(f"there is no queue {options.queue!r}")
     queue_id, encrypted, _ = found[0]
-    if encrypted and options.key is None and options.encrypted == "fail":
+    if encrypted and not options.keys and options.encrypted == "fail":
         raise BadOption(
             f"the payloads of {options.queue!r} are encrypted: give encryptionKey, or encryptedPayloads=null or raw"
         )

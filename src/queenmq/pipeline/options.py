@@ -63,6 +63,7 @@ WRITE: Final = (
     "commitRows",
     "rowsPerSecond",
     "encryptionKey",
+    "encryptedFor",
 )
 # Spark's own, which come along.
 _FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
@@ -93,7 +94,7 @@ class ReadOptions:
     value_schema: str | None = None
     bad_values: BadValues = "null"
     lenient_fields: frozenset[str] = frozenset()
-    key: bytes | None = field(default=None, repr=False)
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
     encrypted: Encrypted = "fail"
 
 
@@ -109,7 +110,9 @@ class WriteOptions:
     commit_rows: int = COMMIT_ROWS
     rate: float | None = None
     checkpoint: str | None = None
-    key: bytes | None = field(default=None, repr=False)
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
+    encrypted_for: str | None = None
+    """Queue for whose messages the values were encrypted that come encrypted; None: for the queue of the row."""
 
 
 def parse_read(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
@@ -138,7 +141,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptio
         value_schema=options.get("valueschema"),
         bad_values=_bad_values(options.get("badvalues", "null")),
         lenient_fields=_lenient(options.get("lenientfields", "[]")),
-        key=_key(options),
+        keys=_keys(options),
         encrypted=_encrypted(options.get("encryptedpayloads", "fail")),
     )
 
@@ -164,7 +167,8 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
         commit_rows=_positive(options, "commitRows") or COMMIT_ROWS,
         rate=_rate(options.get("rowspersecond")),
         checkpoint=next((value for name, value in given.items() if name.lower() == "checkpointlocation"), None),
-        key=_key(options),
+        keys=_keys(options),
+        encrypted_for=options.get("encryptedfor"),
     )
 
 
@@ -266,13 +270,15 @@ def _repeated(raw: str) -> bool:
     return raw == "check"
 
 
-def _key(options: Mapping[str, str]) -> bytes | None:
+def _keys(options: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Several keys are separated by commas: the first one encrypts."""
     raw = options.get("encryptionkey")
     if raw is None:
-        return None
-    if re.fullmatch(rf"[0-9a-fA-F]{{{KEY_DIGITS}}}", raw) is None:
-        raise BadOption(f"encryptionKey must be {KEY_DIGITS} hexadecimal digits")
-    return bytes.fromhex(raw)
+        return ()
+    parts = [part.strip() for part in raw.split(",")]
+    if not all(re.fullmatch(rf"[0-9a-fA-F]{{{KEY_DIGITS}}}", part) for part in parts):
+        raise BadOption(f"encryptionKey must be {KEY_DIGITS} hexadecimal digits, or several such with commas")
+    return tuple(bytes.fromhex(part) for part in parts)
 
 
 def _partitions(raw: str | None) -> frozenset[str] | None:
@@ -343,5 +349,6 @@ def moment(raw: str, name: str) -> datetime:
 
 
 def key_of_environment() -> str | None:
-    """What `QUEEN_ENCRYPTION_KEY` says, for jobs that are started where the server's environment is."""
-    return os.environ.get("QUEEN_ENCRYPTION_KEY") or None
+    """The option `encryptionKey` as the variables of a server have it, for jobs that are started where those are."""
+    key, previous = os.environ.get("QUEEN_ENCRYPTION_KEY"), os.environ.get("QUEEN_ENCRYPTION_KEYS_PREVIOUS")
+    return ",".join(part.strip() for part in (key, previous) if part and part.strip()) if key else None

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from queenmq.core.encryption import encrypt
+from queenmq.core.encryption import DecryptionFailed, PayloadKeys, Place, is_bound
 from queenmq.core.names import check_name
 from queenmq.errors import InvalidRequest
 from queenmq.ids import is_uuid, uuid7_text
@@ -35,6 +35,7 @@ class Stager:
 
         self._pa = pyarrow
         self._options = options
+        self._keys = PayloadKeys(options.keys) if options.keys else None
         self._encrypted = encrypted
         self._attempt = attempt
         self._task = task
@@ -50,7 +51,9 @@ class Stager:
         payloads = self._payloads(batch)
         transactions = self._transactions(batch)
         self._add_up(batch, queues, partitions, transactions, payloads)
-        sealed, flags = self._seal(batch, queues, payloads)
+        message_ids = self._message_ids(batch)
+        places = (queues, partitions, transactions, message_ids)
+        sealed, flags = self._seal(batch, queues, payloads, places)
         first = (self._task << ROW_BITS) + self.rows
         self.rows += count
         return pa.table(
@@ -59,7 +62,7 @@ class Stager:
                 "place": pa.array(range(first, first + count), pa.int64()),
                 "queue": queues,
                 "partition": partitions,
-                "message_id": self._message_ids(batch),
+                "message_id": message_ids,
                 "transaction_id": transactions,
                 "trace_id": self._uuids(batch, "traceId"),
                 "is_encrypted": flags,
@@ -136,27 +139,58 @@ class Stager:
                 raise PipelineError(f"a row cannot be written: {name} must be a UUID, not {value[:_SHOWN]!r}")
         return column
 
-    def _seal(self, batch: Any, queues: Any, payloads: Any) -> tuple[Any, Any]:
-        """Encrypt what goes into encrypted queues, but not what comes encrypted already (out of an archive)."""
-        pa, count, key = self._pa, len(payloads), self._options.key
+    def _seal(self, batch: Any, queues: Any, payloads: Any, columns: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Encrypt what goes into encrypted queues. What comes encrypted already (out of an archive) stays so, and is
+        encrypted anew if it was bound to a message of another queue."""
+        pa, count = self._pa, len(payloads)
         there = batch.column("encrypted").fill_null(False) if "encrypted" in batch.schema.names else None
         if there is not None and there.true_count == 0:
             there = None
         targets = set(queues.unique().to_pylist()) & self._encrypted
-        if not targets:
-            return payloads, pa.repeat(pa.scalar(False), count) if there is None else there
+        if not targets and there is None:
+            return payloads, pa.repeat(pa.scalar(False), count)
         sealed_before = there.to_pylist() if there is not None else [False] * count
         demanded = [queue in targets for queue in queues.to_pylist()]
-        todo = [want and not done for want, done in zip(demanded, sealed_before, strict=True)]
-        if key is None and any(todo):
+        if self._keys is None and any(want and not done for want, done in zip(demanded, sealed_before, strict=True)):
             names = ", ".join(sorted(targets))
             raise PipelineError(f"queue {names} demands encrypted payloads: give the option encryptionKey")
-        sealed = [
-            encrypt(key, payload) if want and key is not None else payload
-            for payload, want in zip(payloads.to_pylist(), todo, strict=True)
+        places = [
+            Place(queue, partition, transaction_id or message_id)
+            for queue, partition, transaction_id, message_id in zip(
+                *(column.to_pylist() for column in columns), strict=True
+            )
         ]
-        flags = [a or b for a, b in zip(todo, sealed_before, strict=True)]
+        sealed = [
+            self._bound_here(payload, place)
+            if done
+            else self._keys.encrypt(payload, place)
+            if want and self._keys is not None
+            else payload
+            for payload, want, done, place in zip(payloads.to_pylist(), demanded, sealed_before, places, strict=True)
+        ]
+        flags = [a or b for a, b in zip(demanded, sealed_before, strict=True)]
         return pa.array(sealed, pa.binary()), pa.array(flags, pa.bool_())
+
+    def _bound_here(self, stored: bytes, place: Place) -> bytes:
+        """A payload that came encrypted, so that it can be decrypted at its new place."""
+        source = place._replace(queue=self._options.encrypted_for or place.queue)
+        try:
+            if not is_bound(stored):
+                return stored
+            if self._keys is not None:
+                payload = self._keys.decrypt(stored, source)
+                return stored if source == place else self._keys.encrypt(payload, place)
+        except DecryptionFailed as error:
+            raise PipelineError(
+                f"a row cannot be written: the value for queue {place.queue!r}, partition {place.partition!r}, "
+                f"transactionId {place.transaction_id!r} is marked as encrypted: {error.message}"
+            ) from None
+        if source != place:
+            raise PipelineError(
+                f"the values were encrypted for queue {source.queue!r} and can be read in no other one: to write them "
+                f"to {place.queue!r}, give the option encryptionKey, which encrypts them anew"
+            )
+        return stored
 
 
 def _short(payload: bytes) -> str:

@@ -29,7 +29,7 @@ def message(number: int, partition: str = "p") -> Message:
 
 
 async def opened(path: Path, key: bytes | None = None, bounds: JournalBounds = BOUNDS) -> PushJournal:
-    journal = PushJournal(path, bounds, key)
+    journal = PushJournal(path, bounds, () if key is None else (key,))
     await journal.open()
     return journal
 
@@ -89,7 +89,7 @@ class Other(PushJournal):
     """A journal of a version that wrote nothing in clear."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, BOUNDS, KEY)
+        super().__init__(path, BOUNDS, [KEY])
         seal, cipher = self._codec.seal, AESGCM(KEY)
 
         def sealed(operation_id: str, messages: Sequence[Message], marks: Sequence[int]) -> bytes:
@@ -316,7 +316,7 @@ async def test_what_waits_for_a_key_that_is_given_up_is_set_aside_and_the_rest_g
     await other.finish([one for one, _ in await other.oldest(10, 10)])
     assert (other.pending, other.messages, other.holds([message(3)])) == (0, 0, False)
     await other.close()
-    [record] = set_aside_in(tmp_path, RecordCodec(KEY))
+    [record] = set_aside_in(tmp_path, RecordCodec([KEY]))
     retry(record)
     again = await opened(tmp_path, KEY)
     await again.take_back()
@@ -341,7 +341,7 @@ async def test_what_cannot_be_read_is_not_taken_back(tmp_path: Path) -> None:
 async def test_others_see_what_is_held_before_it_is_accepted_and_until_it_is_replayed(tmp_path: Path) -> None:
     descriptor = JournalBoard.create()
     seen, board = JournalBoard(os.dup(descriptor)), JournalBoard(descriptor)
-    journal = PushJournal(tmp_path, BOUNDS, KEY, board)
+    journal = PushJournal(tmp_path, BOUNDS, [KEY], board)
     await journal.open()
     marks = [mark_of("q", "p")]
     assert seen.is_empty
@@ -354,9 +354,25 @@ async def test_others_see_what_is_held_before_it_is_accepted_and_until_it_is_rep
     assert seen.figures() == journal.figures()
     await journal.close()
     assert seen.holds(marks), "the successor has not counted yet"
-    successor = PushJournal(tmp_path, BOUNDS, KEY, board)
+    successor = PushJournal(tmp_path, BOUNDS, [KEY], board)
     await successor.open()
     assert seen.holds(marks)
     await successor.finish([one for one, _ in await successor.oldest(10, 10)])
     assert (seen.is_empty, seen.holds(marks), seen.figures().replayed_messages) == (True, False, 1)
     await successor.close()
+
+
+async def test_a_journal_of_a_previous_key_is_replayed(tmp_path: Path) -> None:
+    before = await opened(tmp_path, KEY)
+    await before.put([message(1)])
+    await before.close()
+    new = bytes(32)
+    after = PushJournal(tmp_path, BOUNDS, [new, KEY])
+    await after.open()
+    await after.put([message(2)])
+    assert await held(after) == [b"1", b"2"]
+    await after.close()
+    only = await opened(tmp_path, new)
+    assert only.figures().waiting_for_key == 1
+    assert await held(only) == []
+    await only.close()

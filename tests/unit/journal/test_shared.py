@@ -40,7 +40,7 @@ class Workers:
         return JournalSharing(JournalBoard(os.dup(self.memory)), self.door.getsockname(), listener)
 
     async def start(self) -> SharedJournal:
-        self.keeper = SharedJournal(self._shared(self.door.dup()), self.folder / "journal", BOUNDS, None)
+        self.keeper = SharedJournal(self._shared(self.door.dup()), self.folder / "journal", BOUNDS, ())
         await self.keeper.open()
         return self.keeper
 

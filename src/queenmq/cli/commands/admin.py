@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from queenmq.cli.arguments import as_json, data_dir
+import click
+
+from queenmq.cli.arguments import Kind, as_json, data_dir
 from queenmq.cli.group import group, under
+from queenmq.ids import is_uuid
 
 if TYPE_CHECKING:
     from queenmq.config import Settings
@@ -18,7 +21,14 @@ _STEP: Final = 1000
 _MOST_SHOWN: Final = 100
 
 
-@group("admin", "queen admin check-lookup", "queen admin migrations")
+def _place(raw: str) -> tuple[str, int]:
+    partition, _, offset = raw.rpartition(":")
+    if not is_uuid(partition) or not offset.isdecimal():
+        raise ValueError(f"{raw!r} is not PARTITION:OFFSET, the id of a partition and a number")
+    return partition, int(offset)
+
+
+@group("admin", "queen admin check-lookup", "queen admin reencrypt", "queen admin migrations")
 def command() -> None:
     """Check and repair the tables of the database, while servers run.
 
@@ -37,6 +47,27 @@ def check_lookup(data_dir: Path | None) -> int:
 def resync_lookup(data_dir: Path | None) -> int:
     """Rebuild the table partition_lookup from the messages."""
     return _run(data_dir, _resync_lookup)
+
+
+@under(command, "reencrypt", "queen admin reencrypt", "queen admin reencrypt --step 200")
+@click.option(
+    "--step", type=click.IntRange(1, 100_000), default=_STEP, show_default=True, help="Messages examined in one step."
+)
+@click.option(
+    "--after",
+    type=Kind("PLACE", _place),
+    metavar="PARTITION:OFFSET",
+    help="Continue after this message; an interrupted run prints it.",
+)
+@data_dir
+def reencrypt(step: int, after: tuple[str, int] | None, data_dir: Path | None) -> int:
+    """Encrypt payloads anew that were encrypted with a previous key, or before payloads were bound to their message.
+
+    Uses the keys in QUEEN_ENCRYPTION_KEY and QUEEN_ENCRYPTION_KEYS_PREVIOUS, as a server does. Servers may run
+    meanwhile. What is done already is passed over, so the command may be repeated. The exit status is 1 if something
+    could not be decrypted, or is still to be stored by a server.
+    """
+    return _run(data_dir, lambda database: _reencrypt(database, step, after))
 
 
 @under(command, "migrations", "queen admin migrations --json")
@@ -100,6 +131,45 @@ async def _resync_lookup(database: Database) -> int:
                 break
     print(f"rows changed: {changed}")
     return 0
+
+
+async def _reencrypt(database: Database, step: int, after: tuple[str, int] | None) -> int:
+    """Status 1 if something is left."""
+    from queenmq import config
+    from queenmq.cli.reencryption import Progress, Reencryption
+    from queenmq.cli.show import working
+    from queenmq.core.encryption import PayloadKeys
+    from queenmq.errors import StartupError
+    from queenmq.storage.migrations import require_newest
+    from queenmq.storage.statements import statement
+
+    keys = config.load().server.encryption_keys
+    if not keys:
+        raise StartupError("there is no key to encrypt with: set QUEEN_ENCRYPTION_KEY, as for the servers")
+    await require_newest(database)
+    done = Progress() if after is None else Progress(partition=after[0], offset=after[1])
+    total: float = await database.fetchval(statement("estimated_messages"))
+    finished = False
+    try:
+        with working("messages examined", total=total or None) as advance:
+            waiting = await Reencryption(database, PayloadKeys(keys), step, done).run(advance)
+        finished = True
+    finally:
+        print(
+            f"examined: {done.examined}; encrypted anew: {done.replaced} messages, "
+            f"{done.letters_replaced} dead letters, {done.timers_replaced} timers"
+        )
+        for sentence in done.named:
+            print(f"not decrypted: {sentence}")
+        if done.unreadable > len(done.named):
+            print(f"not decrypted: {done.unreadable - len(done.named)} more")
+        if not finished:
+            print(f"not finished; continue with --after {done.place}")
+    if waiting:
+        print(
+            f"pushes in the operation queue with payloads of a previous key: {waiting}; repeat this when they are done"
+        )
+    return 1 if done.unreadable or waiting else 0
 
 
 async def _migrations(database: Database, as_json: bool) -> int:

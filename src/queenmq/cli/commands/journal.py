@@ -157,7 +157,7 @@ def _found(folder: Path | None) -> list[SetAside]:
     from queenmq.journal.push_records import RecordCodec
     from queenmq.journal.quarantine import set_aside_in
 
-    codec = RecordCodec(config.load().server.encryption_key)
+    codec = RecordCodec(config.load().server.encryption_keys)
     try:
         return [record for parent in _folders(folder) for record in set_aside_in(parent, codec)]
     except OSError as error:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
+from queenmq.core.encryption import Place
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.answers.messages import (
@@ -118,7 +119,8 @@ async def describe_message(request: Request, context: Context) -> Response:
     if found is None:
         raise NotFound("Message not found")
     message = found.message
-    payload = context.broker.encryption.open_or_none(message.payload, message.is_encrypted)
+    place = Place(message.queue, message.partition, message.transaction_id)
+    payload = context.broker.encryption.open_or_none(message.payload, message.is_encrypted, place)
     return Response(200, _described(message, found.groups, payload))
 
 
@@ -152,7 +154,8 @@ async def bury_message(request: Request, context: Context) -> Response:
 
 def _payload(row: messages.ListedMessage, broker: Broker) -> Raw:
     """The payload as it was pushed; null if it is left out, or cannot be decrypted here."""
-    return Raw(broker.encryption.open_or_none(row.payload, row.is_encrypted) or b"null")
+    place = Place(row.queue, row.partition, row.transaction_id)
+    return Raw(broker.encryption.open_or_none(row.payload, row.is_encrypted, place) or b"null")
 
 
 def _done(key: tuple[str, str], message: str) -> Response:

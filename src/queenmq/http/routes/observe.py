@@ -10,6 +10,7 @@ import msgspec
 from queenmq.access.permissions import Verb
 from queenmq.broker.administration import Purge, Trace
 from queenmq.broker.broker import Broker
+from queenmq.core.encryption import Place
 from queenmq.core.names import check_name, iso_micros, iso_millis
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered, redriven
@@ -159,7 +160,12 @@ async def traces_by_name(request: Request, context: Context) -> Response:
             partition_id=str(row.partition_id),
             queue_name=row.queue,
             partition_name=row.partition,
-            message_payload=msgspec.Raw(encryption.open_or_none(row.payload, bool(row.is_encrypted)) or b"null"),
+            message_payload=msgspec.Raw(
+                encryption.open_or_none(
+                    row.payload, bool(row.is_encrypted), Place(row.queue, row.partition, row.transaction_id)
+                )
+                or b"null"
+            ),
         )
         for row in found.traces
     ]
@@ -207,7 +213,8 @@ def _trace(row: traces.Trace) -> dict[str, Any]:
 
 
 def _dead_letter(row: letters.DeadLetter, broker: Broker) -> DeadLetter:
-    payload = broker.encryption.open_or_none(row.payload, row.is_encrypted)
+    place = Place(row.queue, row.partition_name, row.transaction_id)
+    payload = broker.encryption.open_or_none(row.payload, row.is_encrypted, place)
     return DeadLetter(
         id=str(row.message_id),
         transaction_id=row.transaction_id,

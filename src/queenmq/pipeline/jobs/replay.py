@@ -130,7 +130,8 @@ def write_step(found: Any, settings: Settings, name: str, first: datetime, last:
     # All of a partition in one task, in its order; times never fall within a partition.
     ordered = part.repartition("partition").sortWithinPartitions("partition", "timestamp", "offset")
     made = ordered.withColumn("queue", f.lit(target)).select(*COLUMNS)
-    return write_once(made, url, name, **_throttle(settings.rate))
+    bound = {"encryptedFor": settings.queue} if target != settings.queue else {}
+    return write_once(made, url, name, **bound, **_throttle(settings.rate))
 
 
 def name_of(settings: Settings, lake: Lake, newest: int) -> str:
