@@ -130,6 +130,35 @@ def test_schemas_may_change(spark: Any, db: Db, tmp_path: Path) -> None:
     assert [row["n"] for row in found] == [None, None, 3, 4]
 
 
+def test_types_may_become_wider(spark: Any, db: Db, tmp_path: Path) -> None:
+    """Everything that reads the lake reads both."""
+    for schema in ("n INT, p INT", "n DOUBLE", "n BIGINT, pad STRING"):
+        db.fill("orders", 1, 2)
+        run(spark, db, tmp_path, schema=schema)
+    found = archived(spark, db.url, "orders", str(tmp_path)).orderBy("offset").select("data.n", "data.p", "data.pad")
+    assert found.schema["n"].dataType.simpleString() == "double"
+    assert [tuple(row) for row in found.collect()] == [
+        (1.0, 0, None),
+        (2.0, 0, None),
+        (3.0, None, None),
+        (4.0, None, None),
+        (5.0, None, ""),
+        (6.0, None, ""),
+    ]
+    assert findings(spark, db, tmp_path) == []
+
+
+def test_a_type_that_does_not_fit_is_refused_before_anything_is_written(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 1, 2)
+    run(spark, db, tmp_path, schema="n INT")
+    db.fill("orders", 1, 2)
+    with pytest.raises(BadOption, match=r"the field n is int there and struct<a:int> here. Nothing was archived"):
+        run(spark, db, tmp_path, schema="n STRUCT<a: INT>")
+    assert len(keys(spark, db, tmp_path)) == 2
+    run(spark, db, tmp_path, schema="n DOUBLE")
+    assert keys(spark, db, tmp_path) == stored(db)
+
+
 def test_files_of_a_run_that_died_do_not_count_and_are_swept(spark: Any, db: Db, tmp_path: Path) -> None:
     db.fill("orders", 2, 50)
     settings = Settings(url=db.url, queue="orders", lake=str(tmp_path))

@@ -7,7 +7,7 @@ from typing import Any
 from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption
 from queenmq.pipeline.lake import Lake, published
-from queenmq.pipeline.lake import frame as lake_frame
+from queenmq.pipeline.lake_schema import frame as lake_frame
 
 
 def read(spark: Any, url: str, queue: str, *, columns: str | None = None, **options: Any) -> Any:

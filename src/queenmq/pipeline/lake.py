@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -121,6 +121,14 @@ class Lake:
                 ids, names, offsets, messages = (batch.column(name).to_pylist() for name in columns)
                 yield ids, names, offsets, messages
 
+    def kind_of(self, path: str, column: str) -> str:
+        """The type of a column in a file; empty if it has none."""
+        from pyarrow import parquet
+
+        with self._files.open_input_file(f"{self.root}/{path}") as opened:
+            found = parquet.read_schema(opened)
+        return str(found.field(column).type) if column in found.names else ""
+
     def delete(self, path: str) -> None:
         self._files.delete_file(f"{self.root}/{path}")
 
@@ -169,14 +177,3 @@ def lost(opened: Any, lake: Lake, queue: str, path: str, changed: datetime) -> d
     except (ArrowException, KeyError, FileNotFoundError):
         return {}
     return found
-
-
-def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:
-    """The messages of published files as a data frame; None if there are no files.
-
-    Columns of older files that later ones do not have (and the other way round) are null.
-    """
-    paths = [lake.uri(file.path) for file in files]
-    if not paths:
-        return None
-    return spark.read.option("mergeSchema", "true").parquet(*paths)

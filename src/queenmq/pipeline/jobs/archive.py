@@ -22,8 +22,9 @@ from queenmq.pipeline.connection import connection, database_error, rows
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.files import FileWriter
 from queenmq.pipeline.heads import find_queue, heads, partitions, ranges
-from queenmq.pipeline.lake import Lake, sweep
+from queenmq.pipeline.lake import Lake, published, sweep
 from queenmq.pipeline.lake_proof import check_mark, marked, read_back
+from queenmq.pipeline.lake_schema import check_schema
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range, Slice, slices
 from queenmq.pipeline.reading import read_slice
@@ -75,6 +76,8 @@ def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
     with ExitStack() as stack:
         opened = stack.enter_context(connection(settings.url))
         queue_id = find_queue(opened, options)
+        if settings.schema:
+            check_schema(spark, lake, published(opened, lake, settings.queue), settings.schema)
         stack.enter_context(marked(lake, settings.queue, run.id))
         rows(opened, "archive_register", lake.name, queue_id)
         until = heads(opened, queue_id).last

@@ -14,7 +14,8 @@ from typing import Any, Final
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import PipelineError, explained
 from queenmq.pipeline.heads import Heads, find_queue, heads, partitions
-from queenmq.pipeline.lake import Lake, frame, lost, published, unpublished
+from queenmq.pipeline.lake import Lake, lost, published, unpublished
+from queenmq.pipeline.lake_schema import frame
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.runs import Outcome, Run
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 from queenmq.clock import SYSTEM
 from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption
-from queenmq.pipeline.lake import Lake, frame, published
+from queenmq.pipeline.lake import Lake, published
+from queenmq.pipeline.lake_schema import frame
 from queenmq.pipeline.named_write import write_once
 from queenmq.pipeline.options import COMMIT_ROWS
 from queenmq.pipeline.runs import Outcome, Run
