@@ -129,6 +129,34 @@ async def test_an_ack_whose_answer_got_lost_was_applied_and_says_so(
     assert data(await queen.pop("q")) == [2]
 
 
+async def test_a_finish_whose_answer_got_lost_is_applied_once_and_never_called_refused(
+    server: Server, http: httpx.AsyncClient, queen: Queen, proxy: Proxy, swallow_requests: bool
+) -> None:
+    """Nothing shows later that a lease was finished, so it may be unknown: then that is said."""
+    await queen.push_items(item(1), item(2))
+    popped = await queen.pop_answer("q")
+    proxy.silence(swallow_requests=swallow_requests)
+    answer = await soon(http.post(f"/api/v1/lease/{popped['leaseId']}/finish"))
+    assert answer.status_code in (200, 503), answer.text
+    assert data(await queen.pop("q")) == [2]
+
+
+async def test_a_take_whose_answer_got_lost_finishes_and_holds_nothing_else(
+    server: Server, http: httpx.AsyncClient, queen: Queen, proxy: Proxy, swallow_requests: bool
+) -> None:
+    await queen.push_items(item(1), item(2))
+    popped = await queen.pop_answer("q")
+    proxy.silence(swallow_requests=swallow_requests)
+    body = {"take": {"queue": "q", "batch": 10}}
+    answer = await soon(http.post(f"/api/v1/lease/{popped['leaseId']}/finish", json=body))
+    assert answer.status_code == 200, answer.text
+    taken = answer.json()
+    assert taken["success"] or taken["code"] == "database_unavailable", taken
+    assert data(taken["taken"]["messages"]) == [2]
+    assert (await queen.finish(taken["taken"]["leaseId"]))["messages"] == 1
+    assert await queen.pop("q") == []
+
+
 @pytest.mark.parametrize("obstacle", [RowLocked, TryAgain])
 async def test_an_ack_whose_answer_got_lost_says_so_also_if_the_next_try_finds_others_in_its_way(
     server: Server, queen: Queen, monkeypatch: pytest.MonkeyPatch, obstacle: type[TryAgain]

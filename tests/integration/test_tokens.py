@@ -243,3 +243,18 @@ async def test_tokens_that_somebody_makes_up_are_looked_up_once(table: Table) ->
     for _ in range(10):
         assert not await enters(authenticator, b"made.up.jwt")
     assert table.lookups == 1
+
+
+async def test_a_lease_is_finished_and_the_next_taken_only_where_both_are_allowed(admin: httpx.AsyncClient) -> None:
+    queen = Queen(admin)
+    for queue in ("mine", "theirs"):
+        await queen.push(queue, 1, 2)
+    token = await made(admin, grants=[{"queues": ["mine"], "allow": ["pop", "ack"]}])
+    mine, theirs = await queen.pop_answer("mine"), await queen.pop_answer("theirs")
+
+    async def finish(lease: Json, queue: str) -> int:
+        path = f"/api/v1/lease/{lease['leaseId']}/finish"
+        return (await admin.post(path, json={"take": {"queue": queue}}, headers=bearer(token))).status_code
+
+    assert [await finish(mine, "theirs"), await finish(theirs, "mine"), await finish(mine, "mine")] == [403, 403, 200]
+    assert (await queen.finish(theirs["leaseId"]))["success"], "what is forbidden changes nothing"
