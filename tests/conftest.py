@@ -25,6 +25,7 @@ import pytest
 from httpx._transports import default as httpx_transport
 from longest import expected_s
 from server_settings import settings_with
+from versioned_sql import VersionedSession
 
 from queenmq.config import DatabaseSettings, Settings
 from queenmq.server import Server
@@ -231,7 +232,9 @@ def postgres_url(postgres: Postgres) -> str:
 @pytest.fixture
 async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A plain session on the same database, as psql would open it."""
-    connection = await asyncpg.connect(database_url, server_settings={"timezone": "UTC"})
+    connection = await asyncpg.connect(
+        database_url, server_settings={"timezone": "UTC"}, connection_class=VersionedSession
+    )
     yield connection
     await connection.close()
 

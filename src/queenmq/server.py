@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
+import queenmq
 from queenmq.access.tokens import REVOKED
 from queenmq.broker.broker import Broker
 from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
@@ -14,7 +16,7 @@ from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
 from queenmq.descriptors import raise_limit
-from queenmq.errors import DatabaseUnavailable
+from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.http.app import App, make_context
 from queenmq.http.auth import Authenticator
 from queenmq.http.coordinated import CoordinatedApp
@@ -45,13 +47,16 @@ from queenmq.services.vacuum import Vacuum
 from queenmq.storage.database import Database
 from queenmq.storage.failures import DatabaseAway
 from queenmq.storage.migrations import migrate
-from queenmq.storage.statements import statement
+from queenmq.storage.statements import function_set, statement
+from queenmq.storage.steps import migrations
 from queenmq.tls import Tls
 
 log = logging.getLogger(__name__)
 
 _SERVICE_ENDS_S: Final = 10.0
 _OWN_FILES: Final = 64  # the journal, logs, listening sockets, the event loop, what Python opens
+# How many of its intervals a server may miss to say that it is there before it counts as gone.
+_ALIVE_FOR_INTERVALS: Final = 3
 
 
 class Server:
@@ -68,6 +73,7 @@ class Server:
     ) -> None:
         self._settings = settings
         self._shares_port = siblings is not None
+        self._epoch: int | None = None
         self.database = Database(settings.database, database_url)
         self.node = Node(settings, clock, siblings)
         self.broker = Broker(settings, self.database, self.node, clock, journal)
@@ -192,13 +198,30 @@ class Server:
             raise
 
     async def _first_contact(self) -> None:
+        await migrate(self.database)  # also after an outage: others may have upgraded the schema meanwhile
         if self.node.is_open:
             return
-        await migrate(self.database)
         await unhide(self.database)  # the clock may have been set back while no server was there to notice
-        epoch: int = await self.database.fetchval(statement("register_server"), self.node.server_id)
-        await self.node.open(epoch, self.broker)
+        self._epoch = await self._register()
+        await self.node.open(self._epoch, self.broker)
         await self._announce()
+
+    async def _register(self) -> int:
+        """Say which server this is, and of which version. Returns its boot epoch."""
+        epoch: int = await self.database.fetchval(
+            statement("register_server"),
+            self.node.server_id,
+            queenmq.__version__,
+            migrations()[-1].version,
+            function_set().name,
+            self._settings.cache.refresh_interval_ms / 1000 * _ALIVE_FOR_INTERVALS,
+        )
+        return epoch
+
+    async def _sign_off(self) -> None:
+        if self._epoch is not None and self.database.is_open:
+            with suppress(QueenError):
+                await self.database.fetchval(statement("server_stopped"), self.node.server_id, self._epoch)
 
     async def _announce(self) -> None:
         if self.node.is_open and self.front.is_listening:
@@ -224,6 +247,7 @@ class Server:
         statement_s = self._settings.database.statement_timeout_ms / 1000
         await _ended("broker", self.broker.close(), statement_s + _SERVICE_ENDS_S)
         await _ended("cluster", self.node.close(), _SERVICE_ENDS_S)
+        await _ended("registration", self._sign_off(), _SERVICE_ENDS_S)
         await self.database.close()
 
 

@@ -24,7 +24,7 @@ from cli.conftest import Run, Running, serving, until
 from queenmq.cli import server_checks
 from queenmq.client import BlockingQueen
 from queenmq.config import Settings
-from queenmq.storage.migrations import migrations
+from queenmq.storage.steps import migrations
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -201,7 +201,7 @@ def test_migrations_applied_pending_and_unknown(
         told = queen("admin", "migrations", "--json")
         assert told.status == 0
         assert [row["state"] for row in told.json["migrations"]] == ["applied"] * len(migrations())
-        execute(url, "UPDATE queen.schema_functions SET digest = 'other'")
+        execute(url, "DELETE FROM queen.function_sets")
         assert "another version" in queen("admin", "migrations").out
         assert states(queen)["schema"] == "doubtful"
         execute(url, f"DELETE FROM queen.schema_migrations WHERE version = {migrations()[-1].version}")

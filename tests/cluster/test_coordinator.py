@@ -243,7 +243,7 @@ async def _pop_is_blocked(sql: asyncpg.Connection) -> bool:
     await sql.execute("SELECT pg_stat_clear_snapshot()")
     return await sql.fetchval(
         "SELECT count(*) = 1 FROM pg_stat_activity "
-        "WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%queen.pop(%'"
+        "WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%queen.pop_%'"
     )
 
 

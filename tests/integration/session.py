@@ -20,14 +20,14 @@ from queenmq.core.names import QUEUE_MODE
 from queenmq.core.options import QueueOptions
 from queenmq.core.push_call import Outcome, PushCall
 from queenmq.ids import uuid7
-from queenmq.storage.statements import statement
+from queenmq.storage.statements import statement, versioned
 
 EVERYTHING = 1_000_000
 LOCK_TIMEOUT = "20s"
-SEEK = """
+SEEK = versioned("""
     SELECT moved FROM queen.seek((SELECT id FROM queen.queues WHERE name = $2), $3, $1, $4, NULL, NULL, 1000000)
-"""
-RETAIN = "SELECT * FROM queen.retain($1, $2, $3)"
+""")
+RETAIN = versioned("SELECT * FROM queen.retain($1, $2, $3)")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 from server_settings import settings_with
+from versioned_sql import VersionedSession
 
 from integration.queen import until
 from integration.session import Pop, Session, ack
@@ -43,7 +44,9 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
 
     async def open_another() -> Session:
         connection = await asyncpg.connect(
-            database_url, server_settings={"timezone": "UTC", "lock_timeout": "20s", "enable_seqscan": "off"}
+            database_url,
+            server_settings={"timezone": "UTC", "lock_timeout": "20s", "enable_seqscan": "off"},
+            connection_class=VersionedSession,
         )
         opened.append(connection)
         return Session(connection)

@@ -315,14 +315,14 @@ async def test_the_server_starts_without_its_database(settings: Settings, databa
 async def test_a_start_whose_connection_is_lost_on_the_way_waits_for_the_database(
     settings: Settings, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = migrations._current_version
+    look = migrations._state
 
-    async def lose(connection: Any) -> int:
-        monkeypatch.setattr(migrations, "_current_version", look)
+    async def lose(connection: Any) -> migrations.SchemaState:
+        monkeypatch.setattr(migrations, "_state", look)
         proxy.cut()
         return await look(connection)
 
-    monkeypatch.setattr(migrations, "_current_version", lose)
+    monkeypatch.setattr(migrations, "_state", lose)
     async with serving(settings, proxy) as (server, http):
         await buffered(http, item(1))
         await drained(server)

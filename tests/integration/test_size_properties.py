@@ -25,7 +25,7 @@ from queenmq.broker.ack import columns
 from queenmq.core.message import Message
 from queenmq.core.push_call import PushCall
 from queenmq.operations.pushes import push_claimed
-from queenmq.storage.statements import statement
+from queenmq.storage.statements import statement, versioned
 
 PARTITIONS = ("a", "b", "c")
 GROUPS = ("g", "h", "late")
@@ -163,7 +163,9 @@ class AnyLife(RuleBasedStateMachine):
 
     def count_again(self) -> None:
         """What a push does that finds the queue full."""
-        self.storage.execute("SELECT queen.free_room(id, max_size + 1) FROM queen.queues WHERE name = $1", self.queue)
+        self.storage.execute(
+            versioned("SELECT queen.free_room(id, max_size + 1) FROM queen.queues WHERE name = $1"), self.queue
+        )
 
     @rule(group=group, name=st.none() | partition, back=st.booleans())
     def seek(self, group: str, name: str | None, back: bool) -> None:
@@ -177,7 +179,7 @@ class AnyLife(RuleBasedStateMachine):
     def redrive(self, group: str) -> None:
         found = "SELECT id FROM queen.queues WHERE name = $1"
         [queue] = self.storage.execute(found, self.queue)
-        with_room = "SELECT queen.redrive($1, NULL, $2, NULL, NULL, 1000)"
+        with_room = versioned("SELECT queen.redrive($1, NULL, $2, NULL, NULL, 1000)")
         try:
             self.storage.execute(with_room, queue["id"], group)
         except (asyncpg.LockNotAvailableError, asyncpg.PostgresError) as error:
@@ -201,7 +203,7 @@ class AnyLife(RuleBasedStateMachine):
     def trim(self, name: str, upto: int) -> None:
         head = "SELECT last_offset FROM queen.partition_lookup WHERE partition_id = $1"
         [row] = self.storage.execute(head, self.place(name))
-        self.storage.execute("SELECT queen.trim($1, $2)", self.place(name), min(upto, row["last_offset"]))
+        self.storage.execute(versioned("SELECT queen.trim($1, $2)"), self.place(name), min(upto, row["last_offset"]))
 
     @rule(name=partition)
     def delete_message(self, name: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import psycopg
 
+from queenmq.storage.statements import versioned
+
 
 @dataclass
 class Db:
@@ -14,7 +16,7 @@ class Db:
     connection: psycopg.Connection[Any]
 
     def sql(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
-        cursor = self.connection.execute(query, arguments)
+        cursor = self.connection.execute(versioned(query), arguments)
         return cursor.fetchall() if cursor.description else []
 
     def one(self, query: str, *arguments: object) -> Any:

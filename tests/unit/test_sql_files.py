@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from queenmq.storage.statements import sql_files, statement
+from queenmq.storage.statements import FunctionSet, function_set, sql_files, statement, versioned
 from unit.sources import ROOT, SOURCES, modules
 
 SOURCE = SOURCES / "queenmq"
@@ -71,7 +72,7 @@ def is_sender(node: ast.AST) -> bool:
 
 def test_every_function_has_a_caller() -> None:
     bodies = [COMMENT.sub("", text) for text in FUNCTIONS.values()]
-    bodies += [COMMENT.sub("", statement(name)) for name in QUERIES]
+    bodies += [COMMENT.sub("", file.read_text("utf-8")) for file in QUERIES.values()]
     bodies += [text for _, nodes in modules(SOURCE) for text in texts(nodes)]
     everything = "\n".join(bodies)
     unused = []
@@ -109,3 +110,57 @@ def test_a_statement_that_is_not_there_is_an_error() -> None:
 def test_migrations_are_numbered_without_gaps_and_repetitions() -> None:
     numbers = [int(name.partition("_")[0]) for name in sql_files("migrations")]
     assert numbers == list(range(1, len(numbers) + 1)), "give a new migration the next number, also after a rebase"
+
+
+def test_what_the_pipeline_calls_is_public() -> None:
+    """Its jobs may be of another version than the servers."""
+    called = {
+        name
+        for file in QUERIES.values()
+        if Path(str(file)).parent.name == "pipeline"
+        for name in re.findall(r"queen\.(\w+)\(", COMMENT.sub("", file.read_text("utf-8")))
+    }
+    assert called
+    assert called <= function_set().public
+
+
+def test_functions_are_called_only_in_sql_files() -> None:
+    """There the names of this version's functions are filled in."""
+    calls = re.compile(rf"queen\.({'|'.join(function_set().own)})\(")
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for path, nodes in modules(SOURCE)
+        for text in texts(nodes)
+        if re.search(r"\b(SELECT|FROM|CALL)\b", text) and calls.search(text)
+    ]
+    assert not found
+
+
+class TestFunctionSets:
+    MADE = "CREATE OR REPLACE FUNCTION queen."
+    FILES: ClassVar = {
+        "add": f"-- Adds.\n{MADE}add(p_a int, OUT b int) AS $$ SELECT add.p_a + 1 $$;",
+        "twice": f"-- Public: users call it.\n{MADE}twice(p_a int) AS $$ SELECT queen.add($1) $$;",
+        "rows_insert": f"-- Counts.\n{MADE}on_rows_insert() RETURNS trigger AS $$ queen.add(1) $$;\n\n"
+        "CREATE OR REPLACE TRIGGER rows_insert AFTER INSERT ON queen.rows\n"
+        "    EXECUTE FUNCTION queen.on_rows_insert();",
+    }
+
+    def test_functions_get_the_name_of_their_set_and_public_ones_keep_theirs(self) -> None:
+        made = FunctionSet(self.FILES)
+        assert made.public == {"twice", "on_rows_insert"}
+        assert made.named("SELECT queen.add(1), queen.twice(2), queen.adder(3)") == (
+            f"SELECT queen.add_{made.name}(1), queen.twice(2), queen.adder(3)"
+        )
+        assert f"FUNCTION queen.add_{made.name}(p_a int, OUT b int) AS $$ SELECT add_{made.name}.p_a" in made.own_text
+        assert f"queen.on_rows_insert() RETURNS trigger AS $$ queen.add_{made.name}(1)" in made.public_text
+        assert "TRIGGER rows_insert" not in made.public_text
+        assert made.triggers["rows"]["rows_insert"].endswith("EXECUTE FUNCTION queen.on_rows_insert();")
+
+    def test_another_text_is_another_set(self) -> None:
+        other = FunctionSet(self.FILES | {"add": self.FILES["add"].replace("+ 1", "+ 2")})
+        assert other.name != FunctionSet(self.FILES).name
+        assert other.public_text != FunctionSet(self.FILES).public_text
+
+    def test_no_name_is_filled_in_twice(self) -> None:
+        assert versioned(statement("pop")) == statement("pop")

@@ -28,6 +28,7 @@ from queenmq.pipeline.frames import read, read_stream, write, write_stream
 from queenmq.pipeline.jobs import archive, audit, replay, window
 from queenmq.pipeline.runs import Outcome, Run
 from queenmq.pipeline.window_spec import make
+from queenmq.storage.statements import versioned
 
 PLAIN: Final = (
     "SELECT p.name, m.\"offset\", m.created_at, m.transaction_id, m.trace_id::text, convert_from(m.payload, 'UTF8') "
@@ -135,7 +136,8 @@ class Bench:
         url = self._settings.url
         chosen = window.Settings(url=url, spec=spec, checkpoint=str(self._folder / "latency"), trigger="0 seconds")
         with connection(url) as opened:
-            opened.execute("SELECT queen.ensure_partitions($1::text[], $2::text[])", ([source] * 2, ["a", "b"]))
+            ensured = versioned("SELECT queen.ensure_partitions($1::text[], $2::text[])")
+            opened.execute(ensured, ([source] * 2, ["a", "b"]))
             server = self._settings.server
             way: Way = OverHttp(server, source, target) if server else WithinTheDatabase(opened, source, target)
             stop = threading.Event()

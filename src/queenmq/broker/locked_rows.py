@@ -9,6 +9,7 @@ from typing import Final
 from queenmq.errors import QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.failures import RowLocked
+from queenmq.storage.slices import described_holder
 from queenmq.storage.statements import statement
 
 # By kind and name: ("head", queue, partition), ("position", partition id, group), ("lease", id), ("queue", name).
@@ -87,10 +88,4 @@ async def holder_of(database: Database, row: Row) -> str:
         answer = None
     if answer is None or (answer["pid"] is None and answer["prepared"] is None):
         return "another transaction"
-    if answer["prepared"] is not None:
-        return f"the prepared transaction {answer['prepared']!r}, open for {answer['open_s']:.1f} s"
-    open_s = "" if answer["open_s"] is None else f", open for {answer['open_s']:.1f} s"
-    return (
-        f"a transaction of {answer['application'] or 'an unnamed application'!r} (pid {answer['pid']}, user "
-        f"{answer['username']}, {answer['state'] or 'state unknown'}{open_s})"
-    )
+    return described_holder(answer)

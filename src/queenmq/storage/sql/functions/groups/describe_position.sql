@@ -5,6 +5,7 @@
 --   ready     those of them that a pop gets now
 --   next_…    the first message that is neither expired nor doomed, with the attempts that have failed
 -- Reads a message or two, and for a delay or ttl as many as a binary search does; locks nothing.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.describe_position(
     p_queue queen.queues, p_partition uuid, p_group text, p_since timestamptz, p_now timestamptz,
     OUT started boolean, OUT read_upto bigint, OUT first_offset bigint, OUT last_offset bigint, OUT last_message_at timestamptz,

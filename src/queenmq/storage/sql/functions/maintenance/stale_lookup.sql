@@ -1,5 +1,6 @@
 -- What is wrong with partition_lookup, a row a problem; none is the healthy answer. Compares with queen.messages through the
 -- index, one probe a partition. A push that commits meanwhile is seen whole or not at all, so it is never reported.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.stale_lookup()
 RETURNS TABLE (partition_id uuid, queue_name text, partition_name text, problem text) LANGUAGE sql STABLE AS $$
     SELECT p.id, q.name, p.name, CASE

@@ -1,5 +1,6 @@
 -- The offsets between two, both included, whose messages are known to be deleted (queen.deleted_offsets).
 -- The ranges there do not overlap, so that of those that begin before p_first only the last one can matter.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.deleted_within(p_partition uuid, p_first bigint, p_last bigint)
 RETURNS int8multirange LANGUAGE sql STABLE AS $$
     SELECT coalesce(range_agg(int8range(greatest(d.first_offset, p_first), least(d.last_offset, p_last), '[]')), '{}')

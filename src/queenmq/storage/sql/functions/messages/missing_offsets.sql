@@ -1,5 +1,6 @@
 -- Offsets between two, both included, that are neither stored nor known to be deleted, as ranges in their order: lost, if the partition
 -- has them.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.missing_offsets(p_partition uuid, p_first bigint, p_last bigint)
 RETURNS TABLE (first_offset bigint, last_offset bigint) LANGUAGE sql STABLE AS $$
     SELECT lower(r), upper(r) - 1

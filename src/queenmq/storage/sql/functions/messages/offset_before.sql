@@ -1,5 +1,6 @@
 -- The last offset whose message is older than p_at (or as old, if p_inclusive); 0 if there is none. Creation times
 -- never fall within a partition, so this is a binary search over the primary key.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.offset_before(p_partition uuid, p_at timestamptz, p_inclusive boolean DEFAULT false)
 RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -2,6 +2,7 @@
 -- purpose, and return them: for messages that were deleted past Queen's functions, or are lost and known to be.
 -- Reads the whole index of every partition, without locks: a gap is never filled. Only the command line calls it.
 -- Locks: the queue FOR KEY SHARE; then the heads of the partitions that have gaps, by partition.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.accept_gaps(p_queue text, p_partition text)
 RETURNS TABLE (partition_name text, first_offset bigint, last_offset bigint) LANGUAGE plpgsql AS $$
 DECLARE

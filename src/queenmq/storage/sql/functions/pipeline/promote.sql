@@ -8,6 +8,7 @@
 -- maxSize does not leave room for all that would be written (queen.free_room, as for a push), lock_not_available if a partition has
 -- queued operations: a message that was accepted before is not overtaken, and the same call may succeed when they are done.
 -- Locks, in this order: the key of the epoch, the queues that exist by name (FOR KEY SHARE), as queen.lock_targets, then what the trigger on messages takes.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.promote(
     p_sink text, p_epoch bigint, p_attempts bigint[], p_rows bigint, p_most bigint DEFAULT NULL,
     OUT fresh boolean, OUT written bigint, OUT duplicates bigint)

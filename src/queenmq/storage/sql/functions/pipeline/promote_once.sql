@@ -8,6 +8,7 @@
 -- With p_strict false what differs is left out, as a repetition.
 -- `unfinished`: it is decided, now or before, and queen.promote_step has to move rows.
 -- Locks: as queen.promote.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.promote_once(
     p_sink text, p_epoch bigint, p_attempts bigint[], p_rows bigint, p_made_of text, p_checksum bigint, p_strict boolean,
     p_most bigint DEFAULT NULL, OUT written bigint, OUT duplicates bigint, OUT differs boolean, OUT newest bigint, OUT committed_at timestamptz,

@@ -1,6 +1,7 @@
 -- Remove what attempts have staged that can no longer count: those of epochs of p_sink up to p_epoch, and any of more than a day ago
 -- (an attempt's id begins with its time in milliseconds). Also forgets the commits of epochs that no checkpoint goes back to.
 -- Returns the rows removed.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.sweep_staged(p_sink text, p_epoch bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_attempts bigint[];

@@ -1,0 +1,182 @@
+"""The functions in the database: makes those of this version, and removes those that no version needs.
+
+Each version has functions of its own (`statements`), so making them changes nothing for servers of other versions.
+Triggers and public functions are there once: the newest version leads, and they are its own. Older servers go on with
+them, so they do what the functions of the version before expect.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import timedelta
+from typing import Final
+
+import asyncpg
+
+from queenmq.storage.database import Database
+from queenmq.storage.slices import Connection, Report, in_slice
+from queenmq.storage.statements import FunctionSet, function_set, statement
+
+log = logging.getLogger(__name__)
+
+# A set that nobody uses is kept for that long: its server may only be away, or be about to register.
+_KEPT: Final = timedelta(hours=1)
+
+_LEADER = "SELECT name, schema_version, made_at FROM queen.function_sets WHERE leads"
+_NAMES = """
+    SELECT p.oid::regprocedure::text AS signature, p.proname AS name, EXISTS (
+        SELECT 1 FROM pg_depend d WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid AND d.deptype = 'n'
+    ) AS is_needed
+    FROM pg_proc p WHERE p.pronamespace = 'queen'::regnamespace ORDER BY 1
+"""
+_TRIGGERS = """
+    SELECT c.relname AS table_name, t.tgname AS name, pg_get_triggerdef(t.oid) AS definition
+    FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE NOT t.tgisinternal AND c.relnamespace = 'queen'::regnamespace AND p.pronamespace = 'queen'::regnamespace
+"""
+
+
+async def are_made(connection: Connection) -> bool:
+    """Whether the database has the functions of this version."""
+    if not await connection.fetchval("SELECT to_regclass('queen.function_sets') IS NOT NULL"):
+        return False
+    found: bool = await connection.fetchval(
+        "SELECT EXISTS (SELECT 1 FROM queen.function_sets WHERE name = $1)", function_set().name
+    )
+    return found
+
+
+async def use(connection: Connection, schema_version: int) -> bool:
+    """Whether this version finds everything as it needs it. Then it is known that it is used."""
+    if not await are_made(connection):
+        return False
+    leader = await connection.fetchrow(_LEADER)
+    if leader is None or (leader["name"] != function_set().name and leader["schema_version"] <= schema_version):
+        return False
+    touched = "UPDATE queen.function_sets SET used_at = clock_timestamp() WHERE name = $1"
+    return bool(await connection.execute(touched, function_set().name) == "UPDATE 1")
+
+
+async def make_all(connection: Connection, schema_version: int) -> None:
+    """Make everything in the caller's transaction: for a database that no server uses yet."""
+    ours = function_set()
+    await _make_own(connection, ours, schema_version)
+    await _make_public(connection, ours)
+    for table in ours.triggers:
+        await _set_triggers(connection, ours, table)
+    await _lead(connection, ours)
+
+
+async def make(database: Database, schema_version: int, report: Report) -> None:
+    """Make what is missing, in slices. A newer version that leads is left alone."""
+    ours = function_set()
+    if not await in_slice(database, "functions", lambda connection: _has_to_lead(connection, schema_version), report):
+        return
+    report(f"functions: those of this version (…_{ours.name}) lead; triggers and public functions are replaced")
+    await in_slice(database, "public functions", lambda connection: _make_public(connection, ours), report)
+    for table in sorted(ours.triggers.keys() | await _tables_with_triggers(database)):
+        await in_slice(
+            database,
+            f"triggers of queen.{table}",
+            lambda connection, table=table: _set_triggers(connection, ours, table),  # type: ignore[misc]
+            report,
+        )
+    await in_slice(database, "functions", lambda connection: _lead(connection, ours), report)
+
+
+async def _has_to_lead(connection: Connection, schema_version: int) -> bool:
+    """Make the functions of this version, and say whether the triggers and public ones have to be made, too."""
+    ours = function_set()
+    await _make_own(connection, ours, schema_version)
+    leader = await connection.fetchrow(_LEADER)
+    if leader is None or leader["schema_version"] < schema_version:
+        return True
+    if leader["name"] == ours.name or leader["schema_version"] > schema_version:
+        return False
+    made_at = await connection.fetchval("SELECT made_at FROM queen.function_sets WHERE name = $1", ours.name)
+    servers = await connection.fetch(statement("living_servers"))
+    return made_at > leader["made_at"] or all(server["function_set"] != leader["name"] for server in servers)
+
+
+async def _make_own(connection: Connection, ours: FunctionSet, schema_version: int) -> None:
+    there = {row["name"] for row in await connection.fetch(_NAMES)}
+    if not {f"{name}_{ours.name}" for name in ours.own} <= there:
+        await connection.execute("SET LOCAL check_function_bodies = off")
+        await connection.execute(ours.own_text)
+    await connection.execute(
+        "INSERT INTO queen.function_sets (name, schema_version) VALUES ($1, $2) "
+        "ON CONFLICT (name) DO UPDATE SET used_at = clock_timestamp()",
+        ours.name,
+        schema_version,
+    )
+
+
+async def _make_public(connection: Connection, ours: FunctionSet) -> None:
+    await connection.execute("SET LOCAL check_function_bodies = off")
+    await connection.execute(ours.public_text)
+
+
+async def _tables_with_triggers(database: Database) -> set[str]:
+    async with database.connection() as connection:
+        return {row["table_name"] for row in await connection.fetch(_TRIGGERS)}
+
+
+async def _set_triggers(connection: Connection, ours: FunctionSet, table: str) -> None:
+    """Make those that are missing or differ, and drop those that this version does not have."""
+    wanted = ours.triggers.get(table, {})
+    there = {row["name"]: row["definition"] for row in await connection.fetch(_TRIGGERS) if row["table_name"] == table}
+    for name, text in wanted.items():
+        if name not in there or _plain(there[name]) != _plain(text):
+            await connection.execute(text)
+    for name in there.keys() - wanted.keys():
+        await connection.execute(f'DROP TRIGGER "{name}" ON queen."{table}"')
+
+
+def _plain(definition: str) -> str:
+    """The same for what a file says and for what PostgreSQL makes of it."""
+    return re.sub(r"[\s();]", "", definition).lower().replace("orreplace", "", 1)
+
+
+async def _lead(connection: Connection, ours: FunctionSet) -> None:
+    await connection.execute("UPDATE queen.function_sets SET leads = (name = $1) WHERE leads <> (name = $1)", ours.name)
+
+
+async def unused(connection: Connection) -> list[str]:
+    """The names of sets whose functions nobody calls any more."""
+    used = {row["function_set"] for row in await connection.fetch(statement("living_servers"))}
+    rows = await connection.fetch(
+        "SELECT name FROM queen.function_sets WHERE NOT leads AND name <> $1 "
+        "AND used_at < clock_timestamp() - $2::interval",
+        function_set().name,
+        _KEPT,
+    )
+    return [row["name"] for row in rows if row["name"] not in used]
+
+
+async def drop_unused(connection: Connection) -> None:
+    """Remove the functions of versions that no server has used for long."""
+    for name in await unused(connection):
+        await _drop(connection, [row for row in await connection.fetch(_NAMES) if row["name"].endswith(f"_{name}")])
+        await connection.execute("DELETE FROM queen.function_sets WHERE name = $1", name)
+
+
+async def without_version(connection: Connection) -> list[asyncpg.Record]:
+    """The functions that a version before these sets has left."""
+    endings = tuple(f"_{row['name']}" for row in await connection.fetch("SELECT name FROM queen.function_sets"))
+    public = function_set().public
+    rows = await connection.fetch(_NAMES)
+    return [row for row in rows if row["name"] not in public and not row["name"].endswith(endings)]
+
+
+async def drop_without_version(connection: Connection) -> None:
+    await _drop(connection, await without_version(connection))
+
+
+async def _drop(connection: Connection, found: list[asyncpg.Record]) -> None:
+    """Not those that somebody has built something on, such as a view."""
+    for row in found:
+        if row["is_needed"]:
+            log.warning("the function %s stays, because something else in the database uses it", row["signature"])
+        else:
+            await connection.execute(f"DROP FUNCTION {row['signature']}")

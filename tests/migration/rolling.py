@@ -1,0 +1,238 @@
+"""Servers of two versions as processes on one database, and a load that goes on while they are exchanged.
+
+Nothing is tried again: every answer but the usual ones is a failure. A server is taken out of the rotation before it
+stops, as a load balancer does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+from ports import free_port
+
+PATIENCE_S = 120
+QUEEN = "import sys; from queenmq.cli.main import main; sys.exit(main())"
+GROUPS = ("billing", "mail")
+PARTITIONS = 6
+
+Json = dict[str, Any]
+
+
+class Process:
+    """`queen serve` of the code below `source`."""
+
+    def __init__(self, source: Path, database_url: str, folder: Path, name: str) -> None:
+        self._source = source
+        self._database_url = database_url
+        self._folder = folder / name
+        self._folder.mkdir()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.in_flight = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def log(self) -> str:
+        return (self._folder / "log").read_text()
+
+    async def start(self) -> Process:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG_", "DATABASE_"))}
+        environment |= {
+            "PORT": str(self.port),
+            "DATABASE_URL": self._database_url,
+            "FILE_BUFFER_DIR": str(self._folder / "journal"),
+            "PYTHONPATH": str(self._source),
+            "QUEEN_OUTAGE_AFTER_MS": "30000",
+        }
+        with (self._folder / "log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", QUEEN, "serve", env=environment, stdout=log, stderr=log, cwd=self._folder
+            )
+        async with asyncio.timeout(PATIENCE_S), httpx.AsyncClient() as client:
+            while True:
+                assert self._process.returncode is None, self.log
+                with contextlib.suppress(httpx.HTTPError):
+                    if (await client.get(self.url + "/health")).status_code == 200:
+                        return self
+                await asyncio.sleep(0.05)
+
+    async def refused(self) -> str:
+        """What a server says that does not start."""
+        with contextlib.suppress(AssertionError):
+            await self.start()
+        assert self._process is not None
+        assert await asyncio.wait_for(self._process.wait(), PATIENCE_S) != 0
+        return self.log
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            assert await asyncio.wait_for(self._process.wait(), PATIENCE_S) == 0, self.log
+
+
+class Rotation:
+    """The servers that get requests."""
+
+    def __init__(self) -> None:
+        self.servers: list[Process] = []
+        self.client = httpx.AsyncClient(timeout=60)
+        self.chance = random.Random(17)
+        self.answers: Counter[str] = Counter()
+
+    async def call(self, method: str, path: str, *usual: int, **options: Any) -> Any:
+        server = self.chance.choice(self.servers)
+        server.in_flight += 1
+        try:
+            answer = await self.client.request(method, server.url + path, **options)
+        finally:
+            server.in_flight -= 1
+        self.answers[f"{method} {path.split('/')[3]} {answer.status_code}"] += 1
+        assert answer.status_code in usual, (server.url, path, answer.status_code, answer.text)
+        return answer.json() if answer.content else None
+
+    async def take_out(self, server: Process) -> None:
+        self.servers.remove(server)
+        async with asyncio.timeout(PATIENCE_S):
+            while server.in_flight:
+                await asyncio.sleep(0.01)
+        await server.stop()
+
+
+class Load:
+    """Producers with partitions of their own, consumers of two groups, movers, and groups that come anew."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._call = rotation.call
+        self._chance = random.Random(4)
+        self.pushed: dict[str, list[int]] = defaultdict(list)
+        self.finished: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self.moved: dict[str, list[int]] = defaultdict(list)
+        self.pushing = True
+        self.idle: Counter[str] = Counter()
+        self._new = itertools.count()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.pushed.values()))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(PARTITIONS):
+                tasks.create_task(self._produce(f"p{number}"))
+            for group in GROUPS:
+                for _ in range(2):
+                    tasks.create_task(self._consume(group))
+            tasks.create_task(self._move())
+            tasks.create_task(self._subscribe())
+
+    async def grow(self, messages: int) -> None:
+        goal = self.count + messages
+        async with asyncio.timeout(PATIENCE_S):
+            while self.count < goal:
+                await asyncio.sleep(0.02)
+
+    async def _produce(self, partition: str) -> None:
+        numbers = itertools.count(1)
+        while self.pushing:
+            some = list(itertools.islice(numbers, self._chance.randint(1, 3)))
+            items = [
+                {"queue": "work", "partition": partition, "transactionId": f"{partition}:{n}", "payload": n}
+                for n in some
+            ]
+            results = await self._call("POST", "/api/v1/push", 201, json={"items": items})
+            assert [result["status"] for result in results] == ["queued"] * len(some), results
+            self.pushed[partition] += some
+
+    async def _pop(self, queue: str, group: str) -> list[Json]:
+        parameters = {"consumerGroup": group, "batch": 10, "partitions": 2, "wait": "true", "timeout": 300}
+        answer = await self._call("GET", f"/api/v1/pop/queue/{queue}", 200, 204, params=parameters)
+        messages: list[Json] = answer["messages"] if answer else []
+        self.idle[group] = 0 if messages else self.idle[group] + 1
+        return messages
+
+    def _goes_on(self, group: str) -> bool:
+        return self.pushing or self.idle[group] < 6
+
+    async def _consume(self, group: str) -> None:
+        while self._goes_on(group):
+            messages = await self._pop("work", group)
+            by_partition: dict[str, list[Json]] = defaultdict(list)
+            for message in messages:
+                by_partition[message["partition"]].append(message)
+            for partition, run in by_partition.items():
+                done = run if self._chance.random() < 0.9 else run[: self._chance.randint(0, len(run) - 1)]
+                acks = [(message, "completed") for message in done] + [
+                    (message, "retry") for message in run[len(done) :][:1]
+                ]
+                body = {
+                    "consumerGroup": group,
+                    "acknowledgments": [
+                        {name: message[name] for name in ("transactionId", "partitionId", "leaseId")}
+                        | {"status": status}
+                        for message, status in acks
+                    ],
+                }
+                results = await self._call("POST", "/api/v1/ack/batch", 200, json=body)
+                assert all(result["success"] for result in results), results
+                self.finished[group, partition] += [message["data"] for message in done]
+
+    async def _move(self) -> None:
+        while self._goes_on("mover"):
+            messages = await self._pop("work", "mover")
+            for partition in {message["partition"] for message in messages}:
+                run = [message for message in messages if message["partition"] == partition]
+                lease = run[0]["leaseId"]
+                await self._call("POST", f"/api/v1/lease/{lease}/extend", 200, json={"seconds": 60})
+                acks = [
+                    {"type": "ack", "status": "completed", "consumerGroup": "mover"}
+                    | {name: message[name] for name in ("transactionId", "partitionId", "leaseId")}
+                    for message in run
+                ]
+                items = [{"queue": "moved", "partition": partition, "payload": message["data"]} for message in run]
+                body = {"operations": [*acks, {"type": "push", "items": items}]}
+                result = await self._call("POST", "/api/v1/transaction", 200, json=body)
+                assert result["success"], result
+                self.moved[partition] += [message["data"] for message in run]
+
+    async def _subscribe(self) -> None:
+        """New queues, partitions and groups, which are made by whichever server is asked."""
+        while self.pushing:
+            name = f"new-{next(self._new)}"
+            item = {"queue": name, "partition": name, "payload": name}
+            await self._call("POST", "/api/v1/push", 201, json={"items": [item]})
+            parameters = {"consumerGroup": name, "autoAck": "true", "subscriptionMode": "all"}
+            answer = await self._call("GET", f"/api/v1/pop/queue/{name}", 200, params=parameters)
+            assert [message["data"] for message in answer["messages"]] == [name]
+            answer = await self._call("GET", "/api/v1/pop/queue/work", 200, params=parameters | {"batch": 1})
+            assert [message["data"] for message in answer["messages"]] == [1]
+            await asyncio.sleep(0.05)
+
+    async def audit(self) -> None:
+        """Everything that was accepted is there once and in order, for each group and for one that reads anew."""
+        for partition, numbers in self.pushed.items():
+            assert numbers == list(range(1, len(numbers) + 1))
+            for group in GROUPS:
+                assert self.finished[group, partition] == numbers, (group, partition)
+            assert self.moved[partition] == numbers, partition
+            for queue in ("work", "moved"):
+                assert await self._everything(queue, partition) == numbers, (queue, partition)
+
+    async def _everything(self, queue: str, partition: str) -> list[int]:
+        found: list[int] = []
+        parameters = {"consumerGroup": "audit", "batch": 1000, "autoAck": "true", "subscriptionMode": "all"}
+        while True:
+            answer = await self._call(
+                "GET", f"/api/v1/pop/queue/{queue}/partition/{partition}", 200, 204, params=parameters
+            )
+            if not answer:
+                return found
+            found += [message["data"] for message in answer["messages"]]
