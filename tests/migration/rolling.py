@@ -134,10 +134,21 @@ class Load:
             tasks.create_task(self._move())
             tasks.create_task(self._subscribe())
 
+    def start(self) -> None:
+        self._running = asyncio.create_task(self.run())
+
+    async def end(self) -> None:
+        self.pushing = False
+        async with asyncio.timeout(PATIENCE_S):
+            await self._running
+
     async def grow(self, messages: int) -> None:
+        """Return when so many messages more were pushed. Raises what a request failed with."""
         goal = self.count + messages
         async with asyncio.timeout(PATIENCE_S):
             while self.count < goal:
+                if self._running.done():
+                    self._running.result()
                 await asyncio.sleep(0.02)
 
     async def _produce(self, partition: str) -> None:

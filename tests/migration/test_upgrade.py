@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -72,7 +71,7 @@ async def test_old_servers_are_replaced_under_load_and_come_back(
         old = [await start(old_source, f"old-{n}") for n in range(2)]
         started += old
         load = Load(rotation)
-        running = asyncio.create_task(load.run())
+        load.start()
         await load.grow(300)
         new = [await start(THIS, "new-0")]
         started += new
@@ -96,8 +95,7 @@ async def test_old_servers_are_replaced_under_load_and_come_back(
         async with database_at(empty_url) as database:
             await contract(database)
         await load.grow(300)
-        load.pushing = False
-        await running
+        await load.end()
         await load.audit()
         late = Process(old_source, empty_url, tmp_path, "too-late")
         started.append(late)

@@ -15,7 +15,7 @@ from queenmq.config import Settings
 from queenmq.errors import QueenError, StartupError
 from queenmq.storage.database import Database
 from queenmq.storage.embedded import default_data_dir, running_url
-from queenmq.storage.migrations import schema_state
+from queenmq.storage.migrations import SchemaState, schema_state
 from queenmq.storage.statements import statement
 
 _OLDEST: Final = 14
@@ -64,14 +64,22 @@ async def _checks(database: Database) -> AsyncIterator[Finding]:
         sentence = f"{plural(len(pending), 'migration')} pending (`queen admin migrations`)"
         yield bad("schema", sentence, "start a server of this version; it applies them")
         return
-    yield (
-        good("schema", f"all {len(found.migrations)} migrations are applied")
-        if found.functions_up_to_date
-        else doubtful(
-            "schema", "its functions belong to another version", "start a server of this version; it replaces them"
-        )
-    )
+    yield _schema(found)
     yield await _lookup(database)
+
+
+def _schema(found: SchemaState) -> Finding:
+    if not found.functions_up_to_date:
+        return doubtful(
+            "schema", "the functions of this version are missing", "start a server of this version; it makes them"
+        )
+    if found.is_upgrading:
+        return doubtful(
+            "schema",
+            "the last upgrade is not completed, so that servers of the version before can run",
+            "when they are not needed any more, run `queen db upgrade --contract`",
+        )
+    return good("schema", f"all {len(found.migrations)} migrations are applied")
 
 
 async def _version(database: Database) -> Finding:

@@ -47,12 +47,19 @@ async def are_made(connection: Connection) -> bool:
     return found
 
 
-async def use(connection: Connection, schema_version: int) -> bool:
-    """Whether this version finds everything as it needs it. Then it is known that it is used."""
+async def are_complete(connection: Connection, schema_version: int) -> bool:
+    """Whether this version finds everything as it needs it: it leads, or one with a newer schema does."""
     if not await are_made(connection):
         return False
     leader = await connection.fetchrow(_LEADER)
-    if leader is None or (leader["name"] != function_set().name and leader["schema_version"] <= schema_version):
+    if leader is None:
+        return False
+    return bool(leader["name"] == function_set().name or leader["schema_version"] > schema_version)
+
+
+async def use(connection: Connection, schema_version: int) -> bool:
+    """The same, for a server: then the database knows that this version is used."""
+    if not await are_complete(connection, schema_version):
         return False
     touched = "UPDATE queen.function_sets SET used_at = clock_timestamp() WHERE name = $1"
     return bool(await connection.execute(touched, function_set().name) == "UPDATE 1")
@@ -123,14 +130,24 @@ async def _tables_with_triggers(database: Database) -> set[str]:
 
 
 async def _set_triggers(connection: Connection, ours: FunctionSet, table: str) -> None:
+    for text in await _changes_of_triggers(connection, ours, table):
+        await connection.execute(text)
+
+
+async def _changes_of_triggers(connection: Connection, ours: FunctionSet, table: str) -> list[str]:
     """Make those that are missing or differ, and drop those that this version does not have."""
     wanted = ours.triggers.get(table, {})
     there = {row["name"]: row["definition"] for row in await connection.fetch(_TRIGGERS) if row["table_name"] == table}
-    for name, text in wanted.items():
-        if name not in there or _plain(there[name]) != _plain(text):
-            await connection.execute(text)
-    for name in there.keys() - wanted.keys():
-        await connection.execute(f'DROP TRIGGER "{name}" ON queen."{table}"')
+    made = [text for name, text in wanted.items() if name not in there or _plain(there[name]) != _plain(text)]
+    return made + [f'DROP TRIGGER "{name}" ON queen."{table}"' for name in there.keys() - wanted.keys()]
+
+
+async def tables_with_changed_triggers(database: Database) -> list[str]:
+    """The tables whose triggers would be made anew if this version came to lead now."""
+    ours = function_set()
+    tables = sorted(ours.triggers.keys() | await _tables_with_triggers(database))
+    async with database.connection() as connection:
+        return [table for table in tables if await _changes_of_triggers(connection, ours, table)]
 
 
 def _plain(definition: str) -> str:

@@ -26,7 +26,7 @@ KNOWN: Final = {
     "top": "Show rates, lag and waiting consumers live.",
     "doctor": "Check the installation and say how to repair it.",
     "admin": "Check and repair the tables of the database.",
-    "db": "Show how to connect to the bundled PostgreSQL.",
+    "db": "Upgrade the schema of the database, or show how to connect to the bundled PostgreSQL.",
     "bench": "Measure throughput and latency.",
     "pipeline": "Run Spark jobs: archive, replay, window, audit.",
     "completion": "Print the shell completion script.",

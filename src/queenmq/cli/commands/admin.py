@@ -192,5 +192,7 @@ async def _migrations(database: Database, as_json: bool) -> int:
     else:
         table(rows, Column("version", number=True), Column("name"), Column("state"), Column("appliedAt", "applied at"))
         if not found.functions_up_to_date:
-            print("The functions belong to another version; the next server of this version that starts replaces them.")
+            print("The functions of this version are missing; the next server of this version that starts makes them.")
+        if found.is_upgrading:
+            print("The last upgrade is not completed: `queen db plan` shows what is left.")
     return 0 if found.up_to_date else 1

@@ -1,18 +1,28 @@
-"""`queen db`: how to connect to the bundled PostgreSQL."""
+"""`queen db`: the schema of the database, its upgrades, and how to connect to the bundled PostgreSQL."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from queenmq.cli.arguments import data_dir
+from queenmq.cli.arguments import as_json, data_dir
 from queenmq.cli.group import group, under
 
+if TYPE_CHECKING:
+    from queenmq.config import Settings
+    from queenmq.storage.database import Database
+    from queenmq.storage.plan import Plan, PlannedStep
 
-@group("db", 'psql "$(queen db url)"')
+
+@group("db", 'psql "$(queen db url)"', "queen db plan", "queen db upgrade")
 def command() -> None:
-    """Show how to connect to the bundled PostgreSQL."""
+    """Upgrade the schema of the database, or show how to connect to the bundled PostgreSQL.
+
+    DATABASE_URL names the database, unless it is the bundled one."""
 
 
 @under(command, "url", 'psql "$(queen db url)"')
@@ -28,3 +38,140 @@ def url(data_dir: Path | None, administrator: bool) -> None:
 
     settings = config.load(flags={"QUEEN_DATA_DIR": data_dir})
     print(running_url(settings.server.data_dir or default_data_dir(), administrator=administrator))
+
+
+@under(command, "plan", "queen db plan", "queen db plan --json")
+@as_json
+@data_dir
+def plan(as_json: bool, data_dir: Path | None) -> int:
+    """Show what an upgrade of the schema to this version would do, and change nothing.
+
+    Each step is listed with its table, the size of that, and the lock that it takes. Servers of the version before go
+    on during the steps that expand; those that contract wait until none of them runs. The exit status is 1 if there is
+    anything to do.
+    """
+    return _run(data_dir, lambda database: _plan(database, as_json))
+
+
+@under(command, "upgrade", "queen db upgrade", "queen db upgrade --contract")
+@click.option(
+    "--contract",
+    is_flag=True,
+    help="Complete the upgrade: remove what only servers of the version before use. They are refused from then on.",
+)
+@data_dir
+def upgrade(contract: bool, data_dir: Path | None) -> int:
+    """Upgrade the schema to this version, while servers run, and show the progress.
+
+    A server does the same when it starts. Servers of the version before can go on, and be started again, until
+    `queen db upgrade --contract`, which does nothing as long as one of them runs.
+    """
+    return _run(data_dir, lambda database: _upgrade(database, contract))
+
+
+def _run(data_dir: Path | None, action: Callable[[Database], Awaitable[int]]) -> int:
+    from queenmq import config
+    from queenmq.errors import HttpError, StartupError
+
+    try:
+        return asyncio.run(_with_database(config.load(flags={"QUEEN_DATA_DIR": data_dir}), action))
+    except HttpError as error:
+        raise StartupError(error.message) from error
+
+
+async def _with_database(settings: Settings, action: Callable[[Database], Awaitable[int]]) -> int:
+    from queenmq.cli.database import opened
+
+    async with opened(settings) as database:
+        return await action(database)
+
+
+async def _plan(database: Database, as_json: bool) -> int:
+    from queenmq.cli.show import print_json
+    from queenmq.storage.plan import plan
+
+    found = await plan(database)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        _show(found)
+    return 1 if found.is_new or found.refusing is not None or found.expand or found.contract else 0
+
+
+def _as_json(found: Plan) -> dict[str, object]:
+    return {
+        "newest": found.newest,
+        "isNew": found.is_new,
+        "tooOldFor": found.refusing,
+        "expand": [_step(step) for step in found.expand],
+        "contract": [_step(step) for step in found.contract],
+        "olderServers": [
+            {"id": one.id, "release": one.release, "schemaVersion": one.schema_version, "seenSecondsAgo": one.seen_s}
+            for one in found.older
+        ],
+    }
+
+
+def _step(step: PlannedStep) -> dict[str, object]:
+    return {
+        "phase": step.phase,
+        "migration": step.migration,
+        "does": step.does,
+        "table": step.table,
+        "rows": step.rows,
+        "bytes": step.bytes,
+        "lock": step.lock,
+        "oldServersGoOn": step.old_servers_go_on,
+    }
+
+
+def _show(found: Plan) -> None:
+    from queenmq.cli.show import Column, table
+
+    if found.is_new:
+        print(f"There is no schema yet: it is made in one transaction, as version {found.newest}.")
+        return
+    if found.refusing is not None:
+        print(
+            f"This Queen knows schema version {found.newest}, and the database has {found.refusing}: run a newer Queen."
+        )
+        return
+    if not found.expand and not found.contract:
+        print(f"Nothing is to be done: the schema has version {found.newest}.")
+        return
+    rows = [_step(step) for step in (*found.expand, *found.contract)]
+    table(
+        rows,
+        Column("phase"),
+        Column("migration"),
+        Column("does"),
+        Column("table"),
+        Column("rows", number=True),
+        Column("bytes", number=True),
+        Column("lock"),
+        Column("oldServersGoOn", "old servers go on"),
+    )
+    print("Each lock is waited for in short attempts, and held for one step.")
+    if found.expand:
+        print("To expand: `queen db upgrade`, or start a server of this version.")
+    if found.older:
+        print("The contract step waits for these servers:")
+        for server in found.older:
+            print(f"  {server}")
+    elif found.contract:
+        print("To contract, when servers of the version before are not needed any more: `queen db upgrade --contract`.")
+
+
+async def _upgrade(database: Database, is_contract: bool) -> int:
+    from queenmq.cli.show import note
+    from queenmq.storage.migrations import contract, migrate, schema_state
+
+    version = await migrate(database, report=note)
+    if is_contract:
+        await contract(database, report=note)
+        print(f"the upgrade to schema version {version} is completed")
+        return 0
+    print(f"the schema has version {version}")
+    if (await schema_state(database)).is_upgrading:
+        note("servers of the version before can go on; `queen db upgrade --contract` completes the upgrade")
+    return 0
