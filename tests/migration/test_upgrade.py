@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,13 +10,21 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+from integration.queen import another_server
 from server_settings import settings_with
 
 import queenmq
 from migration import previous
 from migration.rolling import Load, Process, Rotation
+from migration.test_migrations import NEWEST, catalog, catalog_of
+from queenmq.errors import StartupError
+from queenmq.storage import functions
+from queenmq.storage import migrations as module
 from queenmq.storage.database import Database
-from queenmq.storage.migrations import contract
+from queenmq.storage.migrations import contract, migrate, older_servers
+from queenmq.storage.slices import Report
+from queenmq.storage.statements import FunctionSet, function_set
+from queenmq.storage.steps import Migration, migrations
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -104,3 +113,204 @@ async def test_old_servers_are_replaced_under_load_and_come_back(
         for server in started:
             await server.stop()
         await rotation.client.aclose()
+
+
+@pytest.fixture
+async def database(empty_url: str, sql: asyncpg.Connection) -> AsyncIterator[Database]:
+    """A database with the schema of the version before."""
+    async with database_at(empty_url) as opened:
+        await previous.make_schema(opened, sql)
+        yield opened
+
+
+def says() -> tuple[list[str], Report]:
+    said: list[str] = []
+    return said, said.append
+
+
+async def version_rows(sql: asyncpg.Connection) -> list[int]:
+    rows = await sql.fetch("SELECT version FROM queen.schema_migrations ORDER BY version")
+    return [row["version"] for row in rows]
+
+
+async def test_functions_of_the_version_before_work_until_the_contract_step(
+    database: Database, sql: asyncpg.Connection
+) -> None:
+    """What its server sees: the schema version and the digest that it knows, and every function that it calls."""
+    named = "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'queen'::regnamespace"
+    before = {row[0] for row in await sql.fetch(named)}
+    digest = await sql.fetchval("SELECT digest FROM queen.schema_functions")
+    await migrate(database)
+    assert before <= {row[0] for row in await sql.fetch(named)}
+    assert await sql.fetchval("SELECT digest FROM queen.schema_functions") == digest
+    assert await version_rows(sql) == list(range(1, previous.SCHEMA_VERSION + 1))
+    await sql.execute("SELECT queen.ensure_partitions(ARRAY['orders'], ARRAY['Default'])")
+    await sql.execute("SELECT queen.subscribe('orders', NULL, 'g', 'all', NULL)")
+    await sql.execute("SELECT queen.subscribe('orders', 'Default', 'g', 'all', NULL)")
+    assert await sql.fetchval("SELECT count(*) FROM queen.partition_consumers") == 1
+    await sql.execute(
+        "INSERT INTO queen.messages (partition_id, transaction_id, payload) "
+        "SELECT id, 'a', convert_to('1', 'UTF8') FROM queen.partitions"
+    )
+    assert await sql.fetchval("SELECT last_offset FROM queen.partition_lookup") == 1
+    assert await sql.fetch("SELECT * FROM queen.resync_lookup(NULL, 10)")
+    await contract(database)
+    assert await version_rows(sql) == [migration.version for migration in migrations()]
+    assert not await sql.fetchval("SELECT to_regprocedure('queen.resync_lookup(uuid, integer)') IS NOT NULL")
+
+
+async def test_a_completed_upgrade_equals_a_new_schema(
+    database: Database, sql: asyncpg.Connection, database_url: str
+) -> None:
+    await migrate(database)
+    await contract(database)
+    assert await catalog(sql) == await catalog_of(database_url)
+    assert await sql.fetchval("SELECT count(*) FROM queen.schema_expansions") == 0
+
+
+async def test_the_contract_step_waits_for_older_servers_and_names_them(
+    database: Database, sql: asyncpg.Connection
+) -> None:
+    await migrate(database)
+    await sql.execute("INSERT INTO queen.servers (id, epoch) VALUES ('old:6632', 1)")
+    with pytest.raises(StartupError, match=r"servers of an older version run: old:6632 \(of an older version, seen"):
+        await contract(database)
+    assert await version_rows(sql) == list(range(1, previous.SCHEMA_VERSION + 1))
+    await sql.execute("UPDATE queen.servers SET seen_at = clock_timestamp() - interval '4 minutes'")
+    await contract(database)
+    assert NEWEST in await version_rows(sql)
+
+
+async def test_servers_of_this_version_do_not_hold_up_the_contract_step(database: Database, empty_url: str) -> None:
+    async with another_server(settings_with(), empty_url) as queen:
+        await queen.push("orders", "a")
+        assert not await older_servers(database)
+        await contract(database)
+        await queen.push("orders", "b")
+        assert [message["data"] for message in await queen.pop("orders", batch=2)] == ["a", "b"]
+
+
+async def test_a_stranger_who_holds_a_lock_is_named_and_nobody_waits_behind_the_upgrade(
+    database: Database, sql: asyncpg.Connection, empty_url: str
+) -> None:
+    said, report = says()
+    stranger = await asyncpg.connect(empty_url, server_settings={"application_name": "nightly dump"})
+    try:
+        transaction = stranger.transaction()
+        await transaction.start()
+        await stranger.execute("LOCK TABLE queen.operation_queue IN ACCESS SHARE MODE")
+        upgrading = asyncio.create_task(migrate(database, report=report))
+        async with asyncio.timeout(60):
+            while not any("waiting for a lock" in one for one in said):
+                await asyncio.sleep(0.05)
+        [named] = [one for one in said if "waiting for a lock" in one]
+        assert f"'nightly dump' (pid {stranger.get_server_pid()}, user" in named
+        for _ in range(5):
+            async with asyncio.timeout(5):
+                await sql.fetch("SELECT * FROM queen.operation_queue LIMIT 1")
+            await asyncio.sleep(0.1)
+        assert not upgrading.done()
+        await transaction.rollback()
+        async with asyncio.timeout(60):
+            assert await upgrading == NEWEST
+    finally:
+        await stranger.close()
+
+
+async def test_batches_and_indexes_that_are_built_concurrently(
+    empty_url: str, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with database_at(empty_url) as database:
+        await migrate(database)
+        await sql.execute("CREATE TABLE queen.things AS SELECT n, NULL::int AS twice FROM generate_series(1, 25) n")
+        later = Migration(
+            NEWEST + 1,
+            "things",
+            "CREATE INDEX CONCURRENTLY things_n ON queen.things (n);\n-- In batches.\n"
+            "UPDATE queen.things SET twice = n * 2 "
+            "WHERE n IN (SELECT n FROM queen.things WHERE twice IS NULL LIMIT 10);",
+        )
+        extended(monkeypatch, later)
+        said, report = says()
+        await migrate(database, report=report)
+        assert await sql.fetchval("SELECT sum(twice) FROM queen.things") == 650
+        assert await sql.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'queen.things_n'::regclass")
+        assert [one.rpartition(": ")[2] for one in said if one.endswith("rows")] == ["10 rows", "10 rows", "5 rows"]
+
+
+async def test_an_upgrade_that_is_not_completed_is_completed_by_the_next(
+    database: Database, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise three versions would run side by side."""
+    await migrate(database)
+    await sql.execute("INSERT INTO queen.servers (id, epoch) VALUES ('old:6632', 1)")
+    extended(monkeypatch, Migration(NEWEST + 1, "next", "CREATE TABLE queen.next (a int);"))
+    with pytest.raises(StartupError, match="old:6632"):
+        await migrate(database)
+    await sql.execute("DELETE FROM queen.servers")
+    assert await migrate(database) == NEWEST + 1
+    assert await version_rows(sql) == [migration.version for migration in migrations()]
+    assert await sql.fetchval("SELECT array_agg(version) FROM queen.schema_expansions") == [NEWEST + 1]
+
+
+class TestSetsOfFunctions:
+    """Two versions that differ in their functions only."""
+
+    OTHER = "CREATE OR REPLACE FUNCTION queen.uuid7() RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid';"
+
+    @pytest.fixture
+    def other(self, monkeypatch: pytest.MonkeyPatch) -> FunctionSet:
+        ours = function_set()
+        made = FunctionSet(dict(ours.files) | {"uuid7": f"-- Public: another.\n{self.OTHER}"})
+        monkeypatch.setattr(functions, "function_set", lambda: made)
+        return made
+
+    @staticmethod
+    async def leader(sql: asyncpg.Connection) -> str:
+        return await sql.fetchval("SELECT name FROM queen.function_sets WHERE leads")
+
+    async def test_the_newer_leads_and_the_older_finds_its_own(
+        self, empty_url: str, sql: asyncpg.Connection, other: FunctionSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours = function_set()
+        async with database_at(empty_url) as database, database_at(empty_url) as neighbour:
+            monkeypatch.setattr(functions, "function_set", lambda: ours)
+            await migrate(database)
+            monkeypatch.setattr(functions, "function_set", lambda: other)
+            await migrate(neighbour)
+            assert await self.leader(sql) == other.name
+            assert await sql.fetchval("SELECT queen.uuid7()") is None
+            there = {row[0] for row in await sql.fetch("SELECT proname FROM pg_proc")}
+            assert {f"push_{ours.name}", f"push_{other.name}"} <= there
+            # Back to the older one, while a server of the newer one runs, and when none does.
+            await sql.execute("INSERT INTO queen.servers (id, epoch) VALUES ('s', 1)")
+            await sql.execute(
+                "INSERT INTO queen.server_versions VALUES ('s', 1, '1', $1, $2, '1 hour')", NEWEST, other.name
+            )
+            monkeypatch.setattr(functions, "function_set", lambda: ours)
+            await migrate(database)
+            assert await self.leader(sql) == other.name
+            await sql.execute("UPDATE queen.server_versions SET has_stopped = true")
+            await migrate(database)
+            assert await self.leader(sql) == ours.name
+            assert await sql.fetchval("SELECT queen.uuid7()") is not None
+
+    async def test_functions_that_nobody_uses_any_more_are_removed(
+        self, empty_url: str, sql: asyncpg.Connection, other: FunctionSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours = function_set()
+        async with database_at(empty_url) as database:
+            await migrate(database)
+            monkeypatch.setattr(functions, "function_set", lambda: ours)
+            await migrate(database)
+            await sql.execute("CREATE VIEW queen.mine AS SELECT queen.unit_" + other.name + "('push') AS kind")
+            await sql.execute("UPDATE queen.function_sets SET used_at = used_at - interval '2 hours'")
+            await contract(database)
+            names = "SELECT proname FROM pg_proc WHERE proname LIKE '%\\_' || $1"
+            assert [row[0] for row in await sql.fetch(names, other.name)] == [f"unit_{other.name}"]
+            assert await self.leader(sql) == ours.name
+
+
+def extended(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
+    everything = (*migrations(), *more)
+    monkeypatch.setattr(module, "migrations", lambda: everything)

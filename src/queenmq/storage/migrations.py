@@ -17,7 +17,7 @@ from typing import Literal
 from queenmq.errors import DatabaseUnavailable, HttpError, StartupError
 from queenmq.storage import functions
 from queenmq.storage.database import Database
-from queenmq.storage.slices import Connection, Report, in_slice, outside_transaction
+from queenmq.storage.slices import Connection, Report, in_slice, keep_former_versions_out, outside_transaction
 from queenmq.storage.statements import statement
 from queenmq.storage.steps import Migration, Phase, Step, migrations
 
@@ -182,6 +182,7 @@ async def _is_ready(database: Database) -> bool:
 
 async def _make(connection: Connection, upto: int | None) -> bool:
     """Whether it was made as a whole: if there was none. For tests, what is missing up to a version."""
+    await keep_former_versions_out(connection)
     state = await _state(connection)
     if state.refusing is not None:
         raise StartupError(
@@ -259,6 +260,8 @@ async def _step(database: Database, connection: Connection, phase: Phase, upto: 
     what = f"{phase}: migration {migration.version} ({migration.name}), step {number + 1} of {len(migration.steps)}"
     if step.is_concurrent:
         index = step.plain.split("CONCURRENTLY ")[1].split()[0]
+        # In the simple protocol, which leaves no portal open, and with it no snapshot that the index would wait for.
+        await connection.execute("SELECT 1")
         # An attempt that was interrupted leaves an index that is not valid.
         await outside_transaction(database, what, f"DROP INDEX CONCURRENTLY IF EXISTS queen.{index}", report)
         await outside_transaction(database, what, step.text, report)

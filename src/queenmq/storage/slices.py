@@ -27,7 +27,10 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Report = Callable[[str], None]
 Result = TypeVar("Result")
 
-_LOCK: Final = 0x5175_6565_6E  # "Queen"; also that of the versions that had no slices
+_LOCK: Final = 0x5175_6565_6F
+# Of versions that had no slices: "Queen".
+_FORMER_LOCK: Final = 0x5175_6565_6E
+_TURN_S: Final = 0.1
 _WAIT_MS: Final = 300
 _PAUSES: Final = Pauses(0.2, 5.0)
 _SAID_EVERY_S: Final = 10.0
@@ -52,6 +55,9 @@ async def in_slice(
                 _watched(database, connection, blockers),
             ):
                 return await work(connection)
+        except _NotItsTurnError:
+            await SYSTEM.sleep(_TURN_S)
+            continue
         except TryAgain:
             failures += 1
         now = SYSTEM.monotonic()
@@ -61,13 +67,26 @@ async def in_slice(
         await SYSTEM.sleep(_PAUSES.after(failures))
 
 
+class _NotItsTurnError(QueenError):
+    """Somebody else is in a slice."""
+
+
+async def keep_former_versions_out(connection: Connection) -> None:
+    """Until the end of the transaction, versions that had no slices do not make or change the schema."""
+    await connection.execute("SET LOCAL lock_timeout = 0")
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", _FORMER_LOCK)
+    await connection.execute(f"SET LOCAL lock_timeout = {_WAIT_MS}")
+
+
 @asynccontextmanager
 async def _alone(connection: Connection) -> AsyncIterator[None]:
+    # Not waited for in the database: the snapshot of a statement that waits would hold up an index that is being built.
+    if not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _LOCK):
+        raise _NotItsTurnError("somebody else changes the schema")
     await connection.execute(
-        "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
+        f"SET LOCAL lock_timeout = {_WAIT_MS}; SET LOCAL statement_timeout = 0; "
+        "SET LOCAL idle_in_transaction_session_timeout = 0"
     )
-    await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-    await connection.execute(f"SET LOCAL lock_timeout = {_WAIT_MS}")
     yield
 
 
