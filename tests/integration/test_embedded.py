@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -665,6 +666,15 @@ async def test_data_of_another_major_version(tmp_path: Path) -> None:
     message = await refusal(tmp_path)
     assert "PostgreSQL 9" in message
     assert "PostgreSQL 18" in message
+    # The command that it names sets everything aside that belongs to the old data, and leaves the journal.
+    (tmp_path / "journal").mkdir()
+    [aside] = re.findall(r"`(mkdir .*?)`", message)
+    subprocess.run(["sh", "-c", aside], check=True)
+    kept = tmp_path / "postgresql-9"
+    assert {"postgres", "database.json", "administrator.json"} == {entry.name for entry in kept.iterdir()}
+    (kept / "postgres" / "PG_VERSION").write_text("18\n")
+    async with running(tmp_path), running(kept):
+        assert (tmp_path / "journal").exists()
 
 
 async def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
