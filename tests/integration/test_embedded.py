@@ -669,7 +669,8 @@ async def test_data_of_another_major_version(tmp_path: Path) -> None:
     # The command that it names sets everything aside that belongs to the old data, and leaves the journal.
     (tmp_path / "journal").mkdir()
     [aside] = re.findall(r"`(mkdir .*?)`", message)
-    subprocess.run(["sh", "-c", aside], check=True)
+    shell = await asyncio.create_subprocess_shell(aside)
+    assert await shell.wait() == 0
     kept = tmp_path / "postgresql-9"
     assert {"postgres", "database.json", "administrator.json"} == {entry.name for entry in kept.iterdir()}
     (kept / "postgres" / "PG_VERSION").write_text("18\n")

@@ -294,10 +294,10 @@ def _require_version(pgdata: Path, bundled: int) -> None:
     root = pgdata.parent
     kept = root / f"postgresql-{found}"
     raise StartupError(
-        f"the data in {pgdata} is of PostgreSQL {found}, but this Queen bundles PostgreSQL {bundled}, which cannot read "
-        f"it; nothing was changed. Set it aside with `mkdir {kept} && mv {pgdata} {root}/database.json "
-        f"{root}/administrator.json {kept}/`, run the Queen that wrote it there (QUEEN_DATA_DIR={kept}) to dump it with "
-        f'`pg_dump --format=custom --schema=queen --file=queen.dump "$(QUEEN_DATA_DIR={kept} queen db url)"`, and '
+        f"the data in {pgdata} is of PostgreSQL {found}, but this Queen bundles PostgreSQL {bundled}, which cannot "
+        f"read it; nothing was changed. Set it aside with `mkdir {kept} && mv {pgdata} {root}/database.json "
+        f"{root}/administrator.json {kept}/`, run the Queen that wrote it there (QUEEN_DATA_DIR={kept}) to dump it "
+        f'with `pg_dump --format=custom --schema=queen --file=queen.dump "$(QUEEN_DATA_DIR={kept} queen db url)"`, and '
         "restore the dump as docs/how-to/upgrade.md shows; or choose another folder with QUEEN_DATA_DIR"
     )
 
