@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import asyncpg
 
@@ -29,8 +29,8 @@ class PlannedStep:
     does: str
     table: str | None = None
     lock: str | None = None
-    rows: int | None = None
-    bytes: int | None = None
+    rows: int | None = field(default=None, kw_only=True)
+    bytes: int | None = field(default=None, kw_only=True)
 
     @property
     def old_servers_go_on(self) -> bool:
