@@ -48,14 +48,10 @@ async def in_slice(
     while True:
         blockers: list[str] = []
         try:
-            async with (
-                database.connection(bounded=False) as connection,
-                connection.transaction(),
-                _alone(connection),
-                _watched(database, connection, blockers),
-            ):
-                return await work(connection)
-        except _NotItsTurnError:
+            async with database.connection(bounded=False) as connection, connection.transaction():
+                if await _is_alone(connection):
+                    async with _watched(database, connection, blockers):
+                        return await work(connection)
             await SYSTEM.sleep(_TURN_S)
             continue
         except TryAgain:
@@ -67,10 +63,6 @@ async def in_slice(
         await SYSTEM.sleep(_PAUSES.after(failures))
 
 
-class _NotItsTurnError(QueenError):
-    """Somebody else is in a slice."""
-
-
 async def keep_former_versions_out(connection: Connection) -> None:
     """Until the end of the transaction, versions that had no slices do not make or change the schema."""
     await connection.execute("SET LOCAL lock_timeout = 0")
@@ -78,16 +70,15 @@ async def keep_former_versions_out(connection: Connection) -> None:
     await connection.execute(f"SET LOCAL lock_timeout = {_WAIT_MS}")
 
 
-@asynccontextmanager
-async def _alone(connection: Connection) -> AsyncIterator[None]:
+async def _is_alone(connection: Connection) -> bool:
     # Not waited for in the database: the snapshot of a statement that waits would hold up an index that is being built.
     if not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _LOCK):
-        raise _NotItsTurnError("somebody else changes the schema")
+        return False
     await connection.execute(
         f"SET LOCAL lock_timeout = {_WAIT_MS}; SET LOCAL statement_timeout = 0; "
         "SET LOCAL idle_in_transaction_session_timeout = 0"
     )
-    yield
+    return True
 
 
 @asynccontextmanager
