@@ -13,6 +13,8 @@ from uuid import UUID
 
 import asyncpg
 
+from queenmq.storage.statements import versioned
+
 _AT_ONCE = 50_000
 
 _PARTITIONS = """
@@ -52,7 +54,7 @@ async def fill(
         if messages:
             await sql.execute(_MESSAGES.replace("$5", f"'{age}'"), found, first, last, messages)
     for group in groups:
-        await sql.execute("SELECT queen.subscribe($1, NULL, $2, 'new', NULL)", queue, group)
+        await sql.execute(versioned("SELECT queen.subscribe($1, NULL, $2, 'new', NULL)"), queue, group)
     if options:
         await sql.execute(f"UPDATE queen.queues SET {options} WHERE id = $1", found)
     await sql.execute("VACUUM ANALYZE")
@@ -68,7 +70,7 @@ async def explained(
     sql: asyncpg.Connection[asyncpg.Record], query: str, *arguments: object
 ) -> tuple[int, float, dict[str, Any]]:
     """(buffers, milliseconds, plan) of a statement that is run."""
-    told = await sql.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {query}", *arguments)
+    told = await sql.fetchval(versioned(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {query}"), *arguments)
     plan = json.loads(told)[0]
     top = plan["Plan"]
     return top["Shared Hit Blocks"] + top["Shared Read Blocks"], plan["Execution Time"], top

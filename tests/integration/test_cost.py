@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from many_partitions import buffers, fill
+from versioned_sql import VersionedSession
 
 from queenmq.storage.statements import statement
 
@@ -34,7 +35,7 @@ def filled(postgres: Any) -> Iterator[list[str]]:
 
 
 async def _fill(url: str, partitions: int) -> None:
-    sql = await asyncpg.connect(url)
+    sql = await asyncpg.connect(url, connection_class=VersionedSession)
     for table in ("messages", "partition_ages", "partition_lookup", "partition_consumers", "queues"):
         await sql.execute(f"ALTER TABLE queen.{table} SET (autovacuum_enabled = off)")
     await fill(sql, "q", partitions, groups=["reader"], age="1 hour")
@@ -44,7 +45,7 @@ async def _fill(url: str, partitions: int) -> None:
 @pytest.fixture
 async def sizes(filled: list[str]) -> AsyncIterator[list[asyncpg.Connection]]:
     """A session on each of them."""
-    sessions = [await asyncpg.connect(url) for url in filled]
+    sessions = [await asyncpg.connect(url, connection_class=VersionedSession) for url in filled]
     for sql in sessions:
         await sql.execute("VACUUM")  # what other tests have rolled back
     yield sessions

@@ -3,6 +3,7 @@
 -- between them. A transaction id that is there already, or a second time among the rows, is left out. Anybody may do a step at any time: each is done once.
 -- Raises lock_not_available if a partition has queued operations, as queen.promote does. maxSize and encryption were decided with the epoch.
 -- Locks, in this order: the epoch, the queues that exist by name (FOR KEY SHARE), as queen.lock_targets, then what the trigger on messages takes.
+-- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.promote_step(p_sink text, p_epoch bigint, p_most bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_commit     queen.pipeline_commits;
