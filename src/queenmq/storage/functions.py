@@ -27,7 +27,7 @@ _LEADER = "SELECT name, schema_version, made_at FROM queen.function_sets WHERE l
 _NAMES = """
     SELECT p.oid::regprocedure::text AS signature, p.proname AS name, EXISTS (
         SELECT 1 FROM pg_depend d WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid AND d.deptype = 'n'
-    ) AS is_needed
+    ) AS is_needed, p.xmin = pg_current_xact_id_if_assigned()::xid AS is_fresh
     FROM pg_proc p WHERE p.pronamespace = 'queen'::regnamespace ORDER BY 1
 """
 _TRIGGERS = """
@@ -187,7 +187,13 @@ async def without_version(connection: Connection) -> list[asyncpg.Record]:
 
 
 async def drop_without_version(connection: Connection) -> None:
+    """Remove them, and public ones with parameters that they do not have any more, if this version leads."""
     await _drop(connection, await without_version(connection))
+    leader = await connection.fetchrow(_LEADER)
+    if leader is not None and leader["name"] == function_set().name:
+        await _make_public(connection, function_set())
+        rows = await connection.fetch(_NAMES)
+        await _drop(connection, [row for row in rows if row["name"] in function_set().public and not row["is_fresh"]])
 
 
 async def _drop(connection: Connection, found: list[asyncpg.Record]) -> None:
