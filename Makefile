@@ -10,7 +10,7 @@ PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve bench check test lint style types imports prose unit pooled format clean
+.PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -18,6 +18,7 @@ help:
 	@echo "make check    run linters, types, unit tests and simulations: about 35 seconds"
 	@echo "make test     run linters, types and every test"
 	@echo "make pooled   run the tests of the verbs through PgBouncer"
+	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make clean    remove .venv and everything that tools have written"
@@ -64,10 +65,22 @@ POOLED := $(addprefix tests/integration/test_,push.py pop.py ack.py transaction.
 test: lint
 	$(BIN)/pytest $(PARALLEL) --durations 20 --reruns 1 --rerun-exclude-path tests/unit \
 	    --rerun-exclude-path tests/simulation
+	@if command -v npm >/dev/null || [ -n "$$QUEEN_REQUIRE_OLDEST" ]; then $(MAKE) --no-print-directory oldest; \
+	else echo "make: there is no npm, so the tests on PostgreSQL 14 are left out"; fi
 
 # The verbs once more, with PgBouncer between server and database.
 pooled: setup
 	QUEEN_TEST_POOLER=1 $(BIN)/pytest --quiet $(PARALLEL) --reruns 1 $(POOLED)
+
+VERSIONS ?= 14 15 16 17 18
+
+# The verbs once more, on each of these versions of PostgreSQL.
+versions: setup
+	$(BIN)/python .ci/versions $(VERSIONS) -- --quiet $(PARALLEL) --reruns 1 $(POOLED)
+
+# A few of them on the oldest version that Queen supports: what CI runs besides the bundled one.
+oldest: setup
+	$(BIN)/python .ci/versions 14 -- --quiet $(PARALLEL) --reruns 1 $(addprefix tests/integration/test_,ack.py cost.py retention.py)
 
 format: setup
 	$(BIN)/ruff check --fix

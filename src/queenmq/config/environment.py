@@ -19,7 +19,14 @@ NOT_SETTINGS = frozenset(
     {
         # Of the commands, and of the tests.
         *("QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE", "QUEEN_TRACEBACK", "QUEEN_PIPELINE_JAVA"),
-        *("QUEEN_LONG", "QUEEN_REQUIRE_BROWSER", "QUEEN_REQUIRE_POOLER", "QUEEN_SIMULATION_SEED", "QUEEN_CHAOS_ROUNDS"),
+        *(
+            "QUEEN_LONG",
+            "QUEEN_REQUIRE_BROWSER",
+            "QUEEN_REQUIRE_POOLER",
+            "QUEEN_REQUIRE_OLDEST",
+            "QUEEN_SIMULATION_SEED",
+            "QUEEN_CHAOS_ROUNDS",
+        ),
         # Of the reference server; there is nothing here that they could change.
         *("QUEEN_UDP_NOTIFY_PORT", "QUEEN_SYNC_CACHE_SHARDS"),
         # Of PostgreSQL's own programs and images.
