@@ -19,7 +19,7 @@ import msgspec
 
 from queen_bench.errors import BenchError
 from queenmq.broker.broker import Broker
-from queenmq.clock import SystemClock
+from queenmq.clock import SYSTEM, SystemClock
 from queenmq.cluster.load_tracker import Sample
 from queenmq.cluster.node import Node
 from queenmq.config import ClusterSettings, CoordinatorSettings, HttpSettings, Settings
@@ -92,7 +92,7 @@ async def _applications() -> AsyncIterator[tuple[App, App]]:
         database = Database(settings.database, "postgresql://")
         broker = Broker(settings, database, node, clock)
         limits = Limits.of(settings.http, settings.server.workers)
-        context = make_context(broker, Reports(database), HttpMemory.within(limits))
+        context = make_context(broker, Reports(database), HttpMemory.within(limits), SYSTEM)
         await node.open(1, broker)
         try:
             tracker = node.coordinator.tracker

@@ -85,7 +85,7 @@ class Server:
         self._origins = Origins.from_settings(settings)
         limits = _limits(settings)
         memory = HttpMemory.within(limits, tls)
-        context = make_context(self.broker, Reports(self.database), memory)
+        context = make_context(self.broker, Reports(self.database), memory, clock)
         authenticator = Authenticator.from_settings(settings.auth, clock, context.tokens)
         self.database.on_notice(REVOKED, authenticator.revoked)
         self._app = self._make_app(context, authenticator)

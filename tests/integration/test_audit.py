@@ -28,6 +28,7 @@ NOT_AUDITED = {
     "/api/v1/ack/batch",
     "/api/v1/transaction",
     "/api/v1/lease/{leaseId}/extend",
+    "/api/v1/lease/{leaseId}/finish",
     "/api/v1/traces",
     "/api/v1/stats/refresh",
     "/api/v1/timers",

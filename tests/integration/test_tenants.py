@@ -104,7 +104,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
         },
         "/api/v1/lease/{leaseId}/extend": {"seconds": 600},
         "/api/v1/configure": {"queue": queue, "options": {"leaseTime": 17, "retryLimit": 0}},
-        "/api/v1/dlq/redrive": {"queue": queue},
+        "/api/v1/dlq/redrive": {"queue": queue, "consumerGroup": group},
         "/api/v1/traces": message | {"data": 1},
         "/api/v1/consumer-groups/{group}/subscription": {"subscriptionTimestamp": "2020-01-01T00:00:00Z"},
         "/api/v1/consumer-groups/{group}/queues/{queue}/seek": {"toEnd": True},
@@ -163,6 +163,11 @@ def is_of_one(route: Route) -> bool:
     """Whether a request names whose things it is about."""
     assert route.scope is not None
     return route.scope.__name__ not in ("nothing", "listing", "all_queues")
+
+
+def is_about_every_group(route: Route) -> bool:
+    """Not for a token that is restricted to groups."""
+    return route.path.startswith("/api/v1/messages/") and route.method == "POST"
 
 
 def test_every_route_declares_its_scope() -> None:
@@ -231,7 +236,17 @@ ROLE_OF = {
     "tenant b": Role.READ_WRITE,
 }
 # What changes the things that others are asked about comes last, and the worst at the very end.
-LAST = ("/streams/v1/cycle", "/api/v1/ack", "/api/v1/transaction", "/seek", "/retry", "/dlq", "/cancel", "/redrive")
+LAST = (
+    "/finish",
+    "/streams/v1/cycle",
+    "/api/v1/ack",
+    "/api/v1/transaction",
+    "/seek",
+    "/retry",
+    "/dlq",
+    "/cancel",
+    "/redrive",
+)
 
 
 def order(route: Route) -> tuple[int, int]:
@@ -274,7 +289,10 @@ async def test_every_route_for_everybody(world: World, sql: asyncpg.Connection, 
         is_public = route.role is Role.PUBLIC or route.path in SKIPPED
         is_restricted = identity.startswith("tenant")
         with subtests.test(f"{line} as {identity}"):
-            if not is_public and (ROLE_OF[identity] < route.role or (is_restricted and is_about_all(route))):
+            is_closed = (is_restricted and is_about_all(route)) or (
+                identity.startswith("tenant a") and is_about_every_group(route)
+            )
+            if not is_public and (ROLE_OF[identity] < route.role or is_closed):
                 assert answer.status_code == 403, answer.text
             else:
                 assert answer.status_code not in (401, 403), answer.text
@@ -354,8 +372,14 @@ async def test_a_consumer_pops_as_its_group_only(http: httpx.AsyncClient) -> Non
         assert (await consumer.post("/api/v1/ack", json=names)).status_code == 403
         answer = await consumer.post("/api/v1/transaction", json={"operations": [{"type": "ack", **names}]})
         assert answer.json()["error"] == (
-            "the token is restricted to some groups: name the consumerGroup of each acknowledgement"
+            "the token is restricted to some groups, and this request names none: name consumerGroup"
         )
+        place = f"/api/v1/messages/{message['partitionId']}/{message['transactionId']}"
+        assert (await consumer.post(f"{place}/dlq")).status_code == 403, "it is about every group"
+        assert (await consumer.post("/api/v1/dlq/redrive", json={"queue": "orders.eu"})).status_code == 403
+        mine = {"queue": "orders.eu", "consumerGroup": "mail"}
+        assert (await consumer.post("/api/v1/dlq/redrive", json=mine)).status_code == 200
+        assert (await consumer.post("/api/v1/traces", json=names | {"data": 1})).status_code == 201
 
 
 async def test_a_pop_by_namespace_gets_what_the_token_is_for(http: httpx.AsyncClient) -> None:

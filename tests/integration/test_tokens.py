@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +12,7 @@ import httpx
 import pytest
 from server_settings import changed, settings_with
 
-from integration.queen import Queen, until
+from integration.queen import Queen, parked, until
 from queenmq.access.permissions import Grant
 from queenmq.access.tokens import NewToken, Token, Tokens, digest_of
 from queenmq.clock import ManualClock
@@ -258,3 +259,57 @@ async def test_a_lease_is_finished_and_the_next_taken_only_where_both_are_allowe
 
     assert [await finish(mine, "theirs"), await finish(theirs, "mine"), await finish(mine, "mine")] == [403, 403, 200]
     assert (await queen.finish(theirs["leaseId"]))["success"], "what is forbidden changes nothing"
+
+
+# How much may be asked for with them
+
+
+async def test_a_token_has_its_share_of_messages_and_requests(admin: httpx.AsyncClient) -> None:
+    token = await made(admin, limits={"messagesPerSecond": 5, "requestsPerSecond": 1000})
+    assert token["limits"] == {"messagesPerSecond": 5, "requestsPerSecond": 1000}
+    push = {"items": [{"queue": "q"}] * 5000}
+    assert (await admin.post("/api/v1/push", json=push, headers=bearer(token))).status_code == 201
+    refused = await admin.post("/api/v1/push", json={"items": [{"queue": "q"}]}, headers=bearer(token))
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+    assert int(refused.headers["retry-after"]) > 900
+    both = {"operations": [{"type": "push", "items": [{"queue": "q"}]}]}
+    assert (await admin.post("/api/v1/transaction", json=both, headers=bearer(token))).status_code == 429
+    assert (await admin.get("/api/v1/resources/queues", headers=bearer(token))).status_code == 200
+    assert (await admin.post("/api/v1/push", json={"items": [{"queue": "q"}]})).status_code == 201, "others go on"
+    metrics = (await admin.get("/metrics/prometheus")).text
+    assert 'queen_rate_limited_requests_total{limit="messages"} 2' in metrics
+
+
+async def test_a_token_has_its_share_of_long_polls(admin: httpx.AsyncClient, server: Server) -> None:
+    token = await made(admin, limits={"longPolls": 1})
+    path = "/api/v1/pop/queue/q?wait=true&timeout=30000"
+    poll = asyncio.create_task(admin.get(path, headers=bearer(token)))
+    await parked(server)
+    refused = await admin.get(path, headers=bearer(token))
+    assert refused.status_code == 429
+    assert {"connection", "(ECONNREFUSED)"} <= set(refused.json()["error"].replace(",", "").split())
+    assert (await admin.get("/api/v1/pop/queue/q", headers=bearer(token))).status_code == 204
+    await Queen(admin).push("q", 1)
+    assert (await poll).status_code == 200
+    await Queen(admin).push("q", 2)
+    assert (await admin.get(path.replace("30000", "1"), headers=bearer(token))).status_code == 204, (
+        "its share is free again"
+    )
+
+
+class TestNamespaces:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(limits={"namespace_messages_per_second": 5})
+
+    async def test_each_has_its_share(self, http: httpx.AsyncClient) -> None:
+        many = {"items": [{"queue": "a.x"}, {"queue": "a.y"}] * 1000}
+        assert (await http.post("/api/v1/push", json=many)).status_code == 201
+        for items, status in (
+            ([{"queue": "a.z"}], 429),
+            ([{"queue": "b"}, {"queue": "a"}], 429),
+            ([{"queue": "b"}], 201),
+        ):
+            answer = await http.post("/api/v1/push", json={"items": items})
+            assert answer.status_code == status, answer.text
+        assert (await http.get("/api/v1/pop/queue/a.x")).status_code == 200

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.access.permissions import Grant, Permissions, Verb, _like, check_grants
+from queenmq.access.rates import Limits
 from queenmq.core.roles import Role
 from queenmq.errors import InvalidRequest, Unauthenticated
 from queenmq.http.roles import RoleClaims
@@ -131,3 +132,12 @@ def test_an_empty_list_allows_nothing() -> None:
     assert found is not None
     assert not any(found.allows(verb, "q") for verb in Verb)
     assert RoleClaims("role", "roles", {}).permissions({}, Role.ADMIN) is None
+
+
+def test_a_claim_limits_a_token() -> None:
+    claims = RoleClaims("role", "roles", {})
+    assert claims.limits({}) is None
+    assert claims.limits({"queenLimits": {"longPolls": 3}}) == Limits(long_polls=3)
+    for wrong in ({"longPolls": 0}, {"polls": 3}, 7):
+        with pytest.raises(Unauthenticated, match="Invalid token claim queenLimits"):
+            claims.limits({"queenLimits": wrong})

@@ -25,7 +25,8 @@ _MOST_REMEMBERED: Final = 10_000
 
 class Verb(enum.StrEnum):
     """What is done with a queue. Configuring a queue without destroying anything counts as push, as a push makes its
-    queue, too; seeking, redriving and traces count as ack. The hash of a text costs less than that of another Enum."""
+    queue, too; seeking and redriving count as ack, traces as pop. The hash of a text costs less than that of another
+    Enum."""
 
     READ = "read"
     PUSH = "push"

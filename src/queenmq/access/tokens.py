@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 
 from queenmq.access.permissions import Grant
+from queenmq.access.rates import UNLIMITED, Limits
 from queenmq.core.roles import ROLE_NAMES, Role
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -23,6 +24,7 @@ PREFIX: Final = b"queen_"
 REVOKED: Final = "queen_tokens"
 _RANDOM_BYTES: Final = 32
 
+_limits_decoder = msgspec.json.Decoder(Limits)
 _grants_decoder = msgspec.json.Decoder(tuple[Grant, ...])
 
 
@@ -34,6 +36,7 @@ class Token:
     name: str
     role: Role
     grants: tuple[Grant, ...]
+    limits: Limits = UNLIMITED
     created_at: datetime
     created_by: str | None
     expires_at: datetime | None
@@ -51,6 +54,7 @@ class NewToken:
     name: str
     role: str
     grants: Sequence[Grant] = ()
+    limits: Limits = UNLIMITED
     expires_in_s: int | None = None
 
 
@@ -81,6 +85,7 @@ class Tokens:
             msgspec.json.encode(list(wanted.grants)).decode(),
             created_by,
             wanted.expires_in_s,
+            msgspec.json.encode(wanted.limits).decode(),
         )
         if row is None:
             raise AssertionError("create_token returned no row")
@@ -107,6 +112,7 @@ def _token(row: asyncpg.Record) -> Token:
         name=row["name"],
         role=ROLE_NAMES[row["role"]],
         grants=_grants_decoder.decode(row["grants"]),
+        limits=_limits_decoder.decode(row["limits"]),
         created_at=row["created_at"],
         created_by=row["created_by"],
         expires_at=row["expires_at"],

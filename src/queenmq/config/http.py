@@ -159,6 +159,11 @@ class AuthSettings:
         "queen",
         "Claim that restricts a token to queues, namespaces, groups and verbs. Without it the role alone decides.",
     )
+    limits_claim: str = setting(
+        "JWT_LIMITS_CLAIM",
+        "queenLimits",
+        "Claim that limits how much may be asked for with a token: requests, messages and long polls.",
+    )
     tokens_enabled: bool = setting(
         "QUEEN_TOKENS_ENABLED",
         False,

@@ -22,6 +22,13 @@ class LimitSettings:
         "always at least one.",
         parse.byte_count,
     )
+    namespace_messages_per_second: int = setting(
+        "QUEEN_NAMESPACE_MESSAGES_PER_SECOND",
+        0,
+        "Maximum number of messages that may be pushed to the queues of one namespace in a second, at each worker; "
+        "further pushes get 429. The namespace is the first part of the name of a queue. 0 sets no limit.",
+        parse.count,
+    )
     max_waiters: int = setting(
         "QUEEN_MAX_WAITERS", 20_000, "Maximum number of long polls that wait at a time.", parse.positive
     )

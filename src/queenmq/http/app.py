@@ -13,8 +13,10 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from queenmq.access.audit import AuditLog
+from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
+from queenmq.clock import Clock
 from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
 from queenmq.http.auth import Authenticator
 from queenmq.http.openapi import document
@@ -51,6 +53,7 @@ from queenmq.http.routes import (
     transaction,
 )
 from queenmq.http.scopes import require_permission
+from queenmq.http.shares import is_long_poll, polling, take_share
 from queenmq.http.trail import Trail
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
@@ -92,7 +95,7 @@ _MODULES = (
 ROUTES = tuple(route for module in _MODULES for route in module.ROUTES)
 
 
-def make_context(broker: Broker, reports: Reports, memory: HttpMemory) -> Context:
+def make_context(broker: Broker, reports: Reports, memory: HttpMemory, clock: Clock) -> Context:
     settings = broker.settings
     openapi = cache(lambda: msgspec.json.encode(document(ROUTES, settings)))
     return Context(
@@ -103,6 +106,7 @@ def make_context(broker: Broker, reports: Reports, memory: HttpMemory) -> Contex
         openapi=openapi,
         tokens=Tokens(broker.database),
         audit=AuditLog(broker.database, settings.audit, broker.node.server_id),
+        rates=Rates(clock),
         owners=Owners(reports),
     )
 
@@ -113,13 +117,20 @@ class App:
         self._authenticator = authenticator
         self._origins = origins
         self._trail = Trail(context.audit)
+        self._per_namespace = context.settings.limits.namespace_messages_per_second > 0
         self.router = Router(ROUTES)
 
     async def handle(self, request: Request) -> Response:
         admitted = request.admitted
         route = admitted if isinstance(admitted, Route) else await self.admit(request)
-        if request.caller is not None:
+        if request.caller is not None or self._per_namespace:
             await self._permit(request, route)
+            if is_long_poll(request, route):
+                with polling(request, self._context):
+                    return await self._serve(request, route)
+        return await self._serve(request, route)
+
+    async def _serve(self, request: Request, route: Route) -> Response:
         if route.audited:
             return await self._trail.follow(request, route, self._context)
         return await route.handler(request, self._context)
@@ -152,15 +163,19 @@ class App:
             self._trail.refused(request, route, error, self._authenticator.remembered(authorization))
             raise
         request.subject, request.role, request.token_id = caller.subject, caller.role, caller.token_id
-        if caller.permissions is not None:
+        if caller.permissions is not None or caller.limits is not None:
             request.caller = caller
 
     async def _permit(self, request: Request, route: Route) -> None:
+        """Raises Forbidden if the token does not allow it, and Overloaded if it asks for too much."""
         try:
-            await require_permission(request, route, self._context)
+            if request.caller is not None:
+                await require_permission(request, route, self._context)
         except Forbidden as error:
             self._trail.refused(request, route, error, request.caller)
             raise
+        if not request.forwarded:
+            take_share(request, route, self._context)
 
 
 class _Node:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from queenmq.access.caller import Caller
 from queenmq.access.permissions import Permissions
+from queenmq.access.rates import UNLIMITED
 from queenmq.access.tokens import PREFIX, Token, digest_of
 from queenmq.clock import Clock
 from queenmq.config import AuthSettings
@@ -125,6 +126,7 @@ class Authenticator:
             _subject(claims),
             role,
             self._roles.permissions(claims, role),
+            limits=self._roles.limits(claims),
             valid_until=self._verifier.valid_until(claims),
             forget_at=forget_at,
         )
@@ -153,6 +155,7 @@ class Authenticator:
             token.role,
             Permissions(token.role, token.grants) if token.grants else None,
             str(token.id),
+            None if token.limits == UNLIMITED else token.limits,
             token.expires_at.timestamp() if token.expires_at is not None else float("inf"),
             now + REMEMBER_OWN_S,
         )

@@ -33,14 +33,15 @@ class CoordinatedApp(App):
         self._forwarder = forwarder
 
     async def handle(self, request: Request) -> Response:
-        admitted = request.admitted
-        route = admitted if isinstance(admitted, Route) else await self.admit(request)
         if request.forwarded:
+            admitted = request.admitted
+            route = admitted if isinstance(admitted, Route) else await self.admit(request)
             return await self._handle_forwarded(request, route)
-        if route.forwarding is None:
-            return await super().handle(request)
-        if request.caller is not None:
-            await self._permit(request, route)
+        return await super().handle(request)
+
+    async def _serve(self, request: Request, route: Route) -> Response:
+        if route.forwarding is None or request.forwarded:
+            return await super()._serve(request, route)
         # Before the first contact with the database there are no others to forward anything to.
         plan = route.forwarding(request, self._context) if self._node.is_open else None
         if plan is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from queenmq.access.audit import AuditLog
+from queenmq.access.rates import Rates
 from queenmq.broker.broker import Broker
 from queenmq.broker.load_manager import Choice
 from queenmq.cluster.circuit_breaker import Circuit
@@ -210,4 +212,17 @@ def add_timers(page: Exposition, broker: Broker) -> None:
     )
     page.gauge(
         "queen_timers_late_seconds", "How late the most overdue timer of this server's last batch was.", timers.late_s
+    )
+
+
+def add_access(page: Exposition, rates: Rates, audit: AuditLog) -> None:
+    for kind, refused in rates.refused.items():
+        page.counter(
+            "queen_rate_limited_requests_total",
+            "Requests that were refused because a token or a namespace has used up its share, by what it was.",
+            refused,
+            limit=kind,
+        )
+    page.counter(
+        "queen_audit_lost_total", "Entries of the audit log that were lost because the database was away.", audit.lost
     )

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from queenmq.access.permissions import Grant, Permissions, check_grants
+from queenmq.access.rates import Limits
 from queenmq.config import AuthSettings
 from queenmq.core.roles import Role
 from queenmq.errors import InvalidRequest, StartupError, Unauthenticated
@@ -17,11 +18,19 @@ __all__ = ["Role", "RoleClaims"]
 class RoleClaims:
     """Where a token carries its roles, and what they are called. The highest recognised one counts."""
 
-    def __init__(self, claim: str, list_claim: str, roles: dict[str, Role], scopes_claim: str = "queen") -> None:
+    def __init__(
+        self,
+        claim: str,
+        list_claim: str,
+        roles: dict[str, Role],
+        scopes_claim: str = "queen",
+        limits_claim: str = "queenLimits",
+    ) -> None:
         self._claim = claim
         self._list_claim = list_claim
         self._roles = roles
         self._scopes_claim = scopes_claim
+        self._limits_claim = limits_claim
 
     @classmethod
     def from_settings(cls, auth: AuthSettings) -> RoleClaims:
@@ -34,7 +43,7 @@ class RoleClaims:
             raise StartupError(
                 "JWT_ROLE_ADMIN, JWT_ROLE_READ_WRITE and JWT_ROLE_READ_ONLY must be three different names."
             )
-        return cls(auth.roles_claim, auth.roles_array_claim, roles, auth.scopes_claim)
+        return cls(auth.roles_claim, auth.roles_array_claim, roles, auth.scopes_claim, auth.limits_claim)
 
     def role(self, claims: dict[str, Any]) -> Role:
         listed = claims.get(self._list_claim)
@@ -53,3 +62,13 @@ class RoleClaims:
         except (msgspec.ValidationError, InvalidRequest):
             raise Unauthenticated(f"Invalid token claim {self._scopes_claim}") from None
         return Permissions(role, grants)
+
+    def limits(self, claims: dict[str, Any]) -> Limits | None:
+        """How much the token may ask for; None if there is no limit. Raises Unauthenticated if that cannot be read."""
+        given = claims.get(self._limits_claim)
+        if given is None:
+            return None
+        try:
+            return msgspec.convert(given, Limits)
+        except msgspec.ValidationError:
+            raise Unauthenticated(f"Invalid token claim {self._limits_claim}") from None

@@ -6,12 +6,13 @@ the tables.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from queenmq.access.audit import AuditLog
 from queenmq.access.permissions import Verb
+from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
 from queenmq.config import Settings
@@ -36,6 +37,7 @@ class Context:
     """The OpenAPI document as JSON; it is made at the first call."""
     tokens: Tokens
     audit: AuditLog
+    rates: Rates
     owners: Owners
     first_seen: FirstSeen = field(default_factory=FirstSeen)
 
@@ -60,11 +62,16 @@ Scope = Callable[[Request, Context], Awaitable[Sequence[Need]]]
 handler would raise for a malformed request, and Forbidden."""
 
 
+Pushes = Callable[[Request], Iterable[str]]
+"""The queue of each message that a request pushes. Raises what the handler would raise for a malformed request."""
+
+
 class Route(NamedTuple):
     """`path` has `{name}` for one non-empty segment, and `{name...}` at its end for all that are left.
 
     `scope` says what a request does with which queues; without it, tokens that are restricted may not use the route.
-    Without `forwarding` a request is served where it arrives. What is `audited` is written to the audit log.
+    `pushes` is for what pushes messages. Without `forwarding` a request is served where it arrives. What is `audited`
+    is written to the audit log.
     """
 
     method: str
@@ -73,4 +80,5 @@ class Route(NamedTuple):
     role: Role
     forwarding: Forwarding | None = None
     scope: Scope | None = None
+    pushes: Pushes | None = None
     audited: bool = False

@@ -39,6 +39,8 @@ async def require_permission(request: Request, route: Route, context: Context) -
     for need in await route.scope(request, context):
         if not permissions.allows_need(need):
             raise Forbidden(_refusal(need))
+        if need.verb is Verb.ACK and need.group is None and permissions.restricts_groups:
+            raise Forbidden("the token is restricted to some groups, and this request names none: name consumerGroup")
 
 
 def _refusal(need: Need) -> str:
@@ -141,13 +143,9 @@ async def of_partitions(context: Context, verb: Verb, partition_ids: Collection[
     return [Need(verb, queue) for queue in set(queues.values())]
 
 
-async def acked_partitions(
-    context: Context, acks: Collection[tuple[str, str | None]], permissions: Permissions | None
-) -> Sequence[Need]:
+async def acked_partitions(context: Context, acks: Collection[tuple[str, str | None]]) -> Sequence[Need]:
     """Of acknowledgements, each with its partition and its group. Partitions that are gone, of which nothing is
     acknowledged, and ids that are none are left to the handler."""
-    if permissions is not None and permissions.restricts_groups and any(group is None for _, group in acks):
-        raise Forbidden("the token is restricted to some groups: name the consumerGroup of each acknowledgement")
     wanted = [(one.lower(), group) for one, group in acks if is_uuid(one)]
     queues = await context.owners.queues_of({one for one, _ in wanted})
     return list({Need(Verb.ACK, queues[one], group) for one, group in wanted if one in queues})

@@ -55,6 +55,9 @@ def command() -> None:
 @click.option("--namespaces", type=NAMES, help="Namespaces that it is for: the queues whose names begin with them.")
 @click.option("--groups", type=NAMES, help="Consumer groups as which it may pop and acknowledge, as patterns.")
 @click.option("--allow", type=NAMES, help=f"What it may do, if not all that the role allows: {', '.join(VERBS)}.")
+@click.option("--requests-per-second", type=COUNT, metavar="N", help="Requests that it may make in a second.")
+@click.option("--messages-per-second", type=COUNT, metavar="N", help="Messages that it may push in a second.")
+@click.option("--long-polls", type=COUNT, metavar="N", help="Long polls that it may have waiting at a time.")
 @click.option("--expires", type=DURATION, help="Time after which it is not accepted any more, such as 30d.")
 @click.option(
     "--in-database", is_flag=True, help="Write to the database instead of asking a server: for the first token."
@@ -69,6 +72,9 @@ def create(
     namespaces: list[str] | None,
     groups: list[str] | None,
     allow: list[str] | None,
+    requests_per_second: int | None,
+    messages_per_second: int | None,
+    long_polls: int | None,
     expires: int | None,
     in_database: bool,
     data_dir: Path | None,
@@ -85,11 +91,17 @@ def create(
     given = {"queues": queues, "namespaces": namespaces, "groups": groups, "allow": allow}
     grant = {key: value for key, value in given.items() if value}
     grants = [grant] if grant else []
+    bounds = {
+        "requestsPerSecond": requests_per_second,
+        "messagesPerSecond": messages_per_second,
+        "longPolls": long_polls,
+    }
+    limits = {key: value for key, value in bounds.items() if value is not None}
     if in_database:
-        text, made = _create_in_database(data_dir, name, role, grants, expires)
+        text, made = _create_in_database(data_dir, name, role, {"grants": grants, "limits": limits}, expires)
     else:
         with connected(server) as queen:
-            made = queen.admin.create_token(name, role, grants=grants, expiresInSeconds=expires)
+            made = queen.admin.create_token(name, role, grants=grants, limits=limits, expiresInSeconds=expires)
         text = made["token"]
     if as_json:
         print_json(made)
@@ -143,21 +155,23 @@ def _grants(grants: list[dict[str, list[str]]]) -> str:
 
 
 def _create_in_database(
-    data_dir: Path | None, name: str, role: str, grants: list[dict[str, Any]], expires: int | None
+    data_dir: Path | None, name: str, role: str, restricted: dict[str, Any], expires: int | None
 ) -> tuple[str, dict[str, Any]]:
     import msgspec
 
     from queenmq import config
     from queenmq.access.permissions import Grant, check_grants
+    from queenmq.access.rates import Limits
     from queenmq.access.tokens import NewToken
     from queenmq.core.names import check_name
     from queenmq.errors import HttpError, RequestError, StartupError
 
     try:
         check_name(name, "NAME")
-        wanted = msgspec.convert(grants, tuple[Grant, ...])
+        wanted = msgspec.convert(restricted["grants"], tuple[Grant, ...])
         check_grants(wanted, "grants")
-        new = NewToken(name=name, role=role, grants=wanted, expires_in_s=expires)
+        limits = msgspec.convert(restricted["limits"], Limits)
+        new = NewToken(name=name, role=role, grants=wanted, limits=limits, expires_in_s=expires)
         made, text = asyncio.run(_stored(config.load(flags={"QUEEN_DATA_DIR": data_dir}), new))
     except RequestError as error:
         raise exits.Failed(error.message, exits.USAGE) from error

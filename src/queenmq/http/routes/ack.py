@@ -19,7 +19,7 @@ from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import AckResult
-from queenmq.http.scopes import acked_partitions, permissions_of
+from queenmq.http.scopes import acked_partitions
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
@@ -63,14 +63,14 @@ async def ack_batch(request: Request, context: Context) -> Response:
 async def _scope(request: Request, context: Context) -> Sequence[Need]:
     body = decode(request.body, _ack_decoder, _ACK_TEXTS)
     acks = [(body.partition_id, body.consumer_group or QUEUE_MODE)]
-    return await acked_partitions(context, acks, permissions_of(request))
+    return await acked_partitions(context, acks)
 
 
 async def _batch_scope(request: Request, context: Context) -> Sequence[Need]:
     body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
     check_count(len(body.acknowledgments), context.settings, "acknowledgments")
     acks = [(ack.partition_id, body.consumer_group or QUEUE_MODE) for ack in body.acknowledgments]
-    return await acked_partitions(context, acks, permissions_of(request))
+    return await acked_partitions(context, acks)
 
 
 # An acknowledgement is forwarded only if it has no lease and only completes: of any other a repetition would be

@@ -191,12 +191,13 @@ async def trace_names(request: Request, context: Context) -> Response:
 
 
 async def _redriven(request: Request, _: Context) -> Sequence[Need]:
-    return (Need(Verb.ACK, decode(request.body, _redrive_decoder, _REDRIVE_TEXTS).queue),)
+    body = decode(request.body, _redrive_decoder, _REDRIVE_TEXTS)
+    return (Need(Verb.ACK, body.queue, body.consumer_group),)
 
 
 async def _traced(request: Request, context: Context) -> Sequence[Need]:
     body = decode(request.body, _trace_decoder, _TRACE_TEXTS)
-    return await of_partitions(context, Verb.ACK, (body.partition_id,))
+    return await of_partitions(context, Verb.POP, (body.partition_id,))
 
 
 def _trace(row: traces.Trace) -> dict[str, Any]:

@@ -122,6 +122,10 @@ def _plan(request: Request, context: Context) -> Plan | None:
     return push_plan(context.broker, items)
 
 
+def _pushed(request: Request) -> list[str]:
+    return [item.queue for item in read_push(request).items]
+
+
 async def _scope(request: Request, _: Context) -> Sequence[Need]:
     items = read_push(request).items
     if len(items) == 1:
@@ -190,4 +194,4 @@ def result(index: int, message: Message, outcome: Outcome) -> PushResult:
     return shown
 
 
-ROUTES = (Route("POST", "/api/v1/push", push, Role.READ_WRITE, _plan, scope=_scope),)
+ROUTES = (Route("POST", "/api/v1/push", push, Role.READ_WRITE, _plan, scope=_scope, pushes=_pushed),)

@@ -145,6 +145,10 @@ async def stream_cycle(request: Request, context: Context) -> Response:
     return Response(200, answer)
 
 
+def _pushed(request: Request) -> list[str]:
+    return [item.queue for item in decode(request.body, _cycle_decoder, _CYCLE_TEXTS).push_items or ()]
+
+
 async def _registered(request: Request, context: Context) -> Sequence[Need]:
     """Where the query reads and writes, and where one of its name did so until now."""
     body = decode(request.body, _query_decoder, _QUERY_TEXTS)
@@ -218,5 +222,5 @@ def _read_ack(ack: CycleAckBody) -> StreamAck:
 ROUTES = (
     Route("POST", "/streams/v1/queries", register_query, Role.READ_WRITE, scope=_registered),
     Route("POST", "/streams/v1/state/get", get_state, Role.READ_ONLY, scope=_state_read),
-    Route("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE, scope=_cycled),
+    Route("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE, scope=_cycled, pushes=_pushed),
 )

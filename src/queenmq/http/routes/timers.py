@@ -83,6 +83,11 @@ async def list_timers(request: Request, context: Context) -> Response:
     return Response(200, TimerPage(rows=shown, truncated=truncated, next_after=next_after))
 
 
+def _pushed(request: Request) -> list[str]:
+    operations = decode(request.body, _decoder, _TEXTS).operations
+    return [operation.queue for operation in operations if operation.op != "cancel"]
+
+
 async def _scope(request: Request, _: Context) -> Sequence[Need]:
     operations = decode(request.body, _decoder, _TEXTS).operations
     return [Need(Verb.PUSH, queue) for queue in {operation.queue for operation in operations}]
@@ -189,7 +194,7 @@ def _shown(row: timers.TimerRow) -> TimerShown:
 
 
 ROUTES = (
-    Route("POST", "/api/v1/timers", change_timers, Role.READ_WRITE, scope=_scope),
+    Route("POST", "/api/v1/timers", change_timers, Role.READ_WRITE, scope=_scope, pushes=_pushed),
     Route("GET", "/api/v1/timers/{queue}", list_timers, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),
     Route("GET", _ONE, get_timer, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),
     Route("DELETE", _ONE, cancel_timer, Role.READ_WRITE, scope=queue_in_path(Verb.PUSH)),

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from queenmq.access.permissions import MOST_GRANTS, Grant, Verb, check_grants
+from queenmq.access.rates import UNLIMITED, Limits
 from queenmq.access.tokens import NewToken, Token
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.core.options import MAX_SECONDS
@@ -30,11 +31,13 @@ _TEXTS: Final = {"name": "name is required", "role": "role must be read-only, re
 
 
 class TokenBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`grants` restrict the token; without any it is for every queue and group. It never expires without a time."""
+    """`grants` restrict the token; without any it is for every queue and group. It never expires without a time.
+    `limits` are counted by each worker of each server for itself."""
 
     name: Name
     role: RoleName
     grants: Annotated[tuple[Grant, ...], Meta(max_length=MOST_GRANTS)] = ()
+    limits: Limits = UNLIMITED
     expires_in_seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] | None = None
 
 
@@ -45,6 +48,7 @@ class TokenShown(Struct, kw_only=True, rename="camel"):
     name: str
     role: RoleName
     grants: tuple[Grant, ...]
+    limits: Limits
     valid: bool
     created_at: Moment
     created_by: str | None
@@ -81,7 +85,9 @@ async def create_token(request: Request, context: Context) -> Response:
     body = decode(request.body, _decoder, _TEXTS)
     check_name(body.name, "name")
     check_grants(body.grants, "grants")
-    wanted = NewToken(name=body.name, role=body.role, grants=body.grants, expires_in_s=body.expires_in_seconds)
+    wanted = NewToken(
+        name=body.name, role=body.role, grants=body.grants, limits=body.limits, expires_in_s=body.expires_in_seconds
+    )
     token, text = await context.tokens.create(wanted, request.subject)
     shown = TokenCreated(token=text, **msgspec.structs.asdict(_shown(token)))
     return Response(201, shown, headers=((b"Cache-Control", b"no-store"),))
@@ -105,6 +111,7 @@ def _shown(token: Token) -> TokenShown:
         name=token.name,
         role=token.role_name,  # type: ignore[arg-type]
         grants=token.grants,
+        limits=token.limits,
         valid=token.is_valid,
         created_at=iso_millis(token.created_at),
         created_by=token.created_by,

@@ -21,7 +21,7 @@ from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, to_message
 from queenmq.http.schemas import TransactionAck, TransactionPush, TransactionResult
-from queenmq.http.scopes import acked_partitions, permissions_of
+from queenmq.http.scopes import acked_partitions
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import uuid7_text
 from queenmq.storage.failures import TransactionRefused
@@ -78,12 +78,17 @@ def _plan(request: Request, context: Context) -> Plan | None:
     return push_plan(context.broker, [item for operation in operations for item in operation.items or ()])
 
 
+def _pushed(request: Request) -> list[str]:
+    operations = read_transaction(request).operations
+    return [item.queue for operation in operations for item in operation.items or ()]
+
+
 async def _scope(request: Request, context: Context) -> Sequence[Need]:
     operations = read_transaction(request).operations
     check_count(len(operations), context.settings, "operations")
     pushed = {item.queue for operation in operations for item in operation.items or ()}
     acks = [(one.partition_id, one.consumer_group or None) for one in operations if one.partition_id is not None]
-    acked = await acked_partitions(context, acks, permissions_of(request))
+    acked = await acked_partitions(context, acks)
     return [*(Need(Verb.PUSH, queue) for queue in pushed), *acked]
 
 
@@ -163,4 +168,4 @@ def _ack_result(index: int, ack: Acknowledgement, dead_lettered: bool) -> Transa
     return TransactionAck(index=index, success=True, transaction_id=ack.transaction_id, error=None, dlq=dead_lettered)
 
 
-ROUTES = (Route("POST", "/api/v1/transaction", transaction, Role.READ_WRITE, _plan, scope=_scope),)
+ROUTES = (Route("POST", "/api/v1/transaction", transaction, Role.READ_WRITE, _plan, scope=_scope, pushes=_pushed),)

@@ -8,5 +8,5 @@ WITH found AS MATERIALIZED (
 ), noted AS (
     UPDATE queen.tokens t SET last_used_at = clock_timestamp() FROM due WHERE t.id = due.id
 )
-SELECT f.id, f.name, f.role, f.grants::text AS grants, f.created_at, f.created_by, f.expires_at, f.revoked_at, f.last_used_at, f.is_valid
+SELECT f.id, f.name, f.role, f.grants::text AS grants, f.limits::text AS limits, f.created_at, f.created_by, f.expires_at, f.revoked_at, f.last_used_at, f.is_valid
 FROM found f

@@ -1,0 +1,112 @@
+"""How much a token or a namespace may ask for. In memory, so each worker of each server counts for itself. No I/O.
+
+A rate is a bucket that fills up within a second. A request that finds something in it goes on, also if it takes more
+than there is: so a push of a thousand messages at a hundred a second is stored, and the next one waits ten seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from queenmq.clock import Clock
+from queenmq.errors import Overloaded
+
+_MOST_BUCKETS: Final = 10_000
+_MOST: Final = 10**9
+_NAMESPACE: Final = "."
+
+Bound = Annotated[int, Meta(ge=1, le=_MOST)]
+
+
+class Limits(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """What a token may do at most, each if given: requests and pushed messages a second, long polls at a time."""
+
+    requests_per_second: Bound | None = None
+    messages_per_second: Bound | None = None
+    long_polls: Bound | None = None
+
+
+UNLIMITED: Final = Limits()
+
+
+class _Bucket(Struct):
+    left: float
+    filled_at: float
+
+
+class Rates:
+    """`refused` counts what was refused, by what was used up."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+        self._polls: Counter[str] = Counter()
+        self.refused = Counter({"requests": 0, "messages": 0, "namespace_messages": 0, "long_polls": 0})
+
+    def take(self, who: str, limits: Limits, messages: int) -> None:
+        """A request of this caller, which pushes so many messages. Raises Overloaded."""
+        if limits.requests_per_second is not None:
+            self._draw("requests", who, limits.requests_per_second, 1, "requests of this token")
+        if limits.messages_per_second is not None and messages:
+            self._draw("messages", who, limits.messages_per_second, messages, "messages pushed with this token")
+
+    def take_namespaces(self, pushed: Mapping[str, int], per_second: int) -> None:
+        """So many messages are pushed to each of these namespaces. Raises Overloaded; then none has been counted."""
+        for namespace in pushed:
+            self._require("namespace_messages", namespace, per_second, f"messages for the namespace {namespace!r}")
+        for namespace, messages in pushed.items():
+            self._bucket(("namespace_messages", namespace), per_second).left -= messages
+
+    @contextmanager
+    def polling(self, who: str, limits: Limits) -> Iterator[None]:
+        """A long poll of this caller, while it waits. Raises Overloaded."""
+        if limits.long_polls is not None and self._polls[who] >= limits.long_polls:
+            self.refused["long_polls"] += 1
+            raise Overloaded(_text(f"this token has {limits.long_polls} long polls waiting, as many as it may have"))
+        self._polls[who] += 1
+        try:
+            yield
+        finally:
+            self._polls[who] -= 1
+            if not self._polls[who]:
+                del self._polls[who]
+
+    def _draw(self, kind: str, who: str, per_second: int, amount: int, what: str) -> None:
+        self._require(kind, who, per_second, what)
+        self._bucket((kind, who), per_second).left -= amount
+
+    def _require(self, kind: str, who: str, per_second: int, what: str) -> None:
+        bucket = self._bucket((kind, who), per_second)
+        if bucket.left <= 0:
+            self.refused[kind] += 1
+            wait_s = max(1, math.ceil(-bucket.left / per_second))
+            raise Overloaded(_text(f"too many {what}: at most {per_second} a second are allowed"), wait_s)
+
+    def _bucket(self, key: tuple[str, str], per_second: int) -> _Bucket:
+        now = self._clock.monotonic()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(per_second, now)
+            if len(self._buckets) > _MOST_BUCKETS:
+                self._buckets.popitem(last=False)
+            return bucket
+        self._buckets.move_to_end(key)
+        bucket.left = min(per_second, bucket.left + (now - bucket.filled_at) * per_second)
+        bucket.filled_at = now
+        return bucket
+
+
+def namespace_of(queue: str) -> str:
+    """As a push gives it to a new queue: what is before the first dot."""
+    return queue.partition(_NAMESPACE)[0]
+
+
+def _text(reason: str) -> str:
+    # Published consumers stay alive only if the text has both words.
+    return f"{reason}, connection refused for now (ECONNREFUSED)"

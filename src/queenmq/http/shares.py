@@ -1,0 +1,49 @@
+"""How much a request takes of what its token and its namespaces may ask for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+
+from queenmq.access.caller import Caller
+from queenmq.access.rates import namespace_of
+from queenmq.errors import HttpError
+from queenmq.http.decoding import query_flag
+from queenmq.http.route import Context, Route
+from queenmq.httpserver.messages import Request
+
+_POPS = "/api/v1/pop"
+
+
+def take_share(request: Request, route: Route, context: Context) -> None:
+    """Count the request and what it pushes. Raises Overloaded, or what the handler would raise for a malformed one."""
+    caller: Caller | None = request.caller
+    limits = None if caller is None else caller.limits
+    per_second = context.settings.limits.namespace_messages_per_second
+    if limits is None and not (per_second and route.pushes):
+        return
+    pushed = Counter(route.pushes(request)) if route.pushes is not None else Counter()
+    if caller is not None and limits is not None:
+        context.rates.take(caller.rated_as, limits, pushed.total())
+    if per_second and pushed:
+        namespaces: Counter[str] = Counter()
+        for queue, messages in pushed.items():
+            namespaces[namespace_of(queue)] += messages
+        context.rates.take_namespaces(namespaces, per_second)
+
+
+def is_long_poll(request: Request, route: Route) -> bool:
+    if not route.path.startswith(_POPS):
+        return False
+    try:
+        return query_flag(request.query, "wait")
+    except HttpError:
+        return False  # the handler says what is wrong with it
+
+
+def polling(request: Request, context: Context) -> AbstractContextManager[None]:
+    """While a long poll waits. Raises Overloaded when it is entered."""
+    caller: Caller | None = request.caller
+    if caller is None or caller.limits is None or request.forwarded:
+        return nullcontext()
+    return context.rates.polling(caller.rated_as, caller.limits)

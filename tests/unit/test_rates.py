@@ -1,0 +1,80 @@
+"""Rates and quotas of tokens and namespaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenmq.access.rates import Limits, Rates, namespace_of
+from queenmq.clock import ManualClock
+from queenmq.errors import Overloaded
+
+
+def asked(rates: Rates, limits: Limits, times: int, messages: int = 0, who: str = "a") -> int:
+    """How many of so many requests are let through."""
+    passed = 0
+    for _ in range(times):
+        try:
+            rates.take(who, limits, messages)
+        except Overloaded:
+            continue
+        passed += 1
+    return passed
+
+
+def test_requests_a_second() -> None:
+    clock = ManualClock()
+    rates, limits = Rates(clock), Limits(requests_per_second=10)
+    assert asked(rates, limits, 25) == 10
+    assert asked(rates, limits, 25, who="b") == 10, "everybody has their own"
+    clock.advance(0.5)
+    assert asked(rates, limits, 25) == 5
+    clock.advance(3600)
+    assert asked(rates, limits, 25) == 10, "what was not used is not saved up"
+    assert rates.refused["requests"] == 15 + 15 + 20 + 15
+
+
+def test_a_large_push_is_let_through_and_paid_for_later() -> None:
+    clock = ManualClock()
+    rates, limits = Rates(clock), Limits(messages_per_second=100)
+    assert asked(rates, limits, 1, messages=1000) == 1
+    with pytest.raises(Overloaded) as refused:
+        rates.take("a", limits, 1)
+    assert refused.value.retry_after_s == 9
+    assert "at most 100 a second" in refused.value.message
+    assert {"connection", "(ECONNREFUSED)"} <= set(refused.value.message.split())
+    clock.advance(8.9)
+    assert asked(rates, limits, 1, messages=1) == 0
+    clock.advance(0.2)
+    assert asked(rates, limits, 1, messages=1) == 1
+    assert asked(rates, limits, 50) == 50, "what pushes nothing is not counted"
+
+
+def test_long_polls_at_a_time() -> None:
+    rates, limits = Rates(ManualClock()), Limits(long_polls=2)
+    with rates.polling("a", limits), rates.polling("a", limits):
+        with pytest.raises(Overloaded), rates.polling("a", limits):
+            pass
+        with rates.polling("b", limits):
+            pass
+    with rates.polling("a", limits):
+        pass
+    assert not rates._polls
+
+
+def test_namespaces_are_counted_together_or_not_at_all() -> None:
+    clock = ManualClock()
+    rates = Rates(clock)
+    rates.take_namespaces({"a": 15}, 10)
+    with pytest.raises(Overloaded, match="'a'"):
+        rates.take_namespaces({"b": 10, "a": 1}, 10)
+    rates.take_namespaces({"b": 10}, 10)
+    clock.advance(1)
+    rates.take_namespaces({"b": 1, "a": 1}, 10)
+    assert [namespace_of(name) for name in ("a.b.c", "a", ".x")] == ["a", "a", ""]
+
+
+def test_there_are_not_more_buckets_than_the_bound() -> None:
+    rates, limits = Rates(ManualClock()), Limits(requests_per_second=1)
+    for number in range(10_050):
+        rates.take(str(number), limits, 0)
+    assert len(rates._buckets) == 10_000
