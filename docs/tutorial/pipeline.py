@@ -2,7 +2,7 @@
 # # From a queue to tables, windows, an archive and proof
 #
 # Run the cells one after the other, in an editor that knows `# %%` or with `python docs/tutorial/pipeline.py`. You need
-# `pip install 'queenmq[pipeline]'` and a running server: `queen serve`, then `export QUEEN_URL="$(queen db url)"`.
+# `pip install 'queenmq[pipeline]'` and a running server: `queen serve`, then `export DATABASE_URL="$(queen db url)"`.
 
 # %%
 import json
@@ -11,7 +11,7 @@ import tempfile
 
 from queenmq import pipeline
 
-url = os.environ["QUEEN_URL"]
+url = os.environ["DATABASE_URL"]
 lake = tempfile.mkdtemp(prefix="lake-")
 spark = pipeline.start("local[2]")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,9 @@ import pytest
 
 from pipeline.db import Db
 from queenmq import pipeline
+from queenmq.cli import exits
 from queenmq.cli.main import main
+from queenmq.pipeline import session as session_module
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -69,6 +72,35 @@ def test_what_goes_wrong_is_a_sentence_and_is_recorded(run: Run, db: Db, tmp_pat
     assert (status, err.startswith("queen: window must be")) == (1, True)
     status, _, err = run("backfill", "--queue", "q", "--format", "json", "--option", "nonsense")
     assert (status, err.strip()) == (1, "queen: 'nonsense' is not NAME=VALUE")
+
+
+def test_a_misspelt_name_is_found_before_spark_starts(
+    db: Db, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session_module, "session", started)
+    (tmp_path / "w.yaml").write_text("source: nope\ntarget: t\nwindow: {tumbling: 1 day}\naggregates: {n: count}\n")
+    window = ["window", "--file", str(tmp_path / "w.yaml"), "--checkpoint", str(tmp_path / "c")]
+    for job in (["archive", "--queue", "nope", "--lake", str(tmp_path)], ["audit", "--queue", "nope"], window):
+        assert main(["pipeline", *job, "--url", db.url]) == 3
+        assert capsys.readouterr().err.strip() == "queen: there is no queue 'nope'"
+    assert main(["pipeline", "replay", "--queue", "nope", "--lake", str(tmp_path), "--url", db.url]) == 1
+    assert "has no published file of queue 'nope'" in capsys.readouterr().err
+    assert set(db.sql("SELECT state FROM queen.pipeline_runs")) == {("failed",)}
+
+
+def test_sigterm_ends_the_run(db: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db.fill("orders", 1, 1)
+
+    def terminated(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(session_module, "session", terminated)
+    assert main(["pipeline", "audit", "--queue", "orders", "--url", db.url]) == exits.INTERRUPTED
+    assert db.sql("SELECT state, error FROM queen.pipeline_runs") == [("failed", "it was interrupted")]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_unreachable_database_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

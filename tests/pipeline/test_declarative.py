@@ -40,7 +40,7 @@ def run(folder: Path, url: str) -> None:
     java.prepare()
     home = Path(pyspark.__file__).parent
     environment = os.environ | {
-        "QUEEN_URL": url,
+        "DATABASE_URL": url,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(sys.path),

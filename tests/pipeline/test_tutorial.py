@@ -14,7 +14,7 @@ TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "pipeline.py"
 
 
 def test_every_cell_runs(spark: Any, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUEEN_URL", db.url)
+    monkeypatch.setenv("DATABASE_URL", db.url)
     cells = re.split(r"^# %%.*$", TUTORIAL.read_text(), flags=re.MULTILINE)
     code = [cell for cell in cells if any(line and not line.startswith("#") for line in cell.splitlines())]
     assert len(code) >= 6

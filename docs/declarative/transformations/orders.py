@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 spark = SparkSession.active()
-url = os.environ["QUEEN_URL"]
+url = os.environ["DATABASE_URL"]
 
 
 @dp.table

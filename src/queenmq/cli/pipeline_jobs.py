@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -89,7 +92,8 @@ def _run_job(given: Given, url: str) -> int:
     hidden = {"url", "into_url", "data_dir", "command", "json", "conf", "option"}
     shown = {name: value for name, value in vars(given).items() if name not in hidden and value not in (None, [], ())}
     begun = SYSTEM.monotonic()
-    with Run(url, given.job, getattr(given, "queue", None), given.master, shown) as run:
+    with _terminable(), Run(url, given.job, getattr(given, "queue", None), given.master, shown) as run:
+        _check_names(given, url)
         spark = session(given.master, f"queen {given.job}", confs)
         with Progress(spark, run):
             outcome = work(spark, run)
@@ -99,6 +103,36 @@ def _run_job(given: Given, url: str) -> int:
     else:
         print(table({"job": given.job, "run": run.id, "seconds": f"{seconds:.1f}", **outcome.summary}))
     return 0 if outcome.ok else 1
+
+
+def _check_names(given: Given, url: str) -> None:
+    """A misspelt name is found before Spark starts, which takes its time."""
+    from queenmq.pipeline.connection import connection, rows
+    from queenmq.pipeline.errors import BadOption, NoSuchQueue
+    from queenmq.pipeline.lake import Lake, published
+
+    with connection(url) as opened:
+        if given.job in ("archive", "audit", "window") and not rows(opened, "pipeline_queue", given.queue):
+            raise NoSuchQueue(f"there is no queue {given.queue!r}")
+        if given.job == "replay" and not published(opened, Lake(given.lake), given.queue):
+            raise BadOption(f"the lake {given.lake!r} has no published file of queue {given.queue!r}")
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a job as Ctrl-C does, so that its run is recorded as ended."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _archive(given: Given, url: str) -> Job:

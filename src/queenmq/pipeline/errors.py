@@ -79,8 +79,37 @@ _STATE: Final = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")  # what Spark adds
 _SHOWN: Final = 500
 
 
+# What Spark says in many lines when the machines of a cluster lack something, and what to do.
+_KNOWN: Final = (
+    (
+        re.compile(r'Cannot run program "([^"]+)"'),
+        "the executors have no Python at {}: name one that they have, in PYSPARK_PYTHON or spark.pyspark.python",
+    ),
+    (
+        re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
+        "the Python of the executors lacks the package {}: it needs queenmq[pipeline], see docs/pipeline.md",
+    ),
+    (re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"), "{}"),
+)
+_CALLING: Final = "An error occurred while calling"
+_CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(.+)$", re.MULTILINE)
+_THROWN: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+
+
+def _cause(text: str) -> str | None:
+    """The reason in an error of Spark whose first line has none; None if the first line is it."""
+    for pattern, sentence in _KNOWN:
+        if found := pattern.search(text):
+            return sentence.format(found[1])
+    if _CALLING not in text:
+        return None
+    if causes := _CAUSE.findall(text):
+        return str(causes[-1])
+    return thrown[1] if (thrown := _THROWN.search(text)) else None
+
+
 def explained(error: BaseException) -> PipelineError:
-    """Ours as it is, ours out of Spark's text, or the first line of a foreign one."""
+    """Ours as it is, ours out of Spark's text, or of a foreign one its cause or its first line."""
     if isinstance(error, PipelineError):
         return error
     text = str(error)
@@ -88,5 +117,9 @@ def explained(error: BaseException) -> PipelineError:
     if found:
         name, sentence = found[-1]
         return _KINDS[name](_STATE.sub("", sentence).strip())
+    if isinstance(error, KeyboardInterrupt):
+        return PipelineError("it was interrupted")
+    if (cause := _cause(text)) is not None:
+        return PipelineError(cause.strip()[:_SHOWN])
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return PipelineError(first[:_SHOWN])

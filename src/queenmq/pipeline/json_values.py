@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +20,10 @@ from queenmq.pipeline.errors import BadOption
 _SIMPLE: Final = {
     "string": "StringType",
     "boolean": "BooleanType",
+    "tinyint": "ByteType",
+    "byte": "ByteType",
+    "smallint": "ShortType",
+    "short": "ShortType",
     "int": "IntegerType",
     "integer": "IntegerType",
     "bigint": "LongType",
@@ -26,7 +32,13 @@ _SIMPLE: Final = {
     "float": "DoubleType",
     "timestamp": "TimestampType",
     "date": "DateType",
+    "binary": "BinaryType",
 }
+_DECIMAL: Final = re.compile(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
+_MOST_DIGITS: Final = 38
+# Numbers as times: seconds since 1970 up to the first, milliseconds up to the second, microseconds from there on.
+_MILLISECONDS: Final = 10**11
+_MICROSECONDS: Final = 10**14
 _FIELD: Final = re.compile(r"^(?:`([^`]+)`|([A-Za-z_]\w*))\s*[:\s]\s*(.+)$", re.DOTALL)
 
 _SHOWN: Final = 80
@@ -64,10 +76,31 @@ def _type(text: str) -> Any:
     lowered = text.lower()
     if lowered in _SIMPLE:
         return getattr(types, _SIMPLE[lowered])()
-    for word, make in (("array", _array), ("struct", _struct)):
+    if decimal := _DECIMAL.fullmatch(text):
+        return _decimal(int(decimal[1] or 10), int(decimal[2] or 0))
+    for word, make in (("array", _array), ("struct", _struct), ("map", _map)):
         if lowered.startswith(f"{word}<") and text.endswith(">"):
             return make(text[len(word) + 1 : -1])
-    raise BadOption(f"valueSchema: {text!r} is none of {', '.join(_SIMPLE)}, array<…>, struct<…>")
+    if lowered == "variant":
+        raise BadOption("valueSchema: variant is not supported; use string, and parse_json of it")
+    raise BadOption(f"valueSchema: {text!r} is none of {', '.join(_SIMPLE)}, decimal, array<…>, map<…>, struct<…>")
+
+
+def _decimal(digits: int, places: int) -> Any:
+    from pyspark.sql.types import DecimalType
+
+    if not 1 <= digits <= _MOST_DIGITS or places > digits:
+        raise BadOption(f"valueSchema: decimal({digits}, {places}) must have 1 to {_MOST_DIGITS} digits in all")
+    return DecimalType(digits, places)
+
+
+def _map(text: str) -> Any:
+    from pyspark.sql.types import MapType
+
+    parts = _split(text)
+    if len(parts) != 2 or parts[0].strip().lower() != "string":
+        raise BadOption(f"valueSchema: map<{text}> must be map<string, …>, as an object of JSON is")
+    return MapType(_type("string"), _type(parts[1].strip()))
 
 
 def _array(text: str) -> Any:
@@ -77,10 +110,10 @@ def _array(text: str) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that are not inside angle brackets."""
+    """At the commas that are not inside brackets."""
     parts, depth, start = [], 0, 0
     for place, character in enumerate(text):
-        depth += (character == "<") - (character == ">")
+        depth += (character in "<(") - (character in ">)")
         if character == "," and depth == 0:
             parts.append(text[start:place])
             start = place + 1
@@ -99,9 +132,16 @@ def _arrow(kind: Any) -> Any:
         return pa.struct([(f.name, _arrow(f.dataType)) for f in kind.fields])
     if name == "array":
         return pa.list_(_arrow(kind.elementType))
+    if name == "map":
+        return pa.map_(_arrow(kind.keyType), _arrow(kind.valueType))
+    if name == "decimal":
+        return pa.decimal128(kind.precision, kind.scale)
     simple = {
         "string": pa.string(),
         "boolean": pa.bool_(),
+        "binary": pa.binary(),
+        "byte": pa.int8(),
+        "short": pa.int16(),
         "integer": pa.int32(),
         "long": pa.int64(),
         "double": pa.float64(),
@@ -109,7 +149,7 @@ def _arrow(kind: Any) -> Any:
         "date": pa.date32(),
     }
     if name not in simple:
-        raise BadOption(f"valueSchema: {name} is not supported; use {', '.join(_SIMPLE)}, array, struct")
+        raise BadOption(f"valueSchema: {name} is not supported; use {', '.join(_SIMPLE)}, decimal, array, map, struct")
     return simple[name]
 
 
@@ -157,9 +197,19 @@ def _converter(kind: Any, path: str, lenient: frozenset[str] | None) -> Convert:
     elif name == "array":
         element = _converter(kind.elementType, f"{path}[]", lenient)
         convert = lambda found: [element(one) for one in found] if isinstance(found, list) else None  # noqa: E731
+    elif name == "map":
+        value = _converter(kind.valueType, f"{path}[]", lenient)
+        convert = lambda found: (  # noqa: E731
+            [(key, value(one)) for key, one in found.items()] if isinstance(found, dict) else None
+        )
+    elif name == "decimal":
+        convert = lambda found: _exact(found, kind.precision, kind.scale)  # noqa: E731
     else:
         convert = {
             "string": _text,
+            "binary": _bytes,
+            "byte": lambda found: _whole(found, 7),
+            "short": lambda found: _whole(found, 15),
             "boolean": lambda found: found if isinstance(found, bool) else None,
             "integer": lambda found: _whole(found, 31),
             "long": lambda found: _whole(found, 63),
@@ -193,7 +243,33 @@ def _whole(found: Any, bits: int) -> int | None:
     return found
 
 
+def _exact(found: Any, digits: int, places: int) -> Decimal | None:
+    """A number, or a text with one, rounded to the places; None if it has too many digits before the point."""
+    if isinstance(found, bool) or not isinstance(found, int | float | str):
+        return None
+    try:
+        with localcontext(prec=2 * _MOST_DIGITS):
+            made = Decimal(str(found)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    except ArithmeticError:
+        return None
+    return made if made.is_finite() and made.adjusted() < digits - places else None
+
+
+def _bytes(found: Any) -> bytes | None:
+    """Base64, as Spark's own JSON has it."""
+    try:
+        return b64decode(found, validate=True) if isinstance(found, str) else None
+    except ValueError:
+        return None
+
+
 def _moment(found: Any) -> datetime | None:
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        unit = 1 if abs(found) < _MILLISECONDS else 1_000 if abs(found) < _MICROSECONDS else 1_000_000
+        try:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=round(found * (1_000_000 / unit)))
+        except (OverflowError, ValueError):
+            return None
     if not isinstance(found, str):
         return None
     try:

@@ -66,7 +66,7 @@ WRITE: Final = (
     "encryptedFor",
 )
 # Spark's own, which come along.
-_FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
+_FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname", "serialization.format"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,8 @@ def _known(given: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[
     lowered = {name.lower(): name for name in names}
     options = {}
     for name, value in given.items():
-        if name.lower() in _FOREIGN or name.lower().startswith("spark."):
+        # A table of a catalog brings its options a second time, as `option.…`.
+        if name.lower() in _FOREIGN or name.lower().startswith(("spark.", "option.")):
             continue
         if name.lower() not in lowered:
             near = get_close_matches(name.lower(), lowered, 1)

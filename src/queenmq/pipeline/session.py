@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from queenmq.pipeline import java
@@ -20,11 +21,12 @@ SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Spark searches the error of an interrupted batch with a pattern that recurses for every character.
-    "spark.driver.extraJavaOptions": "-Xss16m",
-    # Errors are reported in one sentence; --conf spark.log.level=WARN shows those of Spark.
-    "spark.log.level": "OFF",
 }
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+# Spark searches the error of an interrupted batch with a pattern that recurses for every character.
+STACK: Final = "-Xss16m"
+# Errors are reported in one sentence; --conf spark.log.level=WARN shows those of Spark.
+LOGGING: Final = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"'
 # Each of them costs a window time in every micro-batch (docs/pipeline.md): not more than can run at once.
 MOST_LOCAL_SHUFFLE_PARTITIONS: Final = 8
 LOCAL_SETTINGS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -51,8 +53,13 @@ def session(master: str = LOCAL, name: str = "queen", settings: dict[str, str] |
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         chosen |= LOCAL_SETTINGS
         chosen["spark.sql.shuffle.partitions"] = str(min(MOST_LOCAL_SHUFFLE_PARTITIONS, local_cores(master)))
+    chosen |= settings or {}
+    chosen[JAVA_OPTIONS] = f"{chosen.get(JAVA_OPTIONS, STACK)} {LOGGING}"
+    if python := chosen.get("spark.pyspark.python"):
+        # Spark itself reads this setting only in spark-submit.
+        os.environ["PYSPARK_PYTHON"] = python
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in (chosen | (settings or {})).items():
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     started = builder.getOrCreate()
     register(started)
