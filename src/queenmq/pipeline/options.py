@@ -66,7 +66,11 @@ WRITE: Final = (
     "encryptedFor",
 )
 # Spark's own, which come along.
-_FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname", "serialization.format"})
+_FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
+# Of a table of a catalog.
+_OF_TABLES: Final = frozenset(
+    {"serialization.format", "provider", "owner", "location", "external", "is_managed_location", "comment", "collation"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,7 @@ def _known(given: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[
     options = {}
     for name, value in given.items():
         # A table of a catalog brings its options a second time, as `option.…`.
-        if name.lower() in _FOREIGN or name.lower().startswith(("spark.", "option.")):
+        if name.lower() in _FOREIGN | _OF_TABLES or name.lower().startswith(("spark.", "option.")):
             continue
         if name.lower() not in lowered:
             near = get_close_matches(name.lower(), lowered, 1)
