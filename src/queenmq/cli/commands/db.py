@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -18,26 +20,48 @@ if TYPE_CHECKING:
     from queenmq.storage.plan import Plan, PlannedStep
 
 
-@group("db", 'psql "$(queen db url)"', "queen db plan", "queen db upgrade")
+@group("db", 'eval "$(queen db env)" && psql', "queen db plan", "queen db upgrade")
 def command() -> None:
     """Upgrade the schema of the database, or show how to connect to the bundled PostgreSQL.
 
     DATABASE_URL names the database, unless it is the bundled one."""
 
 
-@under(command, "url", 'psql "$(queen db url)"')
+@under(command, "url", 'DATABASE_URL="$(queen db url)" PORT=6633 queen serve')
 @data_dir
 @click.option("--administrator", is_flag=True, help="Print the URL of the administrator, who is superuser.")
 def url(data_dir: Path | None, administrator: bool) -> None:
     """Print the connection URL of the bundled PostgreSQL that runs on the data folder.
 
-    Its role is the server's: an ordinary one that owns the database.
+    Its role is the server's: an ordinary one that owns the database. The URL has the password in it: give it to
+    programs in a variable, not as an argument, which every user of the machine can see.
     """
+    print(_url(data_dir, administrator))
+
+
+@under(command, "env", 'eval "$(queen db env)" && psql')
+@data_dir
+@click.option("--administrator", is_flag=True, help="Print the variables of the administrator, who is superuser.")
+def env(data_dir: Path | None, administrator: bool) -> None:
+    """Print the same as shell commands that set the variables of psql, pg_dump and all other programs with libpq."""
+    parts = urlsplit(_url(data_dir, administrator))
+    variables = {
+        "PGHOST": parts.hostname or "",
+        "PGPORT": str(parts.port or ""),
+        "PGUSER": unquote(parts.username or ""),
+        "PGPASSWORD": unquote(parts.password or ""),
+        "PGDATABASE": unquote(parts.path.removeprefix("/")),
+    }
+    for name, value in variables.items():
+        print(f"export {name}={quote(value)}")
+
+
+def _url(data_dir: Path | None, administrator: bool) -> str:
     from queenmq import config
     from queenmq.storage.embedded import default_data_dir, running_url
 
     settings = config.load(flags={"QUEEN_DATA_DIR": data_dir})
-    print(running_url(settings.server.data_dir or default_data_dir(), administrator=administrator))
+    return running_url(settings.server.data_dir or default_data_dir(), administrator=administrator)
 
 
 @under(command, "plan", "queen db plan", "queen db plan --json")
