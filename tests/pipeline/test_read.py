@@ -182,18 +182,6 @@ def test_a_read_that_loses_messages_meanwhile_says_so(db: Db) -> None:
     assert threading.active_count() < 50
 
 
-def test_a_table_of_a_catalog(spark: Any, db: Db) -> None:
-    db.fill("orders", 2, 3)
-    spark.sql(
-        f"CREATE TABLE queued USING queen OPTIONS (url '{db.url}', subscribe 'orders', "
-        "valueSchema 'n DECIMAL(5, 1), p SMALLINT')"
-    )
-    try:
-        assert spark.sql("SELECT sum(data.n), count(*) FROM queued WHERE data.p = 1").first() == (6, 3)
-    finally:
-        spark.sql("DROP TABLE queued")
-
-
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["packed", "one by one"])
 def test_a_session_that_ends_meanwhile_is_replaced_or_told_in_a_sentence(
     db: Db, is_encrypted: bool, monkeypatch: pytest.MonkeyPatch

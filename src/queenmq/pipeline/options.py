@@ -179,15 +179,16 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
 def _known(given: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[str, str]:
     lowered = {name.lower(): name for name in names}
     options = {}
-    for name, value in given.items():
-        # A table of a catalog brings its options a second time, as `option.…`.
-        if name.lower() in _FOREIGN | _OF_TABLES or name.lower().startswith(("spark.", "option.")):
+    # A table of a catalog brings its options as `option.…`, sometimes beside the options themselves, which count.
+    for name, value in sorted(given.items(), key=lambda item: not item[0].lower().startswith("option.")):
+        short = name.lower().removeprefix("option.")
+        if short in _FOREIGN | _OF_TABLES or short.startswith("spark."):
             continue
-        if name.lower() not in lowered:
-            near = get_close_matches(name.lower(), lowered, 1)
+        if short not in lowered:
+            near = get_close_matches(short, lowered, 1)
             hint = f"did you mean {lowered[near[0]]}?" if near else f"a {verb} knows {', '.join(names)}"
             raise BadOption(f"unknown option {name}: {hint}")
-        options[name.lower()] = value
+        options[short] = value
     return options
 
 
