@@ -54,6 +54,7 @@ async def test_the_whole_answer(queen: Queen) -> None:
         "leaseId": lease_id,
         "consumerGroup": "billing",
         "queue": "orders",
+        "offset": 1,
         "retryCount": 0,
     }
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", created_at)

@@ -60,6 +60,7 @@ class Delivery:
     created_at: datetime
     partition_id: str
     partition: str
+    offset: int
     retry_count: int
 
 
@@ -369,6 +370,7 @@ class Popper:
             created_at=row["created_at"],
             partition_id=str(row["partition_id"]),
             partition=row["partition_name"],
+            offset=row["message_offset"],
             retry_count=row["retry_count"],
         )
 

@@ -42,6 +42,7 @@ def popped(message: Message, as_json: bool) -> str:
         "leaseId": message.lease_id,
         "traceId": message.trace_id,
         "createdAt": message.created_at,
+        "offset": message.offset,
         "retryCount": message.retry_count,
     }
     return for_scripts(told, one_line(payload))

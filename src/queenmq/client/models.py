@@ -106,6 +106,7 @@ class Message(_Payload, kw_only=True, rename="camel", dict=True):
     transaction_id: str
     partition_id: str
     partition: str = DEFAULT_PARTITION
+    offset: int | None = None
     queue: str = ""
     consumer_group: str = ""
     lease_id: str = ""

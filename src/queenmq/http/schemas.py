@@ -113,6 +113,7 @@ class PoppedMessage(Struct, kw_only=True, rename="camel"):
     created_at: Moment
     partition_id: Uuid
     partition: str
+    offset: Annotated[int, Meta(description="Its number in the partition: without gaps, in the order of the commits.")]
     lease_id: str
     consumer_group: str
     queue: str

@@ -238,6 +238,7 @@ def _shown(message: Delivery, claim: Claim, lease_id: str) -> PoppedMessage:
         created_at=iso_micros(message.created_at),
         partition_id=message.partition_id,
         partition=message.partition,
+        offset=message.offset,
         lease_id=lease_id,
         consumer_group=claim.group,
         queue=claim.queue,

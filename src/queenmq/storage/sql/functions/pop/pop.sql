@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION queen.pop(
     p_auto_ack boolean[], p_lease uuid[], p_answer_bytes bigint DEFAULT 16777216, p_bytes bigint DEFAULT 33554432)
 RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_id uuid, transaction_id text,
                trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
-               retry_count integer, ready_in_ms double precision)
+               retry_count integer, ready_in_ms double precision, message_offset bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -63,7 +63,7 @@ BEGIN
         END IF;
         IF NOT FOUND THEN
             RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
-                                NULL::timestamptz, NULL::integer, NULL::double precision
+                                NULL::timestamptz, NULL::integer, NULL::double precision, NULL::bigint
                          FROM unnest(r.requests) AS t (i);
             CONTINUE;
         END IF;
@@ -182,7 +182,7 @@ BEGIN
                 RETURNING c.partition_id AS part, k.slot
             )
             SELECT r.requests[v_next - 1 + t.slot], k.part, p.name, k.id, k.transaction_id, k.trace_id, k.payload,
-                   k.is_encrypted, k.producer_sub, k.created_at, k.times_failed, NULL::double precision
+                   k.is_encrypted, k.producer_sub, k.created_at, k.times_failed, NULL::double precision, k."offset"
             FROM taken t
             JOIN picked k ON k.part = t.part
             JOIN queen.partitions p ON p.id = k.part
@@ -260,7 +260,7 @@ BEGIN
 
         IF v_spent >= p_bytes THEN
             RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
-                                NULL::timestamptz, NULL::integer, -1::double precision
+                                NULL::timestamptz, NULL::integer, -1::double precision, NULL::bigint
                          FROM unnest(r.requests[v_next:]) AS t (i);
         ELSIF v_next <= cardinality(r.requests) THEN
             IF v_only IS NULL THEN
@@ -274,7 +274,7 @@ BEGIN
             IF v_ready IS NOT NULL THEN
                 RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
                                     NULL::timestamptz, NULL::integer,
-                                    greatest(0, extract(epoch FROM v_ready - clock_timestamp()))::double precision * 1000
+                                    greatest(0, extract(epoch FROM v_ready - clock_timestamp()))::double precision * 1000, NULL::bigint
                              FROM unnest(r.requests[v_next:]) AS t (i);
             END IF;
         END IF;

@@ -10,12 +10,12 @@ CREATE OR REPLACE FUNCTION queen.take(
 RETURNS TABLE (finishing integer, exception integer, problem text, queue_name text, finished_in text, consumer_group text,
                messages integer, dead_lettered integer, request integer, partition_id uuid, partition_name text, message_id uuid,
                transaction_id text, trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
-               retry_count integer, ready_in_ms double precision)
+               retry_count integer, ready_in_ms double precision, message_offset bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY
     SELECT f.*, NULL::integer, NULL::uuid, NULL::text, NULL::uuid, NULL::text, NULL::uuid, NULL::bytea, NULL::boolean, NULL::text,
-           NULL::timestamptz, NULL::integer, NULL::double precision
+           NULL::timestamptz, NULL::integer, NULL::double precision, NULL::bigint
     FROM queen.finish(p_finish, p_status, p_error, p_except_of, p_except_partition, p_except_transaction, p_except_status,
                       p_except_error) f;
     BEGIN
@@ -26,7 +26,7 @@ BEGIN
         RETURN QUERY
         SELECT NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, NULL::integer,
                t.i::integer, NULL::uuid, NULL::text, NULL::uuid, NULL::text, NULL::uuid, NULL::bytea, NULL::boolean, NULL::text,
-               NULL::timestamptz, NULL::integer, 500::double precision
+               NULL::timestamptz, NULL::integer, 500::double precision, NULL::bigint
         FROM unnest(p_queue) WITH ORDINALITY AS t (name, i);
     END;
 END $$;
