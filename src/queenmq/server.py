@@ -37,6 +37,7 @@ from queenmq.services.database_watch import DatabaseWatch, unhide
 from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
 from queenmq.services.operation_worker import OperationWorker
+from queenmq.services.promotions import Promotions
 from queenmq.services.retention import Eviction, Retention
 from queenmq.services.sampler import Sampler
 from queenmq.services.service import Service
@@ -147,6 +148,7 @@ class Server:
             yield Retention(broker.operation_runner, settings.retention, clock)
             yield Eviction(database, broker.activity, settings.retention, clock)
             yield Vacuum(database, settings.database, clock)
+            yield Promotions(database, clock)
 
     def _make_app(self, context: Context, authenticator: Authenticator) -> App:
         if self._forwarder is None:

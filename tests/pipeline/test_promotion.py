@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,11 +10,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.db import Db
+from queenmq.config import DatabaseSettings
 from queenmq.pipeline import sink
 from queenmq.pipeline.errors import OtherContent, PipelineError
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.sink import promote, stage
 from queenmq.pipeline.staging import CHECKSUM_MASK
+from queenmq.services.promotions import Promotions
+from queenmq.storage.database import Database
 
 ROWS = 95
 PARTITIONS = 7
@@ -106,6 +110,27 @@ def test_what_a_dead_driver_left_is_moved_by_any_other_write(db: Db) -> None:
     promote(other, "t", 2, [stage(other, "t", 2, iter([frame(3)]))])
     assert written(db) == EXPECTED
     db.assert_healthy("orders")
+
+
+def test_what_a_dead_driver_left_is_moved_by_a_server(db: Db) -> None:
+    async def turn() -> None:
+        database = Database(DatabaseSettings(), db.url)
+        await database.open()
+        try:
+            await Promotions(database).work()
+        finally:
+            await database.close()
+
+    begin(db, staged(db, frame()), 4)
+    asyncio.run(turn())
+    assert db.count("orders") == 40, "its driver may still be there"
+    db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '11 minutes'")
+    asyncio.run(turn())
+    assert written(db) == EXPECTED
+    assert promote(options(db), "s", 1, staged(db, frame())) == (ROWS, 0)
+    assert written(db) == EXPECTED
+    db.assert_healthy("orders")
+    assert db.one("SELECT count(*) FROM queen.pipeline_promoting") == 0
 
 
 def test_an_epoch_with_other_rows_is_refused_and_the_first_is_finished(db: Db) -> None:

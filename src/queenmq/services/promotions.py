@@ -1,0 +1,43 @@
+"""Finishes large writes of the data pipeline whose drivers have died.
+
+Such a write is decided in one transaction and then moved into its queues in steps. It is all of its rows or none, so
+what a dead driver has left must not wait until somebody writes again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from queenmq.clock import SYSTEM, Clock
+from queenmq.services.service import Service
+from queenmq.storage.database import Database
+from queenmq.storage.failures import TryAgain
+from queenmq.storage.statements import statement
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_MS = 60_000
+# A driver that is slow on purpose makes a step at least every few seconds.
+_DEAD_AFTER_S = 600
+_STEP_ROWS = 1000
+
+
+class Promotions(Service):
+    """Any server, and a driver that comes back, may make the next step: each is made once."""
+
+    name = "promotions"
+
+    def __init__(self, database: Database, clock: Clock = SYSTEM) -> None:
+        super().__init__(_INTERVAL_MS, clock)
+        self._database = database
+
+    async def work(self) -> None:
+        for row in await self._database.fetch(statement("promotions_left"), _DEAD_AFTER_S):
+            try:
+                while await self._database.fetchval(
+                    statement("pipeline_promote_step"), row["sink"], row["epoch"], _STEP_ROWS
+                ):
+                    pass
+            except TryAgain:
+                continue  # a partition has queued pushes, or is locked: the next turn goes on
+            log.warning("finished epoch %d of sink %r, which its driver had left", row["epoch"], row["sink"])
