@@ -261,7 +261,7 @@ def _limits(settings: Settings) -> Limits:
     to_others = settings.coordinator.max_connections * others if settings.coordinator.enabled else 0
     files = raise_limit(limits.files + own + to_others)
     fitting = limits.within(files - own - min(to_others, files // 4))
-    if fitting.max_connections < limits.max_connections:
+    if fitting.max_connections < limits.max_connections // 2:
         log.warning(
             "this process may open %d files (ulimit -n), so it takes %d HTTP connections at once instead of %d "
             "(QUEEN_MAX_CONNECTIONS)",

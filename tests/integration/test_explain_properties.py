@@ -330,10 +330,8 @@ class Walk:
         await self.queen.subscribe_from(group, (datetime.now(UTC) - timedelta(seconds=100)).isoformat())
 
     async def retain(self) -> None:
-        for step in ("retain", "evict"):
-            await self.sql.execute(
-                f"SELECT queen.{step}(q.id, NULL, 1000) FROM queen.queues q WHERE q.name = $1", QUEUE
-            )
+        for step in ("retain(q.id, NULL, 1000)", "evict(q.id, NULL, NULL, 1000)"):
+            await self.sql.execute(f"SELECT queen.{step} FROM queen.queues q WHERE q.name = $1", QUEUE)
 
     async def clear(self) -> None:
         await self.queen.http.delete(f"/api/v1/queues/{QUEUE}/clear")

@@ -306,6 +306,19 @@ class TestEncryption:
         assert shown["lastError"]
 
 
+async def test_a_time_zone_that_this_server_does_not_know_holds_up_no_other(
+    http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+) -> None:
+    await change(http, schedule("bad", "x", schedule="* * * * *", timeZone="Europe/Rome"))
+    past = "clock_timestamp() - interval '1 day'"
+    await sql.execute(
+        f"UPDATE queen.timers SET time_zone = 'Mars/Olympus', deliver_at = {past}, next_attempt_at = {past}"
+    )
+    await change(http, schedule("good", "y"))
+    assert data(await queen.wait("q")) == ["y"]
+    assert "Mars/Olympus" in (await http.get("/api/v1/timers/q/bad")).json()["lastError"]
+
+
 class TestExactlyOnce:
     async def test_by_several_servers_at_once(
         self, http: httpx.AsyncClient, queen: Queen, settings: Settings, database_url: str, sql: asyncpg.Connection

@@ -1,7 +1,8 @@
 """Timers: messages that are stored now and pushed at their moment, exactly once.
 
 A timer that is due is pushed and removed, or moved to its next moment, in one transaction. One server at a time does
-it, so that the timers of a partition are pushed in the order of their moments.
+it, so that the timers of a partition are pushed in the order of their moments. One that cannot be pushed is tried again
+later, and those behind it may come before it.
 """
 
 from __future__ import annotations
@@ -46,22 +47,22 @@ _LOCK_TIMEOUT_APART = "50ms"
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A timer that is due, with its message as it was scheduled."""
+    """A timer that is due, with its message as it was scheduled, and when it is due next if it is repeated."""
 
     key: str
     message: Message
     deliver_at: datetime
-    schedule: str | None
-    time_zone: str | None
+    next_at: datetime | None = None
 
 
 @dataclass(slots=True)
 class Batch:
-    """Timers that were found due at `now`, and those that cannot be decrypted, each with the reason."""
+    """Timers that were found due at `now`, and those that cannot be decrypted or have an unknown time zone, each with
+    the reason."""
 
     now: datetime = NEVER
     due: list[Due] = field(default_factory=list)
-    unreadable: list[tuple[Due, str]] = field(default_factory=list)
+    unusable: list[tuple[Due, str]] = field(default_factory=list)
 
     def partitions(self) -> list[Batch]:
         """Those of each partition."""
@@ -151,9 +152,9 @@ class Timers:
                 await self._push_apart(apart)
         else:
             self._after(call, batch)
-        for one, reason in batch.unreadable:
+        for one, reason in batch.unusable:
             await self._put_off([one], reason)
-        return len(batch.due) + len(batch.unreadable)
+        return len(batch.due) + len(batch.unusable)
 
     async def _push_apart(self, batch: Batch) -> None:
         """The timers of one partition: all together or, if that fails, later."""
@@ -202,21 +203,20 @@ class Timers:
             raise AssertionError("queen.push returned no row")
         if answer["queued_id"] is not None:
             self._load.note_queued((answer["queued_before"] or 0) + len(answer["queued_id"]))
-        repeated = [one for one in due if one.schedule is not None]
-        once = [one for one in due if one.schedule is None]
+        repeated = [(one, one.next_at) for one in due if one.next_at is not None]
+        once = [one for one in due if one.next_at is None]
         if once:
             await connection.execute(
                 statement("remove_timers"), [one.message.queue for one in once], [one.key for one in once]
             )
         if repeated:
-            moments = [next_moment(one.schedule or "", one.time_zone, one.deliver_at, batch.now) for one in repeated]
             await connection.execute(
                 statement("move_timers"),
-                [one.message.queue for one in repeated],
-                [one.key for one in repeated],
-                moments,
+                [one.message.queue for one, _ in repeated],
+                [one.key for one, _ in repeated],
+                [next_at for _, next_at in repeated],
                 [uuid7_text() for _ in repeated],
-                [_repetition(one.key, moment) for one, moment in zip(repeated, moments, strict=True)],
+                [_repetition(one.key, next_at) for one, next_at in repeated],
             )
         return call
 
@@ -225,17 +225,20 @@ class Timers:
         batch = Batch(rows[0]["now"])
         journal = self._journal if self._journal is not None and self._journal.messages else None
         for row in rows:
-            one = Due(row["key"], _message(row), row["deliver_at"], row["schedule"], row["time_zone"])
+            one = Due(row["key"], _message(row), row["deliver_at"])
             if journal is not None and journal.holds([one.message]):
                 continue
-            if row["is_encrypted"]:
-                try:
+            try:
+                if row["schedule"] is not None:
+                    next_at = next_moment(row["schedule"], row["time_zone"], one.deliver_at, batch.now)
+                    one = replace(one, next_at=next_at)
+                if row["is_encrypted"]:
                     place = place_of_timer(one.message.queue, one.message.partition, one.key)
                     one.message.payload = self._encryption.open(one.message.payload, place)
-                except QueenError as error:
-                    batch.unreadable.append((one, str(error)))
-                    continue
-            batch.due.append(one)
+            except QueenError as error:
+                batch.unusable.append((one, str(error)))
+            else:
+                batch.due.append(one)
         return batch
 
     def _after(self, call: PushCall, batch: Batch) -> None:

@@ -80,6 +80,8 @@ def _findings(data_dir: Path | None, server: str) -> Iterator[Finding]:
 
 def _certificate(settings: Settings) -> Iterator[Finding]:
     """Whether a server with these variables could use its TLS files."""
+    if settings.tls.certificate is None:
+        return
     from datetime import UTC, datetime
 
     from queenmq.clock import SYSTEM
