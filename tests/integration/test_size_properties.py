@@ -353,7 +353,9 @@ async def promote(sql: asyncpg.Connection, epoch: int, rows: list[tuple[int, str
             "is_encrypted, payload) VALUES ($1, $2, 'q', 'a', $3, $4, false, '1')",
             [(epoch, *row) for row in rows],
         )
-        row = await sql.fetchrow(statement("pipeline_promote"), "sink", epoch, [epoch], len(rows), None, None, False)
+        row = await sql.fetchrow(
+            statement("pipeline_promote"), "sink", epoch, [epoch], len(rows), None, None, False, None
+        )
         assert row is not None
         return row
 
