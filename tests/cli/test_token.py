@@ -72,8 +72,12 @@ def test_the_first_token_is_made_in_the_database(queen: Run, environment: pytest
         assert httpx.get(f"{guarded.url}/api/v1/resources/queues").status_code == 401
         environment.setenv("QUEEN_URL", guarded.url)
         environment.setenv("QUEEN_TOKEN", text)
-        assert queen("token", "create", "next", "--role", "read-only").status == 0
-        environment.setenv("QUEEN_TOKEN", queen("token", "create", "next", "--role", "read-only").out.strip())
+        assert queen("token", "create", "next", "--role", "read-only", "--expires", "30min").status == 0
+        longer = queen("token", "create", "next", "--role", "read-only")
+        assert "makes only tokens that expire no later" in longer.err
+        environment.setenv(
+            "QUEEN_TOKEN", queen("token", "create", "next", "--role", "read-only", "--expires", "30min").out.strip()
+        )
         refused = queen("token", "list")
         assert refused.status != 0
         assert "the role of the token does not allow this" in refused.err

@@ -170,7 +170,7 @@ async def test_what_cannot_be_written_now_is_written_later(
 
 
 async def test_tokens_are_named_by_their_ids_and_their_making_is_in_it(admin: httpx.AsyncClient) -> None:
-    made = (await admin.post("/api/v1/tokens", json={"name": "shop", "role": "admin"})).json()
+    made = (await admin.post("/api/v1/tokens", json={"name": "shop", "role": "admin", "expiresInSeconds": 60})).json()
     await admin.post("/api/v1/configure", json={"queue": "q"}, headers={"Authorization": f"Bearer {made['token']}"})
     await admin.delete(f"/api/v1/tokens/{made['id']}")
     revoked, configured, created = await entries(admin)

@@ -129,7 +129,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
         "/api/v1/timers": {
             "operations": [{"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}]
         },
-        "/api/v1/tokens": {"name": "another", "role": "admin"},
+        "/api/v1/tokens": {"name": "another", "role": "admin", "expiresInSeconds": 60},
     }
     params = {
         "/api/v1/pop": {"namespace": "shared", "consumerGroup": group, "batch": 1},
@@ -200,7 +200,7 @@ async def world(server: Server, http: httpx.AsyncClient, monkeypatch: pytest.Mon
     b = await things_of("b", http, server, monkeypatch)
 
     async def made(name: str, role: str, **grant: Any) -> Json:
-        body = {"name": name, "role": role, "grants": [grant] if grant else []}
+        body = {"name": name, "role": role, "expiresInSeconds": 1800} | ({"grants": [grant]} if grant else {})
         answer = await http.post("/api/v1/tokens", json=body)
         assert answer.status_code == 201, answer.text
         return answer.json()

@@ -152,6 +152,43 @@ async def test_tokens_that_are_not_there(admin: httpx.AsyncClient) -> None:
     assert (await admin.delete("/api/v1/tokens/00000000-0000-4000-8000-000000000000")).status_code == 404
 
 
+# Who may make them
+
+
+@pytest.mark.parametrize(
+    "restricted",
+    [
+        {"grants": [{"allow": ["administer"]}]},
+        {"grants": [{"groups": ["g"]}]},
+        {"grants": [{}]},
+        {"limits": {"requestsPerSecond": 1000}},
+    ],
+)
+async def test_no_token_makes_itself_a_stronger_one(admin: httpx.AsyncClient, restricted: Json) -> None:
+    weak = await made(admin, "weak", "admin", **restricted)
+    wanted = {"name": "strong", "role": "admin"}
+    for answer in (
+        await admin.post("/api/v1/tokens", json=wanted, headers=bearer(weak)),
+        await admin.delete(f"/api/v1/tokens/{weak['id']}", headers=bearer(weak)),
+        await admin.get("/api/v1/audit", headers=bearer(weak)),
+    ):
+        assert answer.status_code == 403, answer.text
+    assert [one["name"] for one in (await admin.get("/api/v1/tokens")).json()["tokens"]] == ["weak", "root"]
+
+
+async def test_no_token_outlives_the_one_that_made_it(admin: httpx.AsyncClient) -> None:
+    short = await made(admin, "short", "admin", expiresInSeconds=600)
+
+    async def make(**wanted: int) -> httpx.Response:
+        body = {"name": "next", "role": "admin", **wanted}
+        return await admin.post("/api/v1/tokens", json=body, headers=bearer(short))
+
+    for answer in (await make(), await make(expiresInSeconds=700)):
+        assert answer.status_code == 403
+        assert "expiresInSeconds must be at most" in answer.json()["error"]
+    assert (await make(expiresInSeconds=500)).status_code == 201
+
+
 # How long they are remembered
 
 

@@ -163,6 +163,7 @@ class App:
             self._trail.refused(request, route, error, self._authenticator.remembered(authorization))
             raise
         request.subject, request.role, request.token_id = caller.subject, caller.role, caller.token_id
+        request.valid_until = caller.valid_until
         if caller.permissions is not None or caller.limits is not None:
             request.caller = caller
 

@@ -50,6 +50,13 @@ def _refusal(need: Need) -> str:
     return f"the token may not {_DOING[need.verb]} queue {need.queue!r}{as_group}"
 
 
+def refuse_restricted(request: Request) -> None:
+    """For what would let a caller widen its own token, or see what all others do. Raises Forbidden if the token has
+    grants or limits, whatever they are."""
+    if request.caller is not None:
+        raise Forbidden("the token has grants or limits, and this needs an admin token without any")
+
+
 def permissions_of(request: Request) -> Permissions | None:
     """What the token of the request is restricted to; None if it is not."""
     caller: Caller | None = request.caller

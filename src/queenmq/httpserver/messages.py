@@ -40,7 +40,8 @@ class Request(msgspec.Struct, eq=False):
 
     `origin` names a request that may be carried out on more than one server: it gives the ids of everything it makes,
     so that a repetition makes the same. `parsed` is the body, if it was decoded already. `forwarded` says that it
-    comes from another server, which serves it itself if this one refuses. `admitted`, `caller` and `connection` belong
+    comes from another server, which serves it itself if this one refuses. `valid_until` is when the token of its sender
+    expires, in seconds since 1970. `admitted`, `caller` and `connection` belong
     to the application: what it found out about the request and its sender when it admitted it, and what it remembers of
     the connection.
     """
@@ -55,6 +56,7 @@ class Request(msgspec.Struct, eq=False):
     subject: str | None = None
     role: int = 0
     token_id: str | None = None
+    valid_until: float = float("inf")
     held: bool = False
     half_closed: bool = False
     origin: str | None = None

@@ -15,7 +15,7 @@ from queenmq.http.paging import page, page_parameters
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Moment, Page, Uuid
-from queenmq.http.scopes import all_queues
+from queenmq.http.scopes import all_queues, refuse_restricted
 from queenmq.httpserver.messages import Request, Response
 
 _LIMIT: Final = 100
@@ -59,6 +59,7 @@ class AuditPage(Struct, kw_only=True):
 @documented({200: AuditPage}, query=_FILTERS)
 async def audit(request: Request, context: Context) -> Response:
     """The audit log, newest first. Refusals (401, 403) are in it after a minute."""
+    refuse_restricted(request)
     query = request.query
     limit, offset = page(request, context.settings, _LIMIT)
     which = AuditFilter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -10,16 +11,17 @@ from msgspec import Meta, Struct
 from queenmq.access.permissions import MOST_GRANTS, Grant, Verb, check_grants
 from queenmq.access.rates import UNLIMITED, Limits
 from queenmq.access.tokens import NewToken, Token
+from queenmq.clock import SYSTEM
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.core.options import MAX_SECONDS
-from queenmq.errors import InvalidRequest, NotFound
+from queenmq.errors import Forbidden, InvalidRequest, NotFound
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.paging import page, page_parameters
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error, Moment, Name, Page, Uuid
-from queenmq.http.scopes import all_queues
+from queenmq.http.scopes import all_queues, refuse_restricted
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
@@ -85,6 +87,8 @@ async def create_token(request: Request, context: Context) -> Response:
     body = decode(request.body, _decoder, _TEXTS)
     check_name(body.name, "name")
     check_grants(body.grants, "grants")
+    refuse_restricted(request)
+    _refuse_longer(body, request.valid_until)
     wanted = NewToken(
         name=body.name, role=body.role, grants=body.grants, limits=body.limits, expires_in_s=body.expires_in_seconds
     )
@@ -96,6 +100,7 @@ async def create_token(request: Request, context: Context) -> Response:
 @documented({200: TokenShown, 404: Error}, path=_PATH)
 async def revoke_token(request: Request, context: Context) -> Response:
     """Revoke a token, on every server, within a moment. It stays in the list."""
+    refuse_restricted(request)
     token_id = request.params[0]
     if not is_uuid(token_id):
         raise InvalidRequest("tokenId must be a UUID", "tokenId")
@@ -103,6 +108,16 @@ async def revoke_token(request: Request, context: Context) -> Response:
     if token is None:
         raise NotFound("Token not found")
     return Response(200, _shown(token))
+
+
+def _refuse_longer(body: TokenBody, valid_until: float) -> None:
+    """Raises Forbidden if the token would be valid for longer than the one that makes it."""
+    left_s = valid_until - SYSTEM.wall()
+    if left_s < (body.expires_in_seconds or math.inf):
+        raise Forbidden(
+            "a token that expires makes only tokens that expire no later: "
+            f"expiresInSeconds must be at most {max(0, int(left_s))}"
+        )
 
 
 def _shown(token: Token) -> TokenShown:
