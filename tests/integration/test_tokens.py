@@ -96,7 +96,7 @@ async def test_a_token_expires(admin: httpx.AsyncClient, sql: asyncpg.Connection
 
 
 def forgotten(server: Server, token: Json) -> bool:
-    digest = hashlib.sha256(bearer(token)["Authorization"].encode()).digest()
+    digest = digest_of(token["token"].encode())
     return digest not in server._app._authenticator._remembered
 
 
@@ -281,6 +281,27 @@ async def test_tokens_that_somebody_makes_up_are_looked_up_once(table: Table) ->
     for _ in range(10):
         assert not await enters(authenticator, b"made.up.jwt")
     assert table.lookups == 1
+
+
+async def test_a_token_is_remembered_once_however_it_is_written(table: Table) -> None:
+    authenticator = guard(table, ManualClock())
+    table.put(b"queen_one")
+    for spelling in (b"Bearer queen_one", b"bearer  queen_one", b"BEARER    queen_one ", b"queen_one"):
+        caller = await authenticator.authenticate("/api/v1/push", spelling, Role.READ_WRITE)
+        assert authenticator.remembered(spelling) == caller
+    assert (authenticator.remembered_tokens, table.lookups) == (1, 1)
+    assert authenticator.remembered(b"Basic a b") is None
+
+
+async def test_too_many_items_are_not_asked_about_one_by_one(admin: httpx.AsyncClient, settings: Settings) -> None:
+    token = await made(admin, grants=[{"queues": ["mine"]}])
+    many = range(settings.limits.max_items + 1)
+    for path, body in (
+        ("push", {"items": [{"queue": f"q{number}"} for number in many]}),
+        ("timers", {"operations": [{"op": "cancel", "queue": f"q{n}", "timerKey": "k"} for n in many]}),
+    ):
+        answer = await admin.post(f"/api/v1/{path}", json=body, headers=bearer(token))
+        assert "at most" in answer.json()["error"], answer.text
 
 
 async def test_a_lease_is_finished_and_the_next_taken_only_where_both_are_allowed(admin: httpx.AsyncClient) -> None:

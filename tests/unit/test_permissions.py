@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from queenmq.access.permissions import Grant, Permissions, Verb, _like, check_grants
 from queenmq.access.rates import Limits
+from queenmq.core.names import MAX_NAME
 from queenmq.core.roles import Role
 from queenmq.errors import InvalidRequest, Unauthenticated
 from queenmq.http.roles import RoleClaims
@@ -141,3 +142,13 @@ def test_a_claim_limits_a_token() -> None:
     for wrong in ({"longPolls": 0}, {"polls": 3}, 7):
         with pytest.raises(Unauthenticated, match="Invalid token claim queenLimits"):
             claims.limits({"queenLimits": wrong})
+
+
+def test_names_that_are_too_long_are_not_remembered() -> None:
+    permissions = allowed(Role.READ_WRITE, Grant(queues=("a*",)))
+    for name in ("a" * (MAX_NAME + 1), "b" * 1_000_000):
+        assert permissions.allows(Verb.PUSH, name) is name.startswith("a")
+        assert permissions.allows(Verb.POP, "a", name)
+    assert not permissions._remembered
+    assert permissions.allows(Verb.POP, "a" * MAX_NAME, "g" * MAX_NAME)
+    assert len(permissions._remembered) == 1

@@ -111,9 +111,13 @@ class Permissions:
         """The same for the three as one."""
         answer = self._remembered.get(need)
         if answer is None:
-            if len(self._remembered) >= _MOST_REMEMBERED:
-                self._remembered.clear()
-            answer = self._remembered[need] = any(rule.allows(*need) for rule in self._rules)
+            answer = any(rule.allows(*need) for rule in self._rules)
+            _, queue, group = need
+            # What a caller makes up, before the names are checked, must not fill the memory.
+            if len(queue or "") <= MAX_NAME and len(group or "") <= MAX_NAME:
+                if len(self._remembered) >= _MOST_REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[need] = answer
         return answer
 
     def queues(self, verb: Verb, group: str | None = None) -> list[str] | None:

@@ -93,10 +93,11 @@ class Authenticator:
             raise Unauthenticated("Authentication required")
         if len(authorization) > MAX_TOKEN_BYTES:
             raise Unauthenticated("Token too long")
-        digest = hashlib.sha256(authorization).digest()
+        token = _bearer_token(authorization)
+        digest = hashlib.sha256(token).digest()  # of the header there are many spellings
         caller = self._recall(digest)
         if caller is None:
-            caller = await self._identify(digest, _bearer_token(authorization))
+            caller = await self._identify(digest, token)
             self._remember(digest, caller)
         if caller.role < role:
             raise Forbidden("Insufficient permissions")
@@ -104,7 +105,12 @@ class Authenticator:
 
     def remembered(self, authorization: bytes | None) -> Caller | None:
         """Who has shown this token, if it is known."""
-        return self._remembered.get(hashlib.sha256(authorization).digest()) if authorization else None
+        if not authorization:
+            return None
+        try:
+            return self._remembered.get(hashlib.sha256(_bearer_token(authorization)).digest())
+        except Unauthenticated:
+            return None
 
     def revoked(self, _token_id: str) -> None:
         """A token that Queen has made was revoked: read all of them again when they are used."""

@@ -126,8 +126,9 @@ def _pushed(request: Request) -> list[str]:
     return [item.queue for item in read_push(request).items]
 
 
-async def _scope(request: Request, _: Context) -> Sequence[Need]:
+async def _scope(request: Request, context: Context) -> Sequence[Need]:
     items = read_push(request).items
+    check_count(len(items), context.settings, "items")
     if len(items) == 1:
         return (Need(Verb.PUSH, items[0].queue),)
     return [Need(Verb.PUSH, queue) for queue in {item.queue for item in items}]

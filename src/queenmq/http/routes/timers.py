@@ -88,8 +88,9 @@ def _pushed(request: Request) -> list[str]:
     return [operation.queue for operation in operations if operation.op != "cancel"]
 
 
-async def _scope(request: Request, _: Context) -> Sequence[Need]:
+async def _scope(request: Request, context: Context) -> Sequence[Need]:
     operations = decode(request.body, _decoder, _TEXTS).operations
+    check_count(len(operations), context.settings, "operations")
     return [Need(Verb.PUSH, queue) for queue in {operation.queue for operation in operations}]
 
 
