@@ -167,7 +167,9 @@ def is_of_one(route: Route) -> bool:
 
 def is_about_every_group(route: Route) -> bool:
     """Not for a token that is restricted to groups."""
-    return route.path.startswith("/api/v1/messages/") and route.method == "POST"
+    if route.path.startswith(("/api/v1/messages/", "/api/v1/operations/")):
+        return route.method in ("POST", "DELETE")
+    return route.method == "DELETE" and (route.path == "/api/v1/dlq" or "/queues/{queue}" in route.path[:35])
 
 
 def test_every_route_declares_its_scope() -> None:
@@ -380,6 +382,50 @@ async def test_a_consumer_pops_as_its_group_only(http: httpx.AsyncClient) -> Non
         mine = {"queue": "orders.eu", "consumerGroup": "mail"}
         assert (await consumer.post("/api/v1/dlq/redrive", json=mine)).status_code == 200
         assert (await consumer.post("/api/v1/traces", json=names | {"data": 1})).status_code == 201
+
+
+async def test_an_administrator_of_groups_leaves_others_alone(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
+    async with caller(http, "admin") as everybody:
+        queen = Queen(everybody)
+        await queen.configure("a.x", retryLimit=0)
+        await queen.push("a.x", 1)
+        for group in ("g1", "g2"):
+            [message] = await queen.pop("a.x", consumerGroup=group, subscriptionMode="all")
+            assert (await queen.ack(message, "failed"))["dlq"] is True
+        answer = await everybody.post("/api/v1/consumer-groups/g2/queues/a.x/seek", json={"toEnd": True})
+        assert answer.status_code == 200
+    operation = await sql.fetchval(
+        "INSERT INTO queen.operation_queue (id, kind, queue_name, parameters) "
+        "VALUES (gen_random_uuid(), 'seek', 'a.x', jsonb_build_object('group', 'g2')) RETURNING id::text"
+    )
+    names = {name: message[name] for name in ("transactionId", "partitionId")}
+    async with caller(http, "admin", groups=["g1"]) as one:
+        for method, path, content in (
+            ("DELETE", "/api/v1/consumer-groups/g2/queues/a.x", {}),
+            ("DELETE", "/api/v1/consumer-groups/g2", {}),
+            ("DELETE", "/api/v1/dlq?queue=a.x&consumerGroup=g2", {}),
+            ("DELETE", "/api/v1/dlq?queue=a.x", {}),
+            ("DELETE", "/api/v1/resources/queues/a.x", {}),
+            ("DELETE", "/api/v1/queues/a.x/clear", {}),
+            ("DELETE", f"/api/v1/messages/{names['partitionId']}/{names['transactionId']}", {}),
+            ("POST", f"/api/v1/operations/{operation}/cancel", {}),
+            (
+                "POST",
+                "/api/v1/configure",
+                {"json": {"queue": "a.x", "options": {"retentionSeconds": 1, "retentionEnabled": True}}},
+            ),
+            ("POST", "/api/v1/traces", {"json": names | {"data": 1, "consumerGroup": "g2"}}),
+        ):
+            answer = await one.request(method, path, **content)
+            assert answer.status_code == 403, f"{method} {path}: {answer.text}"
+        for method, path, content in (
+            ("POST", "/api/v1/traces", {"json": names | {"data": 1, "consumerGroup": "g1"}}),
+            ("DELETE", "/api/v1/dlq?queue=a.x&consumerGroup=g1", {}),
+            ("DELETE", "/api/v1/consumer-groups/g1/queues/a.x", {}),
+            ("DELETE", "/api/v1/consumer-groups/g1", {}),
+        ):
+            answer = await one.request(method, path, **content)
+            assert answer.status_code in (200, 201), f"{method} {path}: {answer.text}"
 
 
 async def test_a_pop_by_namespace_gets_what_the_token_is_for(http: httpx.AsyncClient) -> None:

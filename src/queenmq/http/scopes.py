@@ -26,6 +26,11 @@ _DOING: Final = {
     Verb.ACK: "acknowledge in",
     Verb.ADMINISTER: "administer",
 }
+# Of these, a request that names no group is about every group.
+_BY_GROUP: Final = {
+    Verb.ACK: "the token is restricted to some groups, and this request names none: name consumerGroup",
+    Verb.ADMINISTER: "the token is restricted to some groups, and this request is about all of them",
+}
 
 
 async def require_permission(request: Request, route: Route, context: Context) -> None:
@@ -39,14 +44,14 @@ async def require_permission(request: Request, route: Route, context: Context) -
     for need in await route.scope(request, context):
         if not permissions.allows_need(need):
             raise Forbidden(_refusal(need))
-        if need.verb is Verb.ACK and need.group is None and permissions.restricts_groups:
-            raise Forbidden("the token is restricted to some groups, and this request names none: name consumerGroup")
+        if need.verb in _BY_GROUP and need.group is None and permissions.restricts_groups:
+            raise Forbidden(_BY_GROUP[need.verb])
 
 
 def _refusal(need: Need) -> str:
-    if need.queue is None:
-        return f"the token may not {_DOING[need.verb]} all queues: name one that it is for"
     as_group = "" if need.group is None else f" as group {need.group!r}"
+    if need.queue is None:
+        return f"the token may not {_DOING[need.verb]} all queues{as_group}: name one that it is for"
     return f"the token may not {_DOING[need.verb]} queue {need.queue!r}{as_group}"
 
 
@@ -82,11 +87,12 @@ async def listing(_: Request, __: Context) -> Sequence[Need]:
     return ()
 
 
-def all_queues(verb: Verb) -> Scope:
-    """The request is about the server, or about queues that it does not name."""
+def all_queues(verb: Verb, *, of_group: bool = False) -> Scope:
+    """The request is about the server, or about queues that it does not name, or about the group in its path in all of
+    them."""
 
-    async def all_queues(_: Request, __: Context) -> Sequence[Need]:
-        return (Need(verb, None),)
+    async def all_queues(request: Request, _: Context) -> Sequence[Need]:
+        return (Need(verb, None, request.params[0] if of_group else None),)
 
     return all_queues
 
@@ -122,7 +128,7 @@ def group_in_path(verb: Verb) -> Scope:
 
     async def group_in_path(request: Request, _: Context) -> Sequence[Need]:
         group, queue, *_rest = request.params
-        return (Need(verb, queue, group if verb is Verb.ACK else None),)
+        return (Need(verb, queue, group if verb in _BY_GROUP else None),)
 
     return group_in_path
 

@@ -266,7 +266,7 @@ ROUTES = (
     Route("GET", _ALL_GROUPS, list_groups, Role.READ_ONLY, scope=listed_or_in_query(Verb.READ)),
     Route("GET", _ALL_GROUPS + "/lagging", lagging_groups, Role.READ_ONLY, scope=all_queues(Verb.READ)),
     Route("GET", _GROUPS, describe_group, Role.READ_ONLY, scope=listing),
-    Route("DELETE", _GROUPS, delete_group, Role.ADMIN, scope=all_queues(Verb.ADMINISTER), audited=True),
+    Route("DELETE", _GROUPS, delete_group, Role.ADMIN, scope=all_queues(Verb.ADMINISTER, of_group=True), audited=True),
     Route(
         "DELETE",
         _GROUPS + "/queues/{queue}",
@@ -275,7 +275,14 @@ ROUTES = (
         scope=group_in_path(Verb.ADMINISTER),
         audited=True,
     ),
-    Route("POST", _GROUPS + "/subscription", resubscribe, Role.READ_WRITE, scope=all_queues(Verb.ACK), audited=True),
+    Route(
+        "POST",
+        _GROUPS + "/subscription",
+        resubscribe,
+        Role.READ_WRITE,
+        scope=all_queues(Verb.ACK, of_group=True),
+        audited=True,
+    ),
     Route("POST", _GROUPS + "/queues/{queue}/seek", seek, Role.READ_WRITE, scope=group_in_path(Verb.ACK), audited=True),
     Route("GET", _GROUPS + "/queues/{queue}/seek", seek_effect, Role.READ_ONLY, scope=group_in_path(Verb.READ)),
 )

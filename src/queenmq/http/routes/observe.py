@@ -197,7 +197,13 @@ async def _redriven(request: Request, _: Context) -> Sequence[Need]:
 
 async def _traced(request: Request, context: Context) -> Sequence[Need]:
     body = decode(request.body, _trace_decoder, _TRACE_TEXTS)
-    return await of_partitions(context, Verb.POP, (body.partition_id,))
+    needs = await of_partitions(context, Verb.POP, (body.partition_id,))
+    return [need._replace(group=body.consumer_group or None) for need in needs]
+
+
+async def _purged(request: Request, _: Context) -> Sequence[Need]:
+    query = request.query
+    return (Need(Verb.ADMINISTER, query_name(query, "queue"), query_name(query, "consumerGroup")),)
 
 
 def _trace(row: traces.Trace) -> dict[str, Any]:
@@ -271,6 +277,6 @@ ROUTES = (
     ),
     Route("GET", "/api/v1/dlq", dead_letters, Role.READ_ONLY, scope=queue_in_query(Verb.READ)),
     Route("POST", "/api/v1/dlq/redrive", redrive, Role.READ_WRITE, scope=_redriven, audited=True),
-    Route("DELETE", "/api/v1/dlq", purge, Role.ADMIN, scope=queue_in_query(Verb.ADMINISTER), audited=True),
+    Route("DELETE", "/api/v1/dlq", purge, Role.ADMIN, scope=_purged, audited=True),
     Route("POST", "/api/v1/traces", add_trace, Role.READ_WRITE, scope=_traced),
 )

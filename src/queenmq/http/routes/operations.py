@@ -137,13 +137,14 @@ async def _refusal(request: Request, context: Context, reason: str) -> HttpError
 
 
 def _operated(verb: Verb) -> Scope:
-    """The queue of the operation; one of all queues, or whose queue is not known, is not for a restricted token."""
+    """The queue of the operation, and the group of a seek or redrive. One of all queues, or whose queue is not known, is
+    not for a restricted token."""
 
     async def operated(request: Request, context: Context) -> Sequence[Need]:
         journal, operation_id = context.broker.journal, _id(request)
         row = await operations.find(context.reports, operation_id)
         if row is not None:
-            return (Need(verb, row.queue_name),)
+            return (Need(verb, row.queue_name, None if verb is Verb.READ else row.group),)
         held = None if journal is None else await journal.find(operation_id)
         if held is None and journal is not None:
             held = await journal.find_quarantined(operation_id)

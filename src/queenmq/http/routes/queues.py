@@ -67,7 +67,9 @@ async def _scope(request: Request, _: Context) -> Sequence[Need]:
 
 def _may_destroy(request: Request, queue: str) -> bool:
     permissions = permissions_of(request)
-    return request.role >= Role.ADMIN and (permissions is None or permissions.allows(Verb.ADMINISTER, queue))
+    if permissions is None:
+        return request.role >= Role.ADMIN
+    return permissions.allows(Verb.ADMINISTER, queue) and not permissions.restricts_groups
 
 
 def _label(given: str | None, field: str) -> str:
