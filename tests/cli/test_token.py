@@ -44,6 +44,8 @@ def test_the_audit_log(queen: Run, name: str) -> None:
     ("arguments", "complaint"),
     [
         (("--role", "owner"), "--role"),
+        (("--role", "admin", "--queues", ""), "--queues is empty"),
+        (("--role", "admin", "--queues", "q", "--allow", " , "), "--allow is empty"),
         (("--role", "admin", "--expires", "soon"), "is not a time such as 30d"),
         (("--role", "admin", "--allow", "push,everything"), "--allow does not know 'everything'"),
     ],

@@ -399,6 +399,7 @@ async def test_an_administrator_of_groups_leaves_others_alone(http: httpx.AsyncC
         "VALUES (gen_random_uuid(), 'seek', 'a.x', jsonb_build_object('group', 'g2')) RETURNING id::text"
     )
     names = {name: message[name] for name in ("transactionId", "partitionId")}
+    shorter = {"queue": "a.x", "options": {"retentionSeconds": 1, "retentionEnabled": True}}
     async with caller(http, "admin", groups=["g1"]) as one:
         for method, path, content in (
             ("DELETE", "/api/v1/consumer-groups/g2/queues/a.x", {}),
@@ -412,7 +413,7 @@ async def test_an_administrator_of_groups_leaves_others_alone(http: httpx.AsyncC
             (
                 "POST",
                 "/api/v1/configure",
-                {"json": {"queue": "a.x", "options": {"retentionSeconds": 1, "retentionEnabled": True}}},
+                {"json": shorter},
             ),
             ("POST", "/api/v1/traces", {"json": names | {"data": 1, "consumerGroup": "g2"}}),
         ):

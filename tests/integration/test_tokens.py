@@ -139,6 +139,10 @@ async def test_a_revoked_token_is_refused_at_once_on_every_server(
         ({"name": "x", "role": "admin", "grants": [{"queue": "a"}]}, "grants"),
         ({"name": "x", "role": "admin", "grants": [{"queues": [""]}]}, "grants[0].queues[0] must not be empty"),
         ({"name": "x", "role": "admin", "grants": [{"allow": ["everything"]}]}, "grants"),
+        ({"name": "x", "role": "admin", "grants": []}, "grants"),
+        ({"name": "x", "role": "admin", "grants": [{"queues": []}]}, "grants"),
+        ({"name": "x", "role": "admin", "grants": [{"queues": ["q"], "groups": []}]}, "grants"),
+        ({"name": "x", "role": "admin", "grants": [{"allow": []}]}, "grants"),
     ],
 )
 async def test_bad_input(admin: httpx.AsyncClient, body: Json, error: str) -> None:

@@ -152,3 +152,9 @@ def test_names_that_are_too_long_are_not_remembered() -> None:
     assert not permissions._remembered
     assert permissions.allows(Verb.POP, "a" * MAX_NAME, "g" * MAX_NAME)
     assert len(permissions._remembered) == 1
+
+
+@pytest.mark.parametrize("claim", [{"queues": []}, [{"queues": ["q"], "groups": []}], {"allow": []}])
+def test_a_claim_with_an_empty_list_lets_nobody_in(claim: object) -> None:
+    with pytest.raises(Unauthenticated):
+        RoleClaims("role", "roles", {}).permissions({"queen": claim}, Role.ADMIN)

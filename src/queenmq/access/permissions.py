@@ -45,19 +45,20 @@ _OF_ROLE: Final = {
 
 _PATTERN: Final = {"minLength": 1, "maxLength": MAX_NAME, "pattern": "^[^*\\u0000]*([*][^*\\u0000]*){0,8}$"}
 Patterns = Annotated[
-    tuple[Annotated[str, Meta(extra_json_schema=_PATTERN)], ...], Meta(max_length=MOST_PATTERNS)
+    tuple[Annotated[str, Meta(extra_json_schema=_PATTERN)], ...], Meta(min_length=1, max_length=MOST_PATTERNS)
 ]  # what is only documented is checked by `Grant.check`
 
 
 class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Patterns are names in which `*` stands for any characters. A namespace stands for the queue of that name and all
     whose names begin with it and a dot: the name of a queue cannot be changed, its namespace can. Without queues and
-    namespaces a grant is for every queue, without groups for every group, without verbs for all of the role's."""
+    namespaces a grant is for every queue, without groups for every group, without verbs for all of the role's.
+    A list that is given is not empty, as that would read as if it allowed nothing."""
 
     queues: Patterns = ()
     namespaces: Patterns = ()
     groups: Patterns = ()
-    allow: tuple[Verb, ...] = ()
+    allow: Annotated[tuple[Verb, ...], Meta(min_length=1)] = ()
 
     def check(self, field: str) -> None:
         """Raises InvalidRequest for the first pattern that is none."""

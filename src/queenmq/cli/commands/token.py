@@ -89,7 +89,10 @@ def create(
     if unknown:
         raise exits.Failed(f"--allow does not know {unknown[0]!r}; it knows {', '.join(VERBS)}", exits.USAGE)
     given = {"queues": queues, "namespaces": namespaces, "groups": groups, "allow": allow}
-    grant = {key: value for key, value in given.items() if value}
+    grant = {key: value for key, value in given.items() if value is not None}
+    empty = [key for key, value in grant.items() if not value]
+    if empty:
+        raise exits.Failed(f"--{empty[0]} is empty: leave it out, or say what the token is for", exits.USAGE)
     grants = [grant] if grant else []
     bounds = {
         "requestsPerSecond": requests_per_second,
@@ -101,7 +104,8 @@ def create(
         text, made = _create_in_database(data_dir, name, role, {"grants": grants, "limits": limits}, expires)
     else:
         with connected(server) as queen:
-            made = queen.admin.create_token(name, role, grants=grants, limits=limits, expiresInSeconds=expires)
+            wanted = {"grants": grants} if grants else {}
+            made = queen.admin.create_token(name, role, **wanted, limits=limits, expiresInSeconds=expires)
         text = made["token"]
     if as_json:
         print_json(made)

@@ -137,8 +137,8 @@ async def _refusal(request: Request, context: Context, reason: str) -> HttpError
 
 
 def _operated(verb: Verb) -> Scope:
-    """The queue of the operation, and the group of a seek or redrive. One of all queues, or whose queue is not known, is
-    not for a restricted token."""
+    """The queue of the operation, and the group of a seek or redrive. One of all queues, or whose queue is not known,
+    is not for a restricted token."""
 
     async def operated(request: Request, context: Context) -> Sequence[Need]:
         journal, operation_id = context.broker.journal, _id(request)

@@ -38,7 +38,7 @@ class TokenBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True
 
     name: Name
     role: RoleName
-    grants: Annotated[tuple[Grant, ...], Meta(max_length=MOST_GRANTS)] = ()
+    grants: Annotated[tuple[Grant, ...], Meta(min_length=1, max_length=MOST_GRANTS)] = ()
     limits: Limits = UNLIMITED
     expires_in_seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] | None = None
 
