@@ -203,12 +203,23 @@ class Table:
         self.tokens: dict[bytes, Token] = {}
         self.lookups = 0
         self.away = False
+        self.slow = False
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    @property
+    def is_away(self) -> bool:
+        return self.away
 
     async def find(self, digest: bytes) -> Token | None:
         self.lookups += 1
-        if self.away:
+        if self.away or self.slow:
             raise DatabaseUnavailable
-        return self.tokens.get(digest)
+        found = self.tokens.get(digest)
+        self.asked.set()
+        await self.answers.wait()
+        return found
 
     def put(self, text: bytes, *, is_valid: bool = True, **changes: Any) -> None:
         self.tokens[digest_of(text)] = Token(
@@ -273,6 +284,40 @@ async def test_while_the_database_is_away_known_tokens_go_on(table: Table) -> No
     table.away = False
     table.put(b"queen_one", is_valid=False)
     clock.advance(REMEMBER_OWN_S)
+    assert not await enters(authenticator)
+
+
+async def test_while_the_database_is_slow_no_token_gets_older_than_promised(table: Table) -> None:
+    clock = ManualClock()
+    authenticator = guard(table, clock)
+    table.put(b"queen_one")
+    assert await enters(authenticator)
+    table.slow = True
+    assert await enters(authenticator), "not yet"
+    clock.advance(REMEMBER_OWN_S)
+    for _ in range(3):
+        with pytest.raises(DatabaseUnavailable):
+            await enters(authenticator)
+    table.slow = False
+    assert await enters(authenticator)
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_revocation_during_a_lookup_is_not_forgotten(table: Table, known: bool) -> None:
+    clock = ManualClock()
+    authenticator = guard(table, clock)
+    table.put(b"queen_one")
+    if known:
+        assert await enters(authenticator)
+        clock.advance(REMEMBER_OWN_S)
+    table.asked.clear()
+    table.answers.clear()
+    entering = asyncio.create_task(enters(authenticator))
+    await table.asked.wait()
+    table.put(b"queen_one", is_valid=False)
+    authenticator.revoked("")
+    table.answers.set()
+    await entering
     assert not await enters(authenticator)
 
 

@@ -74,6 +74,10 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @property
+    def is_away(self) -> bool:
+        return not self._database.is_open
+
     async def create(self, wanted: NewToken, created_by: str | None) -> tuple[Token, str]:
         """Returns the token and its text, which is not stored and cannot be had again."""
         text = new_text()

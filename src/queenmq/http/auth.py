@@ -37,6 +37,11 @@ _MOST_LOOKUPS = 4
 class KnownTokens(Protocol):
     """The tokens that Queen has made."""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether there is no database in which they could be found, or revoked."""
+        ...
+
     async def find(self, digest: bytes) -> Token | None: ...
 
 
@@ -65,6 +70,7 @@ class Authenticator:
         self._remembered: OrderedDict[bytes, Caller] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # until when without asking again, and why
         self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
+        self._revocations = 0
         entries = tuple(skip_paths)
         self._skipped_prefixes = tuple(e for e in entries if e.endswith("/") and e != "/")
         self._skipped_paths = frozenset(entries).difference(self._skipped_prefixes)
@@ -97,8 +103,10 @@ class Authenticator:
         digest = hashlib.sha256(token).digest()  # of the header there are many spellings
         caller = self._recall(digest)
         if caller is None:
+            revocations = self._revocations
             caller = await self._identify(digest, token)
-            self._remember(digest, caller)
+            if revocations == self._revocations or caller.token_id is None:
+                self._remember(digest, caller)
         if caller.role < role:
             raise Forbidden("Insufficient permissions")
         return caller
@@ -113,7 +121,9 @@ class Authenticator:
             return None
 
     def revoked(self, _token_id: str) -> None:
-        """A token that Queen has made was revoked: read all of them again when they are used."""
+        """A token that Queen has made was revoked: read all of them again when they are used, also those that are being
+        read now."""
+        self._revocations += 1
         for digest in [digest for digest, caller in self._remembered.items() if caller.token_id is not None]:
             del self._remembered[digest]
 
@@ -149,10 +159,11 @@ class Authenticator:
         try:
             async with self._lookups:
                 token = await known.find(digest_of(text))
-        except UnavailableError:
-            if former is None:
-                raise
-            return former._replace(forget_at=now + _LOOKED_UP_WITHIN_S)
+        except BaseException as error:
+            if former is not None and known.is_away and isinstance(error, UnavailableError):
+                return former._replace(forget_at=now + _LOOKED_UP_WITHIN_S)
+            self._remembered.pop(digest, None)
+            raise
         if token is None or not token.is_valid:
             self._remembered.pop(digest, None)
             raise self._refusal(digest, now, _why_not(token))
