@@ -404,6 +404,41 @@ async def test_a_token_has_its_share_of_long_polls(admin: httpx.AsyncClient, ser
     )
 
 
+async def test_a_long_poll_that_finishes_a_lease_counts(admin: httpx.AsyncClient, server: Server) -> None:
+    token = await made(admin, limits={"longPolls": 1})
+    queen = Queen(admin)
+    await queen.push("q", 1)
+    lease = await queen.pop_answer("q")
+    path = "/api/v1/pop/queue/empty?wait=true&timeout=30000"
+    poll = asyncio.create_task(admin.get(path, headers=bearer(token)))
+    await parked(server)
+
+    async def finish(**take: Any) -> int:
+        body = {"take": {"queue": "q", "timeout": 1, **take}}
+        answer = await admin.post(f"/api/v1/lease/{lease['leaseId']}/finish", json=body, headers=bearer(token))
+        return answer.status_code
+
+    assert await finish(wait=True) == 429
+    assert await finish() == 200, "what was refused has changed nothing"
+    await queen.push("empty", 1)
+    assert (await poll).status_code == 200
+
+
+async def test_what_is_forbidden_takes_of_the_requests_but_not_of_the_messages(admin: httpx.AsyncClient) -> None:
+    limits = {"requestsPerSecond": 2, "messagesPerSecond": 1}
+    token = await made(admin, grants=[{"queues": ["mine"]}], limits=limits)
+
+    async def push(queue: str, headers: dict[str, str]) -> int:
+        items = [{"queue": queue}] * 100
+        return (await admin.post("/api/v1/push", json={"items": items}, headers=headers)).status_code
+
+    assert await push("theirs", bearer(token)) == 403
+    assert await push("mine", bearer(token)) == 201
+    busy = await made(admin, grants=[{"queues": ["mine"]}], limits={"requestsPerSecond": 1})
+    answers = [await push("theirs", bearer(busy)) for _ in range(5)]
+    assert (answers[0], 429 in answers) == (403, True)
+
+
 class TestNamespaces:
     @pytest.fixture
     def settings(self) -> Settings:

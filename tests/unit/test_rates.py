@@ -14,7 +14,8 @@ def asked(rates: Rates, limits: Limits, times: int, messages: int = 0, who: str 
     passed = 0
     for _ in range(times):
         try:
-            rates.take(who, limits, messages)
+            rates.take_request(who, limits)
+            rates.take_messages(who, limits, messages)
         except Overloaded:
             continue
         passed += 1
@@ -38,7 +39,7 @@ def test_a_large_push_is_let_through_and_paid_for_later() -> None:
     rates, limits = Rates(clock), Limits(messages_per_second=100)
     assert asked(rates, limits, 1, messages=1000) == 1
     with pytest.raises(Overloaded) as refused:
-        rates.take("a", limits, 1)
+        rates.take_messages("a", limits, 1)
     assert refused.value.retry_after_s == 9
     assert "at most 100 a second" in refused.value.message
     assert {"connection", "(ECONNREFUSED)"} <= set(refused.value.message.split())
@@ -76,5 +77,5 @@ def test_namespaces_are_counted_together_or_not_at_all() -> None:
 def test_there_are_not_more_buckets_than_the_bound() -> None:
     rates, limits = Rates(ManualClock()), Limits(requests_per_second=1)
     for number in range(10_050):
-        rates.take(str(number), limits, 0)
+        rates.take_request(str(number), limits)
     assert len(rates._buckets) == 10_000

@@ -49,10 +49,13 @@ class Rates:
         self._polls: Counter[str] = Counter()
         self.refused = Counter({"requests": 0, "messages": 0, "namespace_messages": 0, "long_polls": 0})
 
-    def take(self, who: str, limits: Limits, messages: int) -> None:
-        """A request of this caller, which pushes so many messages. Raises Overloaded."""
+    def take_request(self, who: str, limits: Limits) -> None:
+        """A request of this caller. Raises Overloaded."""
         if limits.requests_per_second is not None:
             self._draw("requests", who, limits.requests_per_second, 1, "requests of this token")
+
+    def take_messages(self, who: str, limits: Limits, messages: int) -> None:
+        """This caller pushes so many messages. Raises Overloaded."""
         if limits.messages_per_second is not None and messages:
             self._draw("messages", who, limits.messages_per_second, messages, "messages pushed with this token")
 

@@ -53,7 +53,7 @@ from queenmq.http.routes import (
     transaction,
 )
 from queenmq.http.scopes import require_permission
-from queenmq.http.shares import is_long_poll, polling, take_share
+from queenmq.http.shares import is_long_poll, polling, take_messages, take_request
 from queenmq.http.trail import Trail
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
@@ -169,6 +169,8 @@ class App:
 
     async def _permit(self, request: Request, route: Route) -> None:
         """Raises Forbidden if the token does not allow it, and Overloaded if it asks for too much."""
+        if not request.forwarded:
+            take_request(request, self._context)
         try:
             if request.caller is not None:
                 await require_permission(request, route, self._context)
@@ -176,7 +178,7 @@ class App:
             self._trail.refused(request, route, error, request.caller)
             raise
         if not request.forwarded:
-            take_share(request, route, self._context)
+            take_messages(request, route, self._context)
 
 
 class _Node:

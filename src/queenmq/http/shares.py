@@ -15,16 +15,24 @@ from queenmq.httpserver.messages import Request
 _POPS = "/api/v1/pop"
 
 
-def take_share(request: Request, route: Route, context: Context) -> None:
-    """Count the request and what it pushes. Raises Overloaded, or what the handler would raise for a malformed one."""
+def take_request(request: Request, context: Context) -> None:
+    """Count the request, also if it will be refused. Raises Overloaded."""
+    caller: Caller | None = request.caller
+    if caller is not None and caller.limits is not None:
+        context.rates.take_request(caller.rated_as, caller.limits)
+
+
+def take_messages(request: Request, route: Route, context: Context) -> None:
+    """Count what a request pushes that is allowed to. Raises Overloaded, or what the handler would raise for a
+    malformed one."""
     caller: Caller | None = request.caller
     limits = None if caller is None else caller.limits
     per_second = context.settings.limits.namespace_messages_per_second
-    if limits is None and not (per_second and route.pushes):
+    if route.pushes is None or (limits is None and not per_second):
         return
-    pushed = Counter(route.pushes(request)) if route.pushes is not None else Counter()
+    pushed = Counter(route.pushes(request))
     if caller is not None and limits is not None:
-        context.rates.take(caller.rated_as, limits, pushed.total())
+        context.rates.take_messages(caller.rated_as, limits, pushed.total())
     if per_second and pushed:
         namespaces: Counter[str] = Counter()
         for queue, messages in pushed.items():

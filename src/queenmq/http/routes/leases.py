@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import msgspec
 
@@ -21,6 +22,7 @@ from queenmq.http.routes.pop import read_take, shown
 from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import ExceptedResult, LeaseFinished, LeaseLost, LeaseRenewed
 from queenmq.http.scopes import leased
+from queenmq.http.shares import polling
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
@@ -84,13 +86,14 @@ async def finish_lease(request: Request, context: Context) -> Response:
         finished = await broker.finish(finish)
         return Response(_http_status(finished), _finished(request.params[0], body, finished))
     claim, wait_ms = read_take(body.take, request, context.settings)
-    if body.take.if_finished:
-        finished = await broker.finish(finish)
-        delivered = None if finished.problem else await broker.pop(claim, wait_ms)
-        problem = None
-    else:
-        taken = await broker.take(finish, claim, wait_ms)
-        finished, delivered, problem = taken.finished, taken.delivered, taken.problem
+    problem = None
+    with polling(request, context) if wait_ms else nullcontext():
+        if body.take.if_finished:
+            finished = await broker.finish(finish)
+            delivered = None if finished.problem else await broker.pop(claim, wait_ms)
+        else:
+            taken = await broker.take(finish, claim, wait_ms)
+            finished, delivered, problem = taken.finished, taken.delivered, taken.problem
     answer = _finished(request.params[0], body, finished)
     answer.taken = None if delivered is None else shown(delivered)
     answer.take_error = problem
