@@ -20,10 +20,11 @@ GUIDES = [DOCS / "quick-start.md", DOCS / "client.md", *sorted((DOCS / "how-to")
 WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
 NOT_RUN = {"console"}  # what starts servers or changes the machine
-WITHOUT_CODE = {"deploy.md", "high-availability.md"}
-KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")} | {
-    "QUEEN_TOKEN"
-}  # of the command
+WITHOUT_CODE = {"deploy.md", "high-availability.md", "tls.md", "upgrade.md"}
+OF_THE_COMMAND = {"QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE"}
+KNOWN = OF_THE_COMMAND | {
+    name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")
+}
 OF_OTHERS = re.compile(r"OTEL_\w+|[A-Z]+_[A-Z_]*CHECK")
 
 

@@ -195,7 +195,8 @@ async def test_whatever_happens_the_accounts_are_right(
         await life.step()
         assert await problems(sql) == [], f"seed {seed}: {life.told}"
         assert await sql.fetch(MISCOUNTED) == [], f"seed {seed}: {life.told}"
-    assert await sql.fetchval("SELECT sum(total_consumed) FROM queen.partition_consumers") > 0
+    consumed = await sql.fetchval("SELECT sum(total_consumed) FROM queen.partition_consumers")
+    assert consumed > 0 or "forget" in life.told, f"seed {seed}: {life.told}"
     assert await sql.fetchval("SELECT count(*) FROM queen.stale_lookup()") == 0
 
 
