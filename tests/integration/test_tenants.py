@@ -22,6 +22,7 @@ from queenmq.core.roles import Role
 from queenmq.http.app import ROUTES
 from queenmq.http.route import Route
 from queenmq.server import Server
+from queenmq.services.sampler import Sampler
 
 SECRET = "a secret of more than thirty-two bytes"
 TABLE = Path(__file__).parents[2] / "build" / "access.md"
@@ -437,6 +438,20 @@ async def test_a_pop_by_namespace_gets_what_the_token_is_for(http: httpx.AsyncCl
         params = {"namespace": "work", "consumerGroup": "g", "subscriptionMode": "all", "batch": 10, "partitions": 10}
         assert [message["data"] for message in await Queen(consumer).pop_matching(**params)] == ["work.b"]
         assert await Queen(consumer).pop_matching(**params) == []
+
+
+async def test_the_status_of_a_queue_has_no_figures_of_the_servers(
+    http: httpx.AsyncClient, server: Server, settings: Settings
+) -> None:
+    sampler = Sampler(server.broker, settings.statistics, port=1, worker_id="one", slots=10)
+    await sampler.work()
+    await sampler.store()
+    async with caller(http, "admin") as everybody, caller(http, "read-only", queues=["one"]) as reader:
+        await Queen(everybody).push("one", 1)
+        whole = (await everybody.get("/api/v1/status?queue=one")).json()
+        part = (await reader.get("/api/v1/status?queue=one")).json()
+    assert (len(whole["workers"]), part["workers"]) == (1, [])
+    assert not any(point["queenRssMb"] for point in part["throughput"])
 
 
 async def test_listings_have_only_what_may_be_read(http: httpx.AsyncClient) -> None:
