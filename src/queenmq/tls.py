@@ -43,6 +43,7 @@ class Tls:
         self.reloads = 0
         self._loaded = self._seen = self._state()
         self._reminded_at = 0.0
+        self._told: object = None  # of which files was said what is wrong with them
         self._load()
 
     @classmethod
@@ -65,23 +66,29 @@ class Tls:
         return self._peer_ca is not None
 
     def check(self) -> None:
-        """Read the files again if they have changed and are no longer being changed. To be called every second."""
+        """Read the files again if they have changed and are no longer being changed, until they can be used. To be
+        called every second."""
         now, seen = self._state(), self._seen
         self._seen = now
         if now == self._loaded or now != seen:
             self._remind()
             return
-        self._loaded = now
         try:
             self._load()
         except StartupError as error:
-            _log.error("the new TLS files are not used, and the server keeps the certificate that it has: %s", error)
+            if self._told != (now, str(error)):
+                self._told = now, str(error)
+                _log.error(
+                    "the new TLS files are not used, and the server keeps the certificate that it has: %s", error
+                )
+            self._remind()
             return
+        self._loaded = now
         self.reloads += 1
         until = datetime.fromtimestamp(self.expires_at, UTC).isoformat(timespec="minutes")
         _log.info("TLS: read the certificate again from %s; it is valid until %s", self._certificate, until)
 
-    def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _state(self) -> tuple[tuple[int, ...] | None, ...]:
         return tuple(_file_state(path) for path in (self._certificate, self._key, self._peer_ca) if path is not None)
 
     def _load(self) -> None:
@@ -114,12 +121,12 @@ class Tls:
             _log.error("the certificate in %s expired at %s: clients refuse it", self._certificate, until)
 
 
-def _file_state(path: Path) -> tuple[int, int, int] | None:
+def _file_state(path: Path) -> tuple[int, ...] | None:
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _expiry(path: Path, now: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 import subprocess
 import sys
@@ -171,6 +172,38 @@ async def test_new_files_that_cannot_be_used_change_nothing(
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == 2
     assert all("keeps the certificate that it has" in sentence for sentence in told)
+
+
+async def test_files_that_could_not_be_read_are_read_when_they_can(
+    authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = Tls(*authority.sign(), None)
+    key = authority.sign().key
+    read_bytes = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path == key:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read_bytes(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", refused)
+        for _ in range(5):
+            tls.check()
+    assert tls.reloads == 0
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1, "said once for the same files"
+    tls.check()
+    assert tls.reloads == 1
+
+
+async def test_changed_permissions_are_noticed(authority: Authority) -> None:
+    files = authority.sign()
+    tls = Tls(*files, None)
+    files.key.chmod(0o640)
+    tls.check()
+    tls.check()
+    assert tls.reloads == 1
 
 
 @on_both_loops
