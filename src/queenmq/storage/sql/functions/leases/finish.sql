@@ -2,6 +2,7 @@
 -- message that the lease has delivered and that is not finished. The other arrays, one element an exception: the request that it belongs
 -- to, its message by transaction id, in a partition or, with null, in any of the lease, and what is said of it instead.
 -- A request with an exception that is no message of its lease changes nothing, so that a wrong name completes no message that failed.
+-- Of several requests for one lease the first is answered; for the others the lease has ended, as if they had come later.
 -- Returns, for a lease that is live, a row for each of its partitions and one for each exception; nothing for one that is not. A
 -- problem of an exception is that of its request. A lease that is completed without exceptions costs one update of a row for each
 -- partition (queen.finish_leased); the messages of the others go through queen.ack, with the same rules.
@@ -28,9 +29,11 @@ BEGIN
     SELECT array_agg(t.i::integer) AS requests, array_agg(c.partition_id) AS parts, array_agg(c.consumer_group) AS groups,
            array_agg((SELECT sum(upper(o) - lower(o)) FROM unnest(c.lease_offsets) AS o)::bigint) AS counts
     INTO f
-    FROM unnest(p_lease, v_plain) WITH ORDINALITY AS t (lease, plain, i)
+    FROM (
+        SELECT u.lease, min(u.i) AS i FROM unnest(p_lease, v_plain) WITH ORDINALITY AS u (lease, plain, i) WHERE u.plain GROUP BY u.lease
+    ) t
     JOIN queen.partition_consumers c ON c.lease_id = t.lease AND c.lease_expires_at > clock_timestamp()
-    WHERE t.plain AND EXISTS (SELECT 1 FROM queen.queues q WHERE q.id = c.queue_id AND q.name IS NOT NULL);
+    WHERE EXISTS (SELECT 1 FROM queen.queues q WHERE q.id = c.queue_id AND q.name IS NOT NULL);
     IF f.parts IS NOT NULL THEN
         PERFORM queen.finish_leased(f.parts, f.groups, f.counts);
         RETURN QUERY
