@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import pytest
 
 from integration.queen import Queen, data, expire_leases, leases, parked, until
+from queenmq.errors import DatabaseUnavailable
 from queenmq.server import Server
+from queenmq.storage.failures import AnswerLost
+from queenmq.storage.statements import statement
 
 NO_LEASE = "Invalid or expired lease"
 
@@ -149,6 +154,36 @@ class TestFencing:
         await queen.finish(answer["leaseId"], 404)
         assert data(await queen.pop("orders")) == [2]
 
+    async def test_of_two_requests_in_one_call_one_is_refused(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("orders", 1, 2)
+        answer = await queen.pop_answer("orders", batch=2)
+        lease_ids = [answer["leaseId"]] * 2
+        rows = await sql.fetch(
+            "SELECT * FROM queen.finish($1, ARRAY['completed', 'completed'], ARRAY[NULL, NULL]::text[])", lease_ids
+        )
+        assert [(row["finishing"], row["messages"]) for row in rows] == [(1, 2)]
+        assert await sql.fetchval("SELECT total_consumed FROM queen.partition_consumers") == 2
+
+    async def test_a_lease_that_expires_meanwhile(
+        self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was live when the call found its messages, and not any more when they were to be acknowledged."""
+        await queen.push("orders", "a", "b")
+        answer = await queen.pop_answer("orders", batch=2)
+        fetch = server.database.fetch
+        ended = {"finishing": 1, "problem": NO_LEASE, "queue_name": "orders", "finished_in": "Default"}
+        ended |= {"consumer_group": "__QUEUE_MODE__", "messages": 0, "dead_lettered": 0}
+
+        async def late(text: str, *arguments: object, repeatable: bool = False) -> Any:
+            if text == statement("finish"):
+                return [ended | {"exception": None}, ended | {"exception": 1, "messages": 1}]
+            return await fetch(text, *arguments, repeatable=repeatable)
+
+        monkeypatch.setattr(server.database, "fetch", late)
+        refused = await queen.finish(answer["leaseId"], 404, **{"except": [{"transactionId": "a", "status": "failed"}]})
+        assert (refused["success"], refused["code"], refused["messages"]) == (False, "lease_not_found", 0)
+        assert refused["except"][0]["error"] == NO_LEASE
+
     async def test_a_queue_that_is_deleted(self, queen: Queen) -> None:
         await queen.push("orders", 1)
         answer = await queen.pop_answer("orders")
@@ -265,6 +300,46 @@ class TestTake:
         taken = await queen.take(answer["leaseId"], "orders", autoAck=True)
         assert taken["taken"]["leaseId"] == ""
         assert await sql.fetchval("SELECT position FROM queen.partition_consumers") == 2
+
+    async def test_messages_are_taken_although_the_lease_cannot_be_finished(
+        self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await queen.push("orders", 1, 2)
+        await queen.push("others", 3)
+        answer = await queen.pop_answer("orders", batch=2)
+        fetch = server.database.fetch
+
+        async def half(text: str, *arguments: object, repeatable: bool = False) -> list[asyncpg.Record]:
+            if text in (statement("finish"), statement("take")):
+                raise DatabaseUnavailable("it is away")
+            return await fetch(text, *arguments, repeatable=repeatable)
+
+        monkeypatch.setattr(server.database, "fetch", half)
+        excepted = [{"transactionId": "1", "status": "failed"}]
+        taken = await queen.take(answer["leaseId"], "others", autoAck=True, finish={"except": excepted})
+        assert (taken["success"], taken["code"]) == (False, "database_unavailable")
+        assert [one["success"] for one in taken["except"]] == [False]
+        assert data(taken["taken"]["messages"]) == [3]
+
+    async def test_it_is_unknown_whether_a_lease_is_finished_whose_answer_got_lost(
+        self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await queen.push("orders", 1, 2)
+        answer = await queen.pop_answer("orders")
+        fetch, errors = server.database.fetch, iter([AnswerLost()])
+
+        async def lossy(text: str, *arguments: object, repeatable: bool = False) -> list[asyncpg.Record]:
+            if text != statement("take"):
+                return await fetch(text, *arguments, repeatable=repeatable)
+            if (error := next(errors, None)) is not None:
+                await fetch(text, *arguments)
+                raise error
+            raise DatabaseUnavailable("it is away")
+
+        monkeypatch.setattr(server.database, "fetch", lossy)
+        taken = await queen.take(answer["leaseId"], "orders")
+        assert (taken["success"], taken["code"]) == (False, "database_unavailable")
+        assert data(taken["taken"]["messages"]) == [2]
 
     async def test_many_at_once_lose_and_double_nothing(self, queen: Queen) -> None:
         for partition in range(10):

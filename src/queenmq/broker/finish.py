@@ -101,12 +101,13 @@ class Finisher:
         """In one call if that is possible. Without `delivered`, the pop is still to be made."""
         if not self._popper.may_pop():
             return Taken(await self.finish(finish), None)
+        request = FinishRequest(finish, self._popper.with_lease(claim))
         try:
-            taken = await self._submit(FinishRequest(finish, self._popper.with_lease(claim)))
+            taken = await self._submit(request)
         except RowLocked as error:
-            return Taken(Finished(str(error), error.code), None)
+            return Taken(_failed(request, error), None)
         except QueenError:
-            return Taken(await self._finish_alone(finish), None)
+            return Taken(await self._finish_alone(FinishRequest(finish, lost=request.lost)), None)
         try:
             if taken.delivered is not None:
                 self._popper.open(taken.delivered)
@@ -114,11 +115,11 @@ class Finisher:
             taken.problem, taken.delivered = str(error), None
         return taken
 
-    async def _finish_alone(self, finish: Finish) -> Finished:
+    async def _finish_alone(self, request: FinishRequest) -> Finished:
         try:
-            return await self.finish(finish)
+            return (await self._submit(request)).finished
         except QueenError as error:
-            return Finished(str(error), error.code)
+            return _failed(request, error)
 
     async def _pop(self, taken: Taken, claim: Claim, wait_ms: int) -> None:
         try:
@@ -170,7 +171,7 @@ class Finisher:
                 result.excepted[row["exception"] - 1 - firsts[place]] = (row["problem"], bool(row["dead_lettered"]))
             if row["queue_name"] is None:
                 result.problem, result.code = row["problem"], "message_not_found"
-            elif row["exception"] is None:
+            elif row["exception"] is None and row["problem"] is None:
                 result.problem = result.code = None
                 result.messages += row["messages"]
                 result.dead_lettered += row["dead_lettered"]
@@ -179,6 +180,7 @@ class Finisher:
         for request, result in zip(requests, results, strict=True):
             if request.lost and result.problem == NO_LEASE:
                 result.problem, result.code, result.is_unknown = _UNKNOWN, AnswerLost.code, True
+                result.excepted = [(_UNKNOWN, False)] * len(result.excepted)
         if freed and (self._long_polls.registry.total or self._long_polls.linked):
             self._long_polls.wake_freed(freed)
         self._activity.acked_requests(len(requests))
@@ -192,6 +194,13 @@ class Finisher:
     def _give_back(self, taken: Taken) -> None:
         if taken.delivered is not None:
             self._popper.give_back(taken.delivered)
+
+
+def _failed(request: FinishRequest, error: QueenError) -> Finished:
+    """A lease that could not be finished because of an error, and what is known of it."""
+    problem, code = (_UNKNOWN, AnswerLost.code) if request.lost else (str(error), error.code)
+    excepted: list[tuple[str | None, bool]] = [(problem, False)] * len(request.finish.excepted)
+    return Finished(problem, code, excepted=excepted, is_unknown=request.lost)
 
 
 def finish_columns(finishes: list[Finish]) -> tuple[list[object], ...]:

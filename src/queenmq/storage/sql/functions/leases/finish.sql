@@ -84,8 +84,9 @@ BEGIN
             SELECT a.*, x.exceptions[a.index] AS e
             FROM queen.ack(x.parts, x.names, x.groups, array_fill(r.lease, ARRAY[cardinality(x.parts)]), x.statuses, x.errors) a
         )
-        SELECT r.i, NULL::integer, max(a.problem), a.queue_name, a.partition_name, a.consumer_group, count(*)::integer,
-               (count(*) FILTER (WHERE a.dead_lettered))::integer
+        -- The lease may have expired since it was found live.
+        SELECT r.i, NULL::integer, CASE WHEN bool_and(a.problem IS NOT NULL) THEN max(a.problem) END, a.queue_name, a.partition_name,
+               a.consumer_group, (count(*) FILTER (WHERE a.problem IS NULL))::integer, (count(*) FILTER (WHERE a.dead_lettered))::integer
         FROM acked a GROUP BY a.queue_name, a.partition_name, a.consumer_group
         UNION ALL
         SELECT r.i, a.e, a.problem, a.queue_name, a.partition_name, a.consumer_group, 1, a.dead_lettered::integer
