@@ -7,8 +7,9 @@ import asyncio
 import asyncpg
 import pytest
 from server_settings import settings_with
+from versioned_sql import VersionedSession
 
-from integration.queen import Queen, age_messages, age_partitions, data, expire_leases, leases, stored
+from integration.queen import Queen, age_messages, age_partitions, blocked, data, expire_leases, leases, stored
 from queenmq.config import Settings
 from queenmq.server import Server
 from queenmq.services.retention import Eviction, Retention
@@ -189,6 +190,35 @@ class TestCompletedRetention:
         await retention.work()
         await expire_leases(sql)
         assert data(await queen.drain("orders")) == [1]
+
+    async def test_a_dead_letter_that_is_retried_meanwhile_stays(
+        self, queen: Queen, sql: asyncpg.Connection, database_url: str
+    ) -> None:
+        await queen.configure("orders", retentionEnabled=True, completedRetentionSeconds=10)
+        await queen.push("orders", 1, 2, 3)
+        batch = await queen.pop("orders", batch=3)
+        await queen.ack(batch[1], status="dlq")
+        await queen.ack_batch([batch[0], batch[2]])
+        await age_messages(sql, "orders", 11)
+        await sql.execute("UPDATE queen.queues SET archive_before_delete = true")
+        other: asyncpg.Connection = await asyncpg.connect(database_url, connection_class=VersionedSession)
+        await other.execute("SELECT pg_advisory_lock(1)")
+        await sql.execute("BEGIN")
+        # Retention has seen what every group has read, and has not locked anything yet.
+        await sql.execute(
+            "CREATE OR REPLACE FUNCTION queen.archived_upto(p_queue uuid, p_partition uuid) RETURNS bigint"
+            " LANGUAGE sql AS $$ SELECT 3::bigint FROM pg_advisory_xact_lock(1) $$"
+        )
+        running = asyncio.create_task(sql.fetchrow("SELECT (queen.retain(id, NULL, 10)).* FROM queen.queues"))
+        await blocked(other)
+        retry = "SELECT queen.retry_message($1, $2, gen_random_uuid())"
+        assert await other.fetchval(retry, batch[1]["partitionId"], batch[1]["transactionId"]) == 1
+        await other.close()
+        row = await running
+        await sql.execute("ROLLBACK")
+        assert row is not None
+        assert row["deleted"] == 1, "all but what comes again and what is behind it"
+        assert data(await queen.pop("orders", batch=3)) == [2]
 
 
 class TestEviction:

@@ -2,7 +2,8 @@
 -- null), up to about p_limit messages. Of a queue with archiveBeforeDelete only what is archived goes.
 -- Returns how many were deleted, and whether there is more. What is old enough and has to stay is written down (kept_at). A partition that is
 -- busy is left as it is, for the next run.
--- Locks: as queen.trim, and rows of groups that are free (SKIP LOCKED); the partition's row of partition_ages.
+-- Locks: the partition's head, without waiting; rows of groups that are free (SKIP LOCKED); as queen.trim; the partition's row of
+-- partition_ages.
 CREATE OR REPLACE FUNCTION queen.retain_partition(
     p_queue queen.queues, p_age queen.partition_ages, p_old timestamptz, p_spent timestamptz, p_limit integer,
     OUT deleted integer, OUT more boolean)
@@ -10,6 +11,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_head  queen.partition_lookup;
     v_first timestamptz;
+    v_old   bigint := 0;
     v_upto  bigint := 0;
 BEGIN
     deleted := 0;
@@ -23,10 +25,11 @@ BEGIN
         RETURN;
     END IF;
     IF p_old IS NOT NULL THEN
-        v_upto := queen.offset_before(p_age.partition_id, p_old);
+        v_old := queen.offset_before(p_age.partition_id, p_old);
     END IF;
+    v_upto := v_old;
     IF p_spent IS NOT NULL THEN
-        v_upto := greatest(v_upto, least(queen.offset_before(p_age.partition_id, p_spent), coalesce(
+        v_upto := greatest(v_old, least(queen.offset_before(p_age.partition_id, p_spent), coalesce(
             (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = p_age.partition_id), 0)));
     END IF;
     IF p_queue.archive_before_delete THEN
@@ -40,6 +43,16 @@ BEGIN
         UPDATE queen.partition_ages a
         SET oldest_at = v_first, kept_at = CASE WHEN v_first < greatest(p_old, p_spent) THEN clock_timestamp() END
         WHERE a.partition_id = p_age.partition_id AND a.oldest_at = p_age.oldest_at;
+        RETURN;
+    END IF;
+
+    -- Who has dead letters delivered again holds the head: from here on no group comes back to what it has given up.
+    SELECT * INTO v_head FROM queen.partition_lookup WHERE partition_id = p_age.partition_id FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND AND p_spent IS NOT NULL THEN
+        v_upto := least(v_upto, greatest(v_old, coalesce(
+            (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = p_age.partition_id), 0)));
+    END IF;
+    IF v_upto < v_head.first_offset IS NOT FALSE THEN
         RETURN;
     END IF;
 
