@@ -30,7 +30,10 @@ BEGIN
     v_spent := clock_timestamp() - make_interval(secs => CASE
         WHEN v_queue.retention_enabled THEN nullif(v_queue.completed_retention_s, 0) END);
     -- A group that is being given its places has not read what is in partitions where it has none yet.
-    IF EXISTS (SELECT 1 FROM queen.consumer_groups g WHERE g.queue_name = v_queue.name AND g.placed_upto IS NOT NULL) THEN
+    IF EXISTS (
+        SELECT 1 FROM queen.consumer_groups g
+        WHERE g.queue_name = v_queue.name AND g.placed_upto IS NOT NULL AND NOT g.registered
+    ) THEN
         v_spent := NULL;
     END IF;
     IF v_old IS NULL AND v_spent IS NULL THEN
