@@ -134,7 +134,7 @@ class Session:
         mode: str = "all",
         since: datetime | None = None,
     ) -> None:
-        await self.sql.fetchval(statement("subscribe"), queue, partition, group, mode, since, LOCK_TIMEOUT, None)
+        await self.sql.fetchval(statement("subscribe"), queue, partition, group, mode, since, LOCK_TIMEOUT, None, False)
 
     async def ack(self, items: Iterable[Acknowledgement]) -> list[Acked]:
         runs = runs_of(items)

@@ -124,3 +124,42 @@ async def test_a_group_that_is_deleted_meanwhile_stays_deleted(
     await sql.execute("SELECT queen.delete_group('g', 'orders', true)")
     await server.broker.refresh()
     assert await sql.fetchval(PLACES, "g") == 0
+
+
+@pytest.mark.parametrize("what", ["group", "positions", "queue"])
+async def test_a_step_that_comes_after_a_deletion_does_not_undo_it(
+    queen: Queen, server: Server, sql: asyncpg.Connection, what: str
+) -> None:
+    await _fill(queen)
+    assert await sql.fetchval(STEP, "g", "new") is False
+    if what == "queue":
+        await queen.delete_queue("orders")
+    else:
+        await sql.execute("SELECT queen.delete_group('g', 'orders', $1)", what == "group")
+    steps = server.broker._popper.subscriptions
+    steps.finish("orders", "g")
+    await until(lambda: not steps._finishing)
+    assert await sql.fetchval(PLACES, "g") == 0
+    groups = await sql.fetch("SELECT registered FROM queen.consumer_groups WHERE name = 'g'")
+    assert [row["registered"] for row in groups] == ([False] if what == "positions" else [])
+
+
+async def test_an_earlier_version_that_makes_the_rest_of_the_rows_does_not_stop_retention(
+    queen: Queen, server: Server, sql: asyncpg.Connection, settings: Settings
+) -> None:
+    await queen.configure("orders", retentionEnabled=True, completedRetentionSeconds=10)
+    await _fill(queen)
+    assert await sql.fetchval(STEP, "g", "all") is False
+    placed_upto = await sql.fetchval("SELECT placed_upto FROM queen.consumer_groups")
+    await sql.execute("SELECT queen.subscribe('orders', NULL, 'g', 'all', NULL)")
+    await sql.execute("UPDATE queen.consumer_groups SET placed_upto = $1", placed_upto)
+    assert len(await queen.drain("orders", consumerGroup="g")) == PARTITIONS
+    await age_messages(sql, "orders", 11)
+    await Retention(server.broker.operation_runner, settings.retention).work()
+    assert await stored(sql, "orders") == 0
+    await server.broker.refresh()
+
+    async def placed() -> bool:
+        return bool(await sql.fetchval(IS_PLACED, "g"))
+
+    await until(placed)

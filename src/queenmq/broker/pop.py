@@ -265,7 +265,7 @@ class Popper:
         strangers = [row["name"] for row in rows if not row["subscribed"]]
         for name in strangers:
             if not await self.subscriptions.step(name, None, claim.group, claim.start):
-                self.subscriptions.finish(name, claim.group, claim.start)
+                self.subscriptions.finish(name, claim.group)
         return await self._database.fetch(*arguments) if strangers else rows
 
     async def _subscribe(self, claim: Claim) -> Delivered:
@@ -278,7 +278,7 @@ class Popper:
             if found or is_complete or claim.start.mode == "new":
                 break
         if not is_complete:
-            self.subscriptions.finish(claim.queue, claim.group, claim.start)
+            self.subscriptions.finish(claim.queue, claim.group)
         return found
 
     async def _run(self, claims: list[Claim], lock_timeout: str) -> list[Delivered]:

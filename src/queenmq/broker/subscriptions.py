@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 _STEP = 1000
 _MOST_RESUMED = 100
+_ANY_START = Start("all", None)  # where a group starts is written down with its first step
 
-_Key = tuple[str, str | None, str]
+_Key = tuple[str, str | None, str, bool]  # the last: only goes on
 
 
 class Subscriptions:
@@ -36,26 +37,20 @@ class Subscriptions:
 
     async def step(self, queue: str, partition: str | None, group: str, start: Start) -> bool:
         """Subscribe a group, or go on with it; whether that is all. Who wants the same meanwhile shares a statement."""
-        key = (queue, partition, group)
-        task = self._steps.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._step(key, start))
-            self._steps[key] = task
-            task.add_done_callback(lambda _: self._steps.pop(key, None))
-        return await asyncio.shield(task)
+        return await self._shared((queue, partition, group, False), start)
 
-    def finish(self, queue: str, group: str, start: Start) -> None:
-        """Go on in the background until the group has all of its rows."""
-        key = (queue, None, group)
+    def finish(self, queue: str, group: str) -> None:
+        """Go on in the background until the group has all of its rows, or is deleted."""
+        key = (queue, None, group, True)
         if key not in self._finishing:
-            task = asyncio.get_running_loop().create_task(self._finish(queue, group, start))
+            task = asyncio.get_running_loop().create_task(self._finish(key))
             self._finishing[key] = task
             task.add_done_callback(lambda _: self._finishing.pop(key, None))
 
     async def resume(self) -> None:
         """Go on with what other servers have begun and may not finish."""
         for row in await self._database.fetch(statement("groups_unplaced"), _MOST_RESUMED, repeatable=True):
-            self.finish(row["queue_name"], row["name"], Start("all", None))
+            self.finish(row["queue_name"], row["name"])
 
     async def close(self) -> None:
         tasks = tuple(self._finishing.values())
@@ -64,20 +59,29 @@ class Subscriptions:
         if tasks:
             await asyncio.wait(tasks)
 
+    async def _shared(self, key: _Key, start: Start) -> bool:
+        task = self._steps.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._step(key, start))
+            self._steps[key] = task
+            task.add_done_callback(lambda _: self._steps.pop(key, None))
+        return await asyncio.shield(task)
+
     async def _step(self, key: _Key, start: Start) -> bool:
-        queue, partition, group = key
+        queue, partition, group, only_goes_on = key
         what = (queue, partition, group, start.mode, start.since)
         complete: bool = await self._locks.through(
             frozenset((queue_itself(queue),)),
             lambda lock_timeout: self._database.fetchval(
-                statement("subscribe"), *what, lock_timeout, _STEP, repeatable=True
+                statement("subscribe"), *what, lock_timeout, _STEP, only_goes_on, repeatable=True
             ),
         )
         return complete
 
-    async def _finish(self, queue: str, group: str, start: Start) -> None:
+    async def _finish(self, key: _Key) -> None:
+        queue, _, group, _ = key
         try:
-            while not await self.step(queue, None, group, start):
+            while not await self._shared(key, _ANY_START):
                 self._readable(queue)
             self._readable(queue)
         except QueenError as error:

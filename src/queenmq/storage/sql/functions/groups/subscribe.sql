@@ -3,9 +3,11 @@
 -- `timestamp` at p_since, `all` at the first stored message.
 -- With p_limit only about so many rows are made, first where a pop is most likely to find something; then it returns false, and is to be
 -- called again until it returns true. Meanwhile the group reads where it has rows; partitions that are made get theirs at once.
+-- With p_only_goes_on nothing is done for a group that is not being given its rows: it may have been deleted since the last step.
 -- Locks: the queue's row FOR UPDATE, so that no partition is made meanwhile; then as queen.place_group.
 CREATE OR REPLACE FUNCTION queen.subscribe(
-    p_queue text, p_partition text, p_group text, p_mode text, p_since timestamptz, p_limit integer DEFAULT NULL)
+    p_queue text, p_partition text, p_group text, p_mode text, p_since timestamptz, p_limit integer DEFAULT NULL,
+    p_only_goes_on boolean DEFAULT false)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_queue queen.queues;
@@ -18,7 +20,9 @@ BEGIN
     IF (p_mode = 'new' AND p_since IS NULL) OR p_since > clock_timestamp() THEN
         p_since := clock_timestamp();       -- a client whose clock is ahead means now, too
     END IF;
-    IF p_since IS NOT NULL AND p_partition IS NULL THEN
+    IF p_only_goes_on THEN
+        p_since := NULL;        -- it is written down
+    ELSIF p_since IS NOT NULL AND p_partition IS NULL THEN
         INSERT INTO queen.consumer_groups (queue_name, name, mode, since) VALUES (p_queue, p_group, p_mode, p_since)
         ON CONFLICT (queue_name, name) DO NOTHING;
     ELSIF p_since IS NOT NULL THEN
@@ -35,9 +39,15 @@ BEGIN
     IF p_partition IS NOT NULL THEN
         v_ids := ARRAY(SELECT id FROM queen.partitions WHERE queue_id = v_queue.id AND name = p_partition);
     ELSE
-        INSERT INTO queen.consumer_groups (queue_name, name) VALUES (p_queue, p_group) ON CONFLICT (queue_name, name) DO NOTHING;
+        IF NOT p_only_goes_on THEN
+            INSERT INTO queen.consumer_groups (queue_name, name) VALUES (p_queue, p_group) ON CONFLICT (queue_name, name) DO NOTHING;
+        END IF;
         SELECT * INTO v_group FROM queen.consumer_groups WHERE queue_name = p_queue AND name = p_group;
-        IF v_group.registered THEN
+        IF v_group.registered AND v_group.placed_upto IS NOT NULL THEN
+            -- A server of an earlier version, which knows nothing of steps, has made the rest of its rows.
+            UPDATE queen.consumer_groups SET placed_upto = NULL WHERE queue_name = p_queue AND name = p_group;
+        END IF;
+        IF v_group.registered OR (p_only_goes_on AND v_group.placed_upto IS NULL) THEN
             RETURN true;
         END IF;
         v_upto := coalesce(v_group.placed_upto, '00000000-0000-0000-0000-000000000000');
