@@ -291,6 +291,24 @@ class TestEviction:
         await eviction.work()
         assert await queen.pop("orders") == []
 
+    async def test_a_group_that_goes_back_meanwhile_is_noticed(
+        self, queen: Queen, sql: asyncpg.Connection, database_url: str
+    ) -> None:
+        await queen.configure("orders", maxWaitTimeSeconds=10)
+        await queen.push("orders", 1, 2)
+        await queen.drain("orders")
+        seen = "SELECT partition_id, unread_at FROM queen.partition_ages"
+        partition_id, unread_at = await sql.fetchrow(seen)
+        other: asyncpg.Connection = await asyncpg.connect(database_url, connection_class=VersionedSession)
+        await other.execute("BEGIN")
+        await other.execute("UPDATE queen.partition_consumers SET position = 0, ready_at = clock_timestamp()")
+        noting = asyncio.create_task(sql.execute("SELECT queen.note_unread($1, $2)", partition_id, unread_at))
+        await blocked(other)
+        await other.execute("COMMIT")
+        await noting
+        await other.close()
+        assert tuple(await sql.fetchrow(seen)) == (partition_id, unread_at)
+
     async def test_a_step_is_bounded(self, queen: Queen, sql: asyncpg.Connection) -> None:
         await queen.configure("orders", maxWaitTimeSeconds=10)
         await queen.push("orders", *range(100))

@@ -7,12 +7,16 @@ DECLARE
 BEGIN
     SELECT first_offset INTO v_first FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
+        -- First the row and then the groups' positions: an UPDATE that waits for the row would use positions that it has read before.
+        PERFORM 1 FROM queen.partition_ages a WHERE a.partition_id = p_partition AND a.unread_at = p_seen FOR NO KEY UPDATE;
+    END IF;
+    IF FOUND THEN
         UPDATE queen.partition_ages a
         SET unread_at = coalesce((
             SELECT m.created_at FROM queen.messages m
             WHERE m.partition_id = p_partition AND m."offset" > greatest(v_first - 1, (
                 SELECT min(c.position) FROM queen.partition_consumers c WHERE c.partition_id = p_partition))
             ORDER BY m."offset" LIMIT 1), 'infinity')
-        WHERE a.partition_id = p_partition AND a.unread_at = p_seen;
+        WHERE a.partition_id = p_partition;
     END IF;
 END $$;
