@@ -159,6 +159,35 @@ async def test_functions_of_the_version_before_work_until_the_contract_step(
     assert not await sql.fetchval("SELECT to_regprocedure('queen.resync_lookup(uuid, integer)') IS NOT NULL")
 
 
+async def test_the_age_of_what_is_written_before_the_triggers_are_there_becomes_known(
+    database: Database, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention finds partitions by it."""
+    await sql.execute("SELECT queen.ensure_partitions(ARRAY['orders'], ARRAY['empty'])")
+    make = functions.make
+
+    async def late(database: Database, schema_version: int, report: Report) -> None:
+        await sql.execute("SELECT queen.ensure_partitions(ARRAY['orders', 'orders'], ARRAY['full', 'new'])")
+        await sql.execute(
+            "INSERT INTO queen.messages (partition_id, transaction_id, payload) "
+            "SELECT id, 'a', convert_to('1', 'UTF8') FROM queen.partitions WHERE name <> 'new'"
+        )
+        await make(database, schema_version, report)
+
+    monkeypatch.setattr(functions, "make", late)
+    monkeypatch.setattr(functions, "_STEP", 2)
+    await migrate(database)
+    known = (
+        "SELECT p.name, a.oldest_at IS NULL AS is_empty FROM queen.partitions p "
+        "JOIN queen.partition_ages a ON a.partition_id = p.id"
+    )
+    expected = {("empty", False), ("full", False), ("new", True)}
+    assert {tuple(row) for row in await sql.fetch(known)} == expected
+    await sql.execute("DELETE FROM queen.partition_ages")
+    await contract(database)
+    assert {tuple(row) for row in await sql.fetch(known)} == expected, "what was under way then, too"
+
+
 async def test_a_completed_upgrade_equals_a_new_schema(
     database: Database, sql: asyncpg.Connection, database_url: str
 ) -> None:

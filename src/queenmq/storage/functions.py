@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import re
 from datetime import timedelta
+from functools import partial
 from typing import Final
+from uuid import UUID
 
 import asyncpg
 
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 # A set that nobody uses is kept for that long: its server may only be away, or be about to register.
 _KEPT: Final = timedelta(hours=1)
+_STEP: Final = 1000
 
 _LEADER = "SELECT name, schema_version, made_at FROM queen.function_sets WHERE leads"
 _NAMES = """
@@ -89,7 +92,22 @@ async def make(database: Database, schema_version: int, report: Report) -> None:
             lambda connection, table=table: _set_triggers(connection, ours, table),  # type: ignore[misc]
             report,
         )
+    await complete_ages(database, report)
     await in_slice(database, "functions", lambda connection: _lead(connection, ours), report)
+
+
+async def complete_ages(database: Database, report: Report) -> None:
+    """Make up for what servers of the version before wrote while the triggers were not there yet, in slices."""
+    after: UUID | None = None
+    while True:
+        after = await in_slice(database, "ages of partitions", partial(_complete_ages, after=after), report)
+        if after is None:
+            return
+
+
+async def _complete_ages(connection: Connection, after: UUID | None) -> UUID | None:
+    found: UUID | None = await connection.fetchval(statement("complete_ages"), after, _STEP)
+    return found
 
 
 async def _has_to_lead(connection: Connection, schema_version: int) -> bool:

@@ -327,6 +327,8 @@ async def contract(database: Database, report: Report = log.info, upto: int | No
     await _run(database, "expand", newest, report)
     await in_slice(database, "contract", lambda connection: _refuse_older(connection, newest), report)
     await _run(database, "contract", newest, report)
+    if await _is_ready(database):
+        await functions.complete_ages(database, report)  # also what was under way when the triggers were set
     await in_slice(database, "contract", lambda connection: _close(connection, newest), report)
     report(f"contract: servers that do not know schema version {newest} are refused from now on")
 

@@ -1,0 +1,1 @@
+SELECT queen.complete_ages($1, $2)
