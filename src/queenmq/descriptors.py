@@ -16,3 +16,7 @@ def raise_limit(wanted: int) -> int:
     except (ValueError, OSError):
         return soft  # some systems have a lower limit that they do not tell
     return target
+
+
+def open_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

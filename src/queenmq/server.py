@@ -15,7 +15,7 @@ from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
-from queenmq.descriptors import raise_limit
+from queenmq.descriptors import open_limit, raise_limit
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.http.app import App, make_context
 from queenmq.http.auth import Authenticator
@@ -170,6 +170,7 @@ class Server:
                 log.error("%s; the server starts without the database and keeps trying to connect", error)
             await self.front.start(self._settings.http.host, self._settings.http.port, shared=self._shares_port)
             await self._announce()
+            self._say_how_many_connections()
             for service in self._services:
                 service.start()
             if self._telemetry is not None:
@@ -177,6 +178,19 @@ class Server:
         except BaseException:
             await self.stop()
             raise
+
+    def _say_how_many_connections(self) -> None:
+        """When it listens, so that a start that fails says only why."""
+        wanted = Limits.of(self._settings.http, self._settings.server.workers).max_connections
+        taken = self.front.limits.max_connections
+        if taken < wanted:
+            log.log(
+                # Many systems allow a little less than the default: nobody has to do anything about that.
+                logging.WARNING if taken < wanted // 2 else logging.INFO,
+                "this process may open %d files (ulimit -n), so it takes %d HTTP connections at once instead of %d "
+                "(QUEEN_MAX_CONNECTIONS)",
+                *(open_limit(), taken, wanted),
+            )
 
     async def _reachable_at(self) -> tuple[str, int]:
         """Where other servers reach this one and no other."""
@@ -260,14 +274,7 @@ def _limits(settings: Settings) -> Limits:
     others = len(settings.cluster.peers) + settings.server.workers - 1
     to_others = settings.coordinator.max_connections * others if settings.coordinator.enabled else 0
     files = raise_limit(limits.files + own + to_others)
-    fitting = limits.within(files - own - min(to_others, files // 4))
-    if fitting.max_connections < limits.max_connections // 2:
-        log.warning(
-            "this process may open %d files (ulimit -n), so it takes %d HTTP connections at once instead of %d "
-            "(QUEEN_MAX_CONNECTIONS)",
-            *(files, fitting.max_connections, limits.max_connections),
-        )
-    return fitting
+    return limits.within(files - own - min(to_others, files // 4))
 
 
 async def _ended(what: str, ending: Coroutine[Any, Any, None], within_s: float) -> None:

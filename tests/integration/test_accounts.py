@@ -191,12 +191,14 @@ async def test_whatever_happens_the_accounts_are_right(
     seed = random.randrange(10**6)
     await queen.configure("orders", retryLimit=1, retryDelay=0, **options)
     life = Life(queen, sql, server, random.Random(seed))
+    most_consumed = 0  # a step may forget groups, and what they consumed
     for _ in range(STEPS):
         await life.step()
+        consumed = await sql.fetchval("SELECT coalesce(sum(total_consumed), 0) FROM queen.partition_consumers")
+        most_consumed = max(most_consumed, consumed)
         assert await problems(sql) == [], f"seed {seed}: {life.told}"
         assert await sql.fetch(MISCOUNTED) == [], f"seed {seed}: {life.told}"
-    consumed = await sql.fetchval("SELECT sum(total_consumed) FROM queen.partition_consumers")
-    assert consumed > 0 or "forget" in life.told, f"seed {seed}: {life.told}"
+    assert most_consumed > 0, f"seed {seed}: {life.told}"
     assert await sql.fetchval("SELECT count(*) FROM queen.stale_lookup()") == 0
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from server_settings import settings_with
 
-from integration.queen import Queen, another_server, data, until
+from integration.queen import Queen, another_server, blocked, data, until
 from queenmq.config import Settings
 from queenmq.server import Server
 
@@ -364,7 +364,12 @@ class TestExactlyOnce:
         assert data(await queen.pop("q", "locked", batch=10)) == ["first", "behind"]
 
     async def test_a_cancellation_waits_for_a_push_that_is_under_way(
-        self, http: httpx.AsyncClient, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+        self,
+        http: httpx.AsyncClient,
+        queen: Queen,
+        server: Server,
+        sql: asyncpg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         pushing, go_on = asyncio.Event(), asyncio.Event()
         push = server.broker.timers._push
@@ -379,7 +384,7 @@ class TestExactlyOnce:
         await change(http, schedule("k", 1))
         await pushing.wait()
         cancelling = asyncio.create_task(http.delete("/api/v1/timers/q/k"))
-        await asyncio.sleep(0.05)
+        await blocked(sql)
         assert not cancelling.done()
         go_on.set()
         assert (await cancelling).json()["status"] == "absent"

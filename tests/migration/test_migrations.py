@@ -49,21 +49,6 @@ CATALOG = """
 
 
 @pytest.fixture
-async def empty_url(postgres: Postgres) -> AsyncIterator[str]:
-    """A database in which Queen has never been."""
-    url = await postgres.create("template1")
-    yield url
-    await postgres.drop(url)
-
-
-@pytest.fixture
-async def sql(empty_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(empty_url, server_settings={"timezone": "UTC"})
-    yield connection
-    await connection.close()
-
-
-@pytest.fixture
 async def database(empty_url: str) -> AsyncIterator[Database]:
     opened = Database(SETTINGS.database, empty_url)
     await opened.open()

@@ -27,24 +27,9 @@ from queenmq.storage.statements import FunctionSet, function_set
 from queenmq.storage.steps import Migration, migrations
 
 if TYPE_CHECKING:
-    from conftest import Postgres
+    pass
 
 THIS = Path(queenmq.__file__).parents[1]
-
-
-@pytest.fixture
-async def empty_url(postgres: Postgres) -> AsyncIterator[str]:
-    """A database in which Queen has never been."""
-    url = await postgres.create("template1")
-    yield url
-    await postgres.drop(url)
-
-
-@pytest.fixture
-async def sql(empty_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(empty_url, server_settings={"timezone": "UTC"})
-    yield connection
-    await connection.close()
 
 
 @pytest.fixture

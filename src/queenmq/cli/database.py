@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from queenmq import config
 from queenmq.config import Settings
+from queenmq.errors import HttpError, StartupError
 from queenmq.storage.connecting import dsn
 from queenmq.storage.database import Database
 from queenmq.storage.embedded import default_data_dir, running_url
@@ -25,3 +29,16 @@ async def opened(settings: Settings) -> AsyncIterator[Database]:
         yield database
     finally:
         await database.close()
+
+
+def run(data_dir: Path | None, action: Callable[[Database], Awaitable[int]]) -> int:
+    """What `action` returns for the database of this configuration. Raises StartupError, also for what it refuses."""
+
+    async def connected() -> int:
+        async with opened(config.load(flags={"QUEEN_DATA_DIR": data_dir})) as database:
+            return await action(database)
+
+    try:
+        return asyncio.run(connected())
+    except HttpError as error:
+        raise StartupError(error.message) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +13,6 @@ from queenmq.cli.group import group, under
 from queenmq.ids import is_uuid
 
 if TYPE_CHECKING:
-    from queenmq.config import Settings
     from queenmq.storage.database import Database
 
 _STEP: Final = 1000
@@ -82,20 +80,9 @@ def migrations(as_json: bool, data_dir: Path | None) -> int:
 
 
 def _run(data_dir: Path | None, action: Callable[[Database], Awaitable[int]]) -> int:
-    from queenmq import config
-    from queenmq.errors import HttpError, StartupError
+    from queenmq.cli.database import run  # what it needs is not there in an installation of the client
 
-    try:
-        return asyncio.run(_with_database(config.load(flags={"QUEEN_DATA_DIR": data_dir}), action))
-    except HttpError as error:
-        raise StartupError(error.message) from error
-
-
-async def _with_database(settings: Settings, action: Callable[[Database], Awaitable[int]]) -> int:
-    from queenmq.cli.database import opened
-
-    async with opened(settings) as database:
-        return await action(database)
+    return run(data_dir, action)
 
 
 async def _check_lookup(database: Database) -> int:

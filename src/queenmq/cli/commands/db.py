@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from shlex import quote
@@ -15,7 +14,6 @@ from queenmq.cli.arguments import as_json, data_dir
 from queenmq.cli.group import group, under
 
 if TYPE_CHECKING:
-    from queenmq.config import Settings
     from queenmq.storage.database import Database
     from queenmq.storage.plan import Plan, PlannedStep
 
@@ -94,20 +92,9 @@ def upgrade(contract: bool, data_dir: Path | None) -> int:
 
 
 def _run(data_dir: Path | None, action: Callable[[Database], Awaitable[int]]) -> int:
-    from queenmq import config
-    from queenmq.errors import HttpError, StartupError
+    from queenmq.cli.database import run  # what it needs is not there in an installation of the client
 
-    try:
-        return asyncio.run(_with_database(config.load(flags={"QUEEN_DATA_DIR": data_dir}), action))
-    except HttpError as error:
-        raise StartupError(error.message) from error
-
-
-async def _with_database(settings: Settings, action: Callable[[Database], Awaitable[int]]) -> int:
-    from queenmq.cli.database import opened
-
-    async with opened(settings) as database:
-        return await action(database)
+    return run(data_dir, action)
 
 
 async def _plan(database: Database, as_json: bool) -> int:
