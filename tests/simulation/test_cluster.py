@@ -25,7 +25,7 @@ from simulation.actions import live
 from simulation.world import World
 
 CHOSEN = os.environ.get("QUEEN_SIMULATION_SEED")
-SEEDS = 20_000 if os.environ.get("QUEEN_LONG") else 200
+SEEDS = 20_000 if os.environ.get("QUEEN_LONG") else 400
 
 
 def history(seed: int) -> int:
