@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
 	@echo "make bench    measure throughput and latency (BENCH='--only push-*' passes options; docs/benchmark.md)"
-	@echo "make check    run linters, types, unit tests and simulations: about 45 seconds"
+	@echo "make check    run linters, types, unit tests and simulations: about half a minute"
 	@echo "make test     run linters, types and every test"
 	@echo "make pooled   run the tests of the verbs through PgBouncer"
 	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
@@ -38,7 +38,7 @@ bench:
 	@.ci/setup bench
 	@$(BIN)/queen bench $(BENCH)
 
-# What a change must pass before it is worth a run of everything, in about 45 seconds. The parts run beside each other.
+# What a change must pass before it is worth a run of everything, in about half a minute. The parts run beside each other.
 check: setup
 	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target unit types imports prose style
 

@@ -26,6 +26,7 @@ _FILES_S = {
     "integration/test_cli.py": 31,
     "integration/test_concurrency.py": 28,
     "simulation/test_cluster.py": 25,
+    "simulation/test_coordinator.py": 15,
     "integration/test_silence.py": 20,
     "bench/test_peers.py": 19,
     "integration/test_operations.py": 19,

@@ -10,7 +10,7 @@ from queenmq.cluster.imbalance import BALANCED_BELOW
 from simulation.balance import Balance, Costs
 
 MINUTES = 10
-SEEDS = range(20 if os.environ.get("QUEEN_LONG") == "1" else 2)
+SEEDS = range(20 if os.environ.get("QUEEN_LONG") == "1" else 1)
 SETTLE_S = 60.0
 QUIET = 3  # moves a minute, of many keys
 
