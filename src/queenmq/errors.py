@@ -31,6 +31,7 @@ QueenError                          error                 the root
 │   │   ├── WouldJournal       503  would_journal         for other servers: the push belongs into their journal
 │   │   ├── TooManyConnections 503  too_many_connections  * the bound on open connections is reached
 │   │   └── Overloaded         429  overloaded            a bound is reached; `retry_after_s` says when to come back
+│   │       └── QuotaExceeded  429  quota_exceeded        a namespace stores as much as it may
 │   ├── CallRefused            500  internal_error        * a function of our schema refused what it was given
 │   │   ├── TransactionRefused 500  internal_error        * it cannot be applied, with the reason; answered with 200
 │   │   └── EncryptionRequired 500  internal_error        * a payload came in clear; the call is made again
@@ -166,6 +167,12 @@ class Overloaded(UnavailableError):
     def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QuotaExceeded(Overloaded):
+    """A namespace stores as much as it may."""
+
+    code = "quota_exceeded"
 
 
 class InternalError(HttpError):

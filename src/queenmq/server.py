@@ -38,6 +38,7 @@ from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
 from queenmq.services.operation_worker import OperationWorker
 from queenmq.services.promotions import Promotions
+from queenmq.services.quotas import QuotaRefresh
 from queenmq.services.retention import Eviction, Retention
 from queenmq.services.sampler import Sampler
 from queenmq.services.service import Service
@@ -113,6 +114,7 @@ class Server:
         self._shared_state = SharedStateRefresh(self.database, self.node, self.broker.refresh, settings.cache, clock)
         is_first = siblings is None or siblings.index == 0
         self._audit = context.audit
+        self._quotas = context.quotas
         self._services = [self._shared_state, *self._make_services(clock, is_first=is_first)]
 
     def _make_services(self, clock: Clock, *, is_first: bool) -> Iterator[Service]:
@@ -144,6 +146,7 @@ class Server:
                 most_messages=settings.lanes.max_items_per_call,
             )
         yield AuditKeeper(self._audit, clock)
+        yield QuotaRefresh(self._quotas, broker.statistics, clock)
         if is_first:
             yield Retention(broker.operation_runner, settings.retention, clock)
             yield Eviction(database, broker.activity, settings.retention, clock)

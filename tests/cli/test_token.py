@@ -83,3 +83,14 @@ def test_the_first_token_is_made_in_the_database(queen: Run, environment: pytest
         refused = queen("token", "list")
         assert refused.status != 0
         assert "the role of the token does not allow this" in refused.err
+
+
+def test_a_quota_is_set_listed_and_removed(queen: Run, name: str) -> None:
+    assert queen("quota", "set", name).status == 2
+    assert queen("quota", "set", name, "--bytes", "much").status == 2
+    assert queen("quota", "set", name, "--messages", "5", "--bytes", "2GB").status == 0
+    [one] = [quota for quota in queen("quota", "list", "--json").json if quota["namespace"] == name]
+    assert (one["maxMessages"], one["maxBytes"], one["messages"]) == (5, 2_000_000_000, 0)
+    assert queen("push", name, *(["1"] * 6)).status != 0
+    assert name in queen("quota", "list").out
+    assert queen("quota", "remove", name, "--yes").out == f"quota of {name} is removed\n"

@@ -20,7 +20,7 @@ SWEEP = """
     DELETE FROM queen.activity; DELETE FROM queen.server_samples;
     DELETE FROM queen.stream_queries; DELETE FROM queen.timers;
     DELETE FROM queen.maintenance; DELETE FROM queen.operation_queue;
-    DELETE FROM queen.dead_letter_counts
+    DELETE FROM queen.dead_letter_counts; DELETE FROM queen.quotas
 """
 OBJECTS = """
     SELECT concat_ws(' ', (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc),

@@ -115,6 +115,9 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/tokens"): "admin",
     ("POST", "/api/v1/tokens"): "admin",
     ("DELETE", "/api/v1/tokens/{tokenId}"): "admin",
+    ("GET", "/api/v1/quotas"): "read-only",
+    ("POST", "/api/v1/quotas"): "admin",
+    ("DELETE", "/api/v1/quotas/{namespace}"): "admin",
     ("GET", "/api/v1/audit"): "admin",
     ("GET", "/"): None,
     ("GET", "/assets/{file}"): None,
@@ -154,6 +157,7 @@ def call(http: httpx.AsyncClient, route: tuple[str, str], headers: dict[str, str
         "name": "n",
         "operationId": ID,
         "tokenId": ID,
+        "namespace": "n",
         "timerKey": "k",
         "file": "index.html",
     }

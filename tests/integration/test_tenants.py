@@ -130,6 +130,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
         "/api/v1/timers": {
             "operations": [{"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}]
         },
+        "/api/v1/quotas": {"namespace": owner.tenant, "maxMessages": 1_000_000},
         "/api/v1/tokens": {"name": "another", "role": "admin", "expiresInSeconds": 60},
     }
     params = {
@@ -148,6 +149,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
         "operationId": owner.operation_id,
         "file": "index.html",
         "tokenId": GONE,
+        "namespace": owner.tenant,
         "timerKey": "k",
     }
     content: Json = {"params": params}

@@ -266,6 +266,17 @@ class Admin(Generic[R]):
     def revoke_token(self, token_id: str) -> R:
         return self._delete(*_V1, "tokens", token_id)
 
+    def set_quota(self, namespace: str, **most: Any) -> R:
+        """Limit what the queues of a namespace may store; `maxMessages`, `maxBytes`."""
+        return self._post(*_V1, "quotas", body={"namespace": namespace, **most})
+
+    def list_quotas(self) -> R:
+        """The quotas of namespaces, and how much of them is used."""
+        return self._get(*_V1, "quotas")
+
+    def remove_quota(self, namespace: str) -> R:
+        return self._delete(*_V1, "quotas", namespace)
+
     def get_audit_log(self, **filters: Any) -> R:
         """Who has changed or was refused what, newest first; `subject`, `action`, `status`, `from_`, `to`, `limit`."""
         return self._get(*_V1, "audit", **{name.rstrip("_"): value for name, value in filters.items()})

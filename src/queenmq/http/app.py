@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from queenmq.access.audit import AuditLog
+from queenmq.access.quotas import Quotas
 from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
@@ -44,6 +45,7 @@ from queenmq.http.routes import (
     pop,
     push,
     queues,
+    quotas,
     resources,
     session,
     status,
@@ -86,6 +88,7 @@ _MODULES = (
     live,
     session,
     tokens,
+    quotas,
     audit,
     health,
     docs,
@@ -107,6 +110,7 @@ def make_context(broker: Broker, reports: Reports, memory: HttpMemory, clock: Cl
         tokens=Tokens(broker.database),
         audit=AuditLog(broker.database, settings.audit, broker.node.server_id),
         rates=Rates(clock),
+        quotas=Quotas(broker.database, clock),
         owners=Owners(reports),
     )
 
@@ -117,13 +121,14 @@ class App:
         self._authenticator = authenticator
         self._origins = origins
         self._trail = Trail(context.audit)
+        self._quotas = context.quotas
         self._per_namespace = context.settings.limits.namespace_messages_per_second > 0
         self.router = Router(ROUTES)
 
     async def handle(self, request: Request) -> Response:
         admitted = request.admitted
         route = admitted if isinstance(admitted, Route) else await self.admit(request)
-        if request.caller is not None or self._per_namespace:
+        if request.caller is not None or self._per_namespace or self._quotas.any:
             await self._permit(request, route)
             if is_long_poll(request, route):
                 with polling(request, self._context):

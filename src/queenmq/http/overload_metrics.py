@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queenmq.access.audit import AuditLog
+from queenmq.access.quotas import Quotas
 from queenmq.access.rates import Rates
 from queenmq.broker.broker import Broker
 from queenmq.broker.load_manager import Choice
@@ -215,8 +216,8 @@ def add_timers(page: Exposition, broker: Broker) -> None:
     )
 
 
-def add_access(page: Exposition, rates: Rates, audit: AuditLog) -> None:
-    for kind, refused in rates.refused.items():
+def add_access(page: Exposition, rates: Rates, quotas: Quotas, audit: AuditLog) -> None:
+    for kind, refused in (*rates.refused.items(), ("stored", quotas.refused)):
         page.counter(
             "queen_rate_limited_requests_total",
             "Requests that were refused because a token or a namespace has used up its share, by what it was.",

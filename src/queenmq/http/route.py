@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from queenmq.access.audit import AuditLog
 from queenmq.access.permissions import Verb
+from queenmq.access.quotas import Quotas
 from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
@@ -38,6 +39,7 @@ class Context:
     tokens: Tokens
     audit: AuditLog
     rates: Rates
+    quotas: Quotas
     owners: Owners
     first_seen: FirstSeen = field(default_factory=FirstSeen)
 

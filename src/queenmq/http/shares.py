@@ -28,9 +28,10 @@ def take_messages(request: Request, route: Route, context: Context) -> None:
     caller: Caller | None = request.caller
     limits = None if caller is None else caller.limits
     per_second = context.settings.limits.namespace_messages_per_second
-    if route.pushes is None or (limits is None and not per_second):
+    if route.pushes is None or (limits is None and not per_second and not context.quotas.any):
         return
     pushed = Counter(route.pushes(request))
+    context.quotas.take(pushed, len(request.body))
     if caller is not None and limits is not None:
         context.rates.take_messages(caller.rated_as, limits, pushed.total())
     if per_second and pushed:

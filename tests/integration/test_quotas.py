@@ -1,0 +1,156 @@
+"""Quotas: how much the queues of a namespace may store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from server_settings import settings_with
+
+from integration.queen import Queen, until
+from integration.test_tokens import bearer, made
+from queenmq.access.quotas import Quotas
+from queenmq.access.tokens import NewToken, Tokens
+from queenmq.clock import ManualClock
+from queenmq.server import Server
+
+Json = dict[str, Any]
+
+
+async def set_quota(http: httpx.AsyncClient, namespace: str, **most: int) -> Json:
+    answer = await http.post("/api/v1/quotas", json={"namespace": namespace, **most})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def pushed(http: httpx.AsyncClient, queue: str, messages: int = 1, payload: str = "x") -> httpx.Response:
+    items = [{"queue": queue, "payload": payload} for _ in range(messages)]
+    return await http.post("/api/v1/push", json={"items": items})
+
+
+async def measure(http: httpx.AsyncClient, server: Server) -> dict[str, Json]:
+    """The quotas by namespace, after everything was measured again."""
+    await server.broker.statistics.refresh(everything=True)
+    await server._quotas.refresh()
+    return {quota["namespace"]: quota for quota in (await http.get("/api/v1/quotas")).json()["quotas"]}
+
+
+async def test_a_push_over_the_quota_is_refused(queen: Queen, http: httpx.AsyncClient, server: Server) -> None:
+    await set_quota(http, "tenant", maxMessages=10)
+    assert (await pushed(http, "tenant.a", 6)).status_code == 201
+    refused = await pushed(http, "tenant.b", 5)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
+    assert refused.json()["code"] == "quota_exceeded"
+    assert "the namespace 'tenant' stores 6 messages and may store 10, so 5 more do not fit" in refused.text
+    assert (await pushed(http, "tenant.b", 4)).status_code == 201
+    assert (await pushed(http, "tenant", 1)).status_code == 429
+    assert (await pushed(http, "tenants.a", 20)).status_code == 201, "another namespace"
+    mixed = {"items": [{"queue": "tenants.a", "payload": 1}, {"queue": "tenant.a", "payload": 1}]}
+    assert (await http.post("/api/v1/push", json=mixed)).status_code == 429, "all or nothing"
+    assert (await measure(http, server))["tenant"]["messages"] == 10
+    assert (await pushed(http, "tenant.a")).status_code == 429, "also by what was measured"
+
+
+async def test_there_is_room_again_when_messages_are_gone(
+    queen: Queen, http: httpx.AsyncClient, server: Server
+) -> None:
+    await set_quota(http, "tenant", maxMessages=5)
+    await pushed(http, "tenant.a", 5)
+    assert (await pushed(http, "tenant.a")).status_code == 429
+    assert (await http.delete("/api/v1/resources/queues/tenant.a")).status_code == 200
+    await measure(http, server)
+    assert (await pushed(http, "tenant.a", 5)).status_code == 201
+
+
+async def test_bytes_are_estimated_from_a_sample(queen: Queen, http: httpx.AsyncClient, server: Server) -> None:
+    await set_quota(http, "tenant", maxBytes=10_000_000)
+    noise = "".join(chr(33 + (i * i * 7919 + i * 31) % 90) for i in range(1000))  # not worth compressing
+    for partition in range(3):
+        items = [{"queue": "tenant.a", "partition": str(partition), "payload": noise} for _ in range(40)]
+        assert (await http.post("/api/v1/push", json={"items": items})).status_code == 201
+    stored = (await measure(http, server))["tenant"]
+    assert stored["messages"] == 120
+    assert 110_000 < stored["bytes"] < 130_000
+    await set_quota(http, "tenant", maxBytes=stored["bytes"] + 500)
+    assert (await pushed(http, "tenant.a", 1, noise)).status_code == 429
+
+
+async def test_timers_and_dead_letters_take_room(
+    queen: Queen, http: httpx.AsyncClient, server: Server, sql: asyncpg.Connection
+) -> None:
+    await set_quota(http, "tenant", maxMessages=4, maxBytes=1_000_000)
+    timer = {"op": "schedule", "queue": "tenant.a", "data": 1, "delayMs": 3_600_000}
+    operations = [{**timer, "timerKey": str(key)} for key in range(4)]
+    assert (await http.post("/api/v1/timers", json={"operations": operations})).status_code == 200
+    assert (await measure(http, server))["tenant"]["messages"] == 4
+    assert (await pushed(http, "tenant.a")).status_code == 429
+    cancel = [{"op": "cancel", "queue": "tenant.a", "timerKey": str(key)} for key in range(4)]
+    assert (await http.post("/api/v1/timers", json={"operations": cancel})).status_code == 200
+    assert (await measure(http, server))["tenant"]["messages"] == 0
+
+
+async def test_a_queue_has_the_quotas_of_all_its_namespaces(queen: Queen, http: httpx.AsyncClient) -> None:
+    await set_quota(http, "a", maxMessages=10)
+    await set_quota(http, "a.b.c", maxMessages=2)
+    assert (await pushed(http, "a.b.c", 3)).status_code == 429, "a queue can have its own"
+    assert (await pushed(http, "a.b.c", 2)).status_code == 201
+    assert (await pushed(http, "a.b.d", 8)).status_code == 201
+    assert (await pushed(http, "a.b.d", 1)).status_code == 429
+
+
+async def test_other_servers_learn_of_it(
+    queen: Queen, http: httpx.AsyncClient, server: Server, sql: asyncpg.Connection
+) -> None:
+    await sql.execute("INSERT INTO queen.quotas VALUES ('tenant', 1, NULL)")
+    await until(lambda: server._quotas.any)
+    assert (await pushed(http, "tenant.a", 2)).status_code == 429
+
+
+async def test_it_is_removed(queen: Queen, http: httpx.AsyncClient) -> None:
+    await set_quota(http, "tenant", maxMessages=1)
+    assert (await http.delete("/api/v1/quotas/tenant")).json() == {"removed": True, "namespace": "tenant"}
+    assert (await http.delete("/api/v1/quotas/tenant")).status_code == 404
+    assert (await pushed(http, "tenant.a", 2)).status_code == 201
+
+
+@pytest.mark.parametrize("body", [{}, {"namespace": "", "maxBytes": 1}, {"namespace": "a", "maxMessages": 0}])
+async def test_bad_input(queen: Queen, http: httpx.AsyncClient, body: Json) -> None:
+    assert (await http.post("/api/v1/quotas", json=body)).status_code == 400
+
+
+async def test_what_comes_while_the_figures_are_read_is_not_forgotten(server: Server, sql: asyncpg.Connection) -> None:
+    quotas = Quotas(server.database, ManualClock())
+    await quotas.set("tenant", 10, None)
+
+    class Slow:
+        async def fetch(self, *arguments: object, **options: object) -> object:
+            rows = await server.database.fetch(*arguments, **options)  # type: ignore[arg-type]
+            quotas.take({"tenant.a": 7}, 100)
+            return rows
+
+    quotas._database = Slow()  # type: ignore[assignment]
+    await quotas.refresh()
+    [known] = quotas.known()
+    assert known.messages == 7
+
+
+class TestWithTokens:
+    @pytest.fixture
+    def settings(self) -> object:
+        return settings_with(auth={"tokens_enabled": True})
+
+    async def test_a_tenant_sees_its_own_and_sets_none(self, server: Server, http: httpx.AsyncClient) -> None:
+        _, root = await Tokens(server.database).create(NewToken(name="root", role="admin"), None)
+        http.headers["Authorization"] = f"Bearer {root}"
+        await set_quota(http, "tenant", maxMessages=10)
+        await set_quota(http, "other", maxMessages=10)
+        tenant = await made(http, "tenant", "admin", grants=[{"namespaces": ["tenant"]}])
+        seen = await http.get("/api/v1/quotas", headers=bearer(tenant))
+        assert [quota["namespace"] for quota in seen.json()["quotas"]] == ["tenant"]
+        for refused in (
+            await http.post("/api/v1/quotas", json={"namespace": "tenant", "maxBytes": 9}, headers=bearer(tenant)),
+            await http.delete("/api/v1/quotas/tenant", headers=bearer(tenant)),
+        ):
+            assert refused.status_code == 403
