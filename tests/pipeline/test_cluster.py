@@ -105,3 +105,5 @@ def test_every_job_on_a_cluster(driver: Driver, db: Db, tmp_path: Path) -> None:
     assert {name: [one["orders"] for one in found] for name, found in db.partitions("stats").items()} == {
         f"p{n}": [40] for n in range(3)
     }
+    # What Java and Spark themselves have to say: nothing.
+    assert (tmp_path / "driver" / "stderr").read_text() == ""

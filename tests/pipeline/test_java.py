@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -33,10 +34,14 @@ def test_one_of_the_machine_is_preferred(monkeypatch: pytest.MonkeyPatch, tmp_pa
     program.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\" 2024-01-01' >&2\n")
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    assert java.prepare() == str(program)
+    chosen = java.prepare()
+    assert f'exec "{program}"' in Path(chosen).read_text()
+    assert os.environ["JAVA_HOME"] == str(Path(chosen).parent.parent)
+    assert java.prepare() == chosen, "it is not wrapped twice"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.1\" 2024-01-01' >&2\n")
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert java.prepare() != str(program)
+    assert f'exec "{program}"' not in Path(java.prepare()).read_text()
 
 
 def test_without_any_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

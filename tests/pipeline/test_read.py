@@ -6,7 +6,9 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -55,6 +57,59 @@ def test_rows_come_in_the_order_of_their_partition(spark: Any, db: Db) -> None:
     for row in rows:
         partitions.setdefault(row["partition"], []).append(row["offset"])
     assert partitions == {f"p{n}": list(range(1, 4001)) for n in range(3)}
+
+
+def test_variants(spark: Any, db: Db) -> None:
+    db.fill("orders", 1, 4)
+    for offset, payload in enumerate(('{"v": {"a": [1, 2.5]}}', '{"v": "x"}', '{"v": null}', '{"v": %s}' % 10**40), 1):
+        db.sql(f'UPDATE queen.messages SET payload = %s WHERE "offset" = {offset}', payload.encode())
+    found = read(spark, db.url, "orders", valueSchema="v VARIANT").orderBy("offset")
+    assert found.schema["data"].dataType.simpleString() == "struct<v:variant>"
+    rows = found.selectExpr("to_json(data.v) AS text", "try_variant_get(data.v, '$.a[1]', 'double') AS one").collect()
+    assert [(row["text"], row["one"]) for row in rows[:3]] == [('{"a":[1,2.5]}', 2.5), ('"x"', None), (None, None)]
+    assert rows[3]["one"] is None, "a number that no variant holds is null"
+
+
+class TestTables:
+    """In SQL, as Spark's own sources are used."""
+
+    @pytest.fixture
+    def options(self, db: Db, tmp_path: Path) -> str:
+        """The password is in a file: a table shows its options to everybody."""
+        db.fill("orders", 2, 5)
+        parts = urlsplit(db.url)
+        (tmp_path / "passwords").write_text(f"*:*:*:*:{parts.password}\n")
+        (tmp_path / "passwords").chmod(0o600)
+        url = f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}?passfile={tmp_path}/passwords"
+        return f"url '{url}', subscribe 'orders', partitions 'p1', valueSchema 'n INT', includeHeaders 'true'"
+
+    def test_a_table_of_the_catalog_is_read_with_its_options(self, spark: Any, db: Db, options: str) -> None:
+        spark.sql(f"CREATE TABLE of_orders USING queen OPTIONS ({options})")
+        try:
+            found = spark.sql("SELECT partition, offset, data.n, messageId FROM of_orders ORDER BY offset").collect()
+            assert [(row["partition"], row["offset"], row["n"]) for row in found] == [("p1", n, n) for n in range(1, 6)]
+            db.fill("orders", 2, 1)
+            assert spark.table("of_orders").count() == 6, "it is read when it is asked for"
+            [row] = spark.sql("SELECT count(*) AS n FROM of_orders WITH ('partitions' = '[\"p0\", \"p1\"]')").collect()
+            assert row["n"] == 12
+            with pytest.raises(Exception) as raised:
+                spark.sql("INSERT INTO of_orders SELECT * FROM of_orders")
+            assert "write with format('queen')" in explained(raised.value).message
+        finally:
+            spark.sql("DROP TABLE of_orders")
+
+    def test_a_table_shows_no_password_and_no_key(self, spark: Any, db: Db, options: str) -> None:
+        key = f"{options}, encryptionKey '{KEY.hex()}'"
+        for given in (f"url '{db.url}', subscribe 'orders'", key):
+            with pytest.raises(Exception) as raised:
+                spark.sql(f"CREATE TABLE of_orders USING queen OPTIONS ({given})")
+            assert "CREATE TEMPORARY VIEW … USING queen" in explained(raised.value).message
+
+    def test_a_view_is_read_with_its_options(self, spark: Any, db: Db) -> None:
+        db.fill("orders", 2, 5)
+        options = f"url '{db.url}', subscribe 'orders'"
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW view_of_orders USING queen OPTIONS ({options})")
+        assert spark.sql("SELECT * FROM view_of_orders WHERE partition = 'p0'").count() == 5
 
 
 def test_headers_and_parsed_values(spark: Any, db: Db) -> None:

@@ -74,7 +74,7 @@ def test_types_of_the_value_schema(kind: str, given: str, found: Any) -> None:
     assert made.to_pylist() == [{"a": found, "b": 1}]
 
 
-@pytest.mark.parametrize("kind", ["DECIMAL(39, 2)", "DECIMAL(2, 3)", "MAP<INT, INT>", "VARIANT", "INTERVAL"])
+@pytest.mark.parametrize("kind", ["DECIMAL(39, 2)", "DECIMAL(2, 3)", "MAP<INT, INT>", "INTERVAL"])
 def test_types_that_cannot_be(kind: str) -> None:
     from queenmq.pipeline.json_values import spark_type
 

