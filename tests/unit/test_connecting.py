@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import pytest
+from asyncpg.protocol import protocol
 
 from queenmq.config import DatabaseSettings
 from queenmq.core.lineage import Lineage, Lineages, Verdict
@@ -80,3 +81,9 @@ def test_a_database_that_does_not_say_is_taken_as_it_is() -> None:
     assert known.judge(None) is Verdict.SAME
     known.accept(None)
     assert known.judge(Lineage(1, 2)) is Verdict.OLDER
+
+
+def test_the_driver_finds_text_and_bytes_without_asking_abstract_classes() -> None:
+    """If it fails after an upgrade of the driver, arrays are encoded more slowly, or the driver does that by itself."""
+    for question in ("IterableABC", "SizedABC"):
+        assert getattr(protocol, question)[:2] == (str, bytes)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -152,3 +153,25 @@ def test_ids_of_parts_are_the_same_for_everybody_and_as_old_as_the_whole() -> No
     assert {part[:13] for part in parts} == {origin[:13]}
     assert all(UUID(part).version == 7 and UUID(part).variant == RFC_4122 for part in parts)
     assert parts.isdisjoint(uuid7_for(uuid7_text(), f"items[{number}]") for number in range(1000))
+
+
+def test_text_and_number_are_of_one_sequence() -> None:
+    source = Uuid7Source(ManualClock(1_700_000_000.25))
+    made = [UUID(source.next_text()) if number % 2 else source.next() for number in range(3 * COUNTER_VALUES)]
+    assert all(a < b for a, b in pairwise(made))
+    assert {(value.version, value.variant) for value in made} == {(7, RFC_4122)}
+    assert [milliseconds(made[place]) - 1_700_000_000_250 for place in (0, COUNTER_VALUES, -1)] == [0, 1, 2]
+
+
+def test_a_forked_child_does_not_draw_the_numbers_of_its_parent() -> None:
+    uuid7()  # now there is a stock
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, uuid7_text().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = UUID(os.read(read, 36).decode())
+    os.close(read)
+    os.close(write)
+    assert theirs.int & ((1 << 62) - 1) != uuid7().int & ((1 << 62) - 1)

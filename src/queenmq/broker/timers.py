@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.load import LoadWatch
@@ -273,7 +274,7 @@ def _with_first_moment(change: TimerChange, now: datetime) -> TimerChange:
         return change
     check_schedule(change.schedule, change.time_zone, now)
     first = change.deliver_at or next_moment(change.schedule, change.time_zone, now, now)
-    message = replace(change.message, transaction_id=_repetition(change.key, first))
+    message = msgspec.structs.replace(change.message, transaction_id=_repetition(change.key, first))
     return replace(change, deliver_at=first, message=message)
 
 

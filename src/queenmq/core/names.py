@@ -24,6 +24,11 @@ def check_name(value: str, field: str) -> None:
         check_text(value, field)
 
 
+def is_plain_name(value: str) -> bool:
+    """Whether it can name something for certain; `check_name` decides about the others, and says what is wrong."""
+    return value.isascii() and 0 < len(value) <= MAX_NAME and "\0" not in value
+
+
 def _complaint(value: str, field: str) -> str:
     if not value:
         return f"{field} must not be empty"

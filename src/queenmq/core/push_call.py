@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 from queenmq.core.message import Message
 
+Value = TypeVar("Value")
 Status = Literal["queued", "duplicate", "failed", "buffered", "rejected"]
 
 
@@ -26,8 +29,7 @@ class Deferral:
     reason: str
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """What became of one message. A duplicate has the id of the message that was there first."""
 
     status: Status
@@ -54,24 +56,24 @@ class PushCall:
     def merge(cls, messages: list[Message]) -> PushCall:
         """Sort by target, keeping the order within each, and set repeated transaction ids aside."""
         call = cls(place=[-1] * len(messages))
-        by_target: dict[tuple[str, str], list[int]] = {}
-        first: dict[tuple[str, str, str], int] = {}
+        by_target: dict[tuple[str, str], dict[str, int]] = {}  # transaction id -> where it comes first
         repeated: dict[int, int] = {}
         for position, message in enumerate(messages):
-            known = first.setdefault((message.queue, message.partition, message.transaction_id), position)
-            if known != position:
+            target = message.queue, message.partition
+            first = by_target.get(target)
+            if first is None:
+                by_target[target] = {message.transaction_id: position}
+            elif (known := first.setdefault(message.transaction_id, position)) != position:
                 repeated[position] = known
-                continue
-            by_target.setdefault((message.queue, message.partition), []).append(position)
-        for number, ((queue, partition), positions) in enumerate(by_target.items(), start=1):
+        for number, ((queue, partition), first) in enumerate(by_target.items(), start=1):
             call.queues.append(queue)
             call.partitions.append(partition)
-            call.target.extend([number] * len(positions))
-            call.rank.extend(range(1, len(positions) + 1))
-            call.order.extend(positions)
-            for position in positions:
-                call.place[position] = len(call.messages)
-                call.messages.append(messages[position])
+            call.target.extend([number] * len(first))
+            call.rank.extend(range(1, len(first) + 1))
+            call.order.extend(first.values())
+        call.messages = [messages[position] for position in call.order]
+        for place, position in enumerate(call.order):
+            call.place[position] = place
         call.repeats = {position: call.place[known] for position, known in repeated.items()}
         return call
 
@@ -79,21 +81,23 @@ class PushCall:
         self, known: list[str] | None = None, sealed: list[tuple[bytes, bool]] | None = None
     ) -> tuple[object, ...]:
         """`known` are the ids of the targets' partitions, if the caller knows them all; `sealed` the payloads of
-        `messages` as they are to be stored, each with whether it is encrypted. Without it, all are stored in clear."""
-        if sealed is None:
-            sealed = [(m.payload, False) for m in self.messages]
+        `messages` as they are to be stored, each with whether it is encrypted. Without it, all are stored in clear.
+
+        The driver takes its time for every element of an array, so those that say nothing are left out.
+        """
+        messages = self.messages
         return (
             self.queues,
             self.partitions,
             known,
             self.target,
             self.rank,
-            [m.id for m in self.messages],
-            [m.transaction_id for m in self.messages],
-            [m.trace_id for m in self.messages],
-            [payload for payload, _ in sealed],
-            [is_encrypted for _, is_encrypted in sealed],
-            [m.producer for m in self.messages],
+            [m.id for m in messages],
+            [m.transaction_id for m in messages],
+            _unless_empty([m.trace_id for m in messages]),
+            [m.payload for m in messages] if sealed is None else [payload for payload, _ in sealed],
+            None if sealed is None else _unless_empty([is_encrypted for _, is_encrypted in sealed]),
+            _unless_empty([m.producer for m in messages]),
         )
 
     def outcomes_of(self, row: Row) -> list[Outcome]:
@@ -108,6 +112,9 @@ class PushCall:
     ) -> list[Outcome]:
         """One outcome per input message, in input order."""
         ids = [str(partition_id) for partition_id in partition_ids]
+        if not (duplicates or refused or self.repeats):
+            partitions = [ids[target - 1] for target in self.target]
+            return [Outcome("queued", self.messages[place].id, partitions[place]) for place in self.place]
         stored = [
             self._outcome(place, message, ids[self.target[place] - 1], duplicates, refused)
             for place, message in enumerate(self.messages)
@@ -126,6 +133,10 @@ class PushCall:
             return Outcome("duplicate", there, partition_id)
         # Its own id, if it was there, means that an earlier try had been committed when its connection broke.
         return Outcome("failed" if place in refused else "queued", message.id, partition_id)
+
+
+def _unless_empty(values: list[Value]) -> list[Value] | None:
+    return values if any(values) else None
 
 
 def _repeat(first: Outcome) -> Outcome:

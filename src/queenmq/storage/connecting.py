@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import asyncpg
+from asyncpg.protocol import protocol
 
 from queenmq.config import DatabaseSettings
 from queenmq.core.lineage import Lineage, Lineages, Verdict
@@ -28,6 +29,12 @@ from queenmq.storage.sqlstates import Cause, cause_of
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
+
+# The driver asks of each element of an array whether it is an array, too: it asks two abstract classes, which for text
+# and bytes takes longer than encoding them. The question stays the same, but those types come first.
+for _question in ("IterableABC", "SizedABC"):
+    if isinstance(kind := getattr(protocol, _question, None), type):
+        setattr(protocol, _question, (str, bytes, kind))
 
 # When a writer is found: how long others are waited for, of which one may be newer.
 _OTHERS_S = 1.0

@@ -9,7 +9,7 @@ import msgspec
 from queenmq.access.permissions import Verb
 from queenmq.config import Settings
 from queenmq.core.message import Message
-from queenmq.core.names import check_name, iso_millis, parse_timestamp
+from queenmq.core.names import check_name, is_plain_name, iso_millis, parse_timestamp
 from queenmq.core.push_call import Outcome
 from queenmq.core.timer import TimerChange, TimerState
 from queenmq.core.trace_context import trace_id_of
@@ -44,14 +44,14 @@ async def push(request: Request, context: Context) -> Response:
     """Store messages; one result for each item, in order. 202 if some are on disk but stored later."""
     body = read_push(request)
     check_count(len(body.items), context.settings, "items")
-    messages = [to_message(item, f"items[{index}]", request) for index, item in enumerate(body.items)]
+    messages = [to_message(item, "items", index, request) for index, item in enumerate(body.items)]
     later = [index for index, item in enumerate(body.items) if is_later(item)]
     if later:
         return await _push_some_later(request, context, messages, later)
     broker = context.broker
     outcomes = await (broker.push_unless_journalled if request.forwarded else broker.push)(messages)
     results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
-    return Response(201 if all(outcome.deferral is None for outcome in outcomes) else 202, results)
+    return Response(202 if any(outcome.deferral for outcome in outcomes) else 201, results)
 
 
 async def _push_some_later(request: Request, context: Context, messages: list[Message], later: list[int]) -> Response:
@@ -139,17 +139,18 @@ def check_count(count: int, settings: Settings, field: str) -> None:
         raise TooManyItems(f"{field} has {count} elements, at most {settings.limits.max_items} are allowed", field)
 
 
-def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"null") -> Message:
-    """A checked message with its ids. A trace id that is no UUID is dropped, as it only describes the message; without
-    one, the message belongs to the trace of the request."""
-    check_name(item.queue, f"{field}.queue")
-    check_name(item.partition, f"{field}.partition")
-    message_id = uuid7_text() if request.origin is None else uuid7_for(request.origin, field)
+def to_message(item: PushItem, items: str, index: int, request: Request, absent: bytes = b"null") -> Message:
+    """A checked message with its ids; `items` names the field that has the item. A trace id that is no UUID is dropped,
+    as it only describes the message; without one, the message belongs to the trace of the request."""
+    if not (is_plain_name(item.queue) and is_plain_name(item.partition)):
+        check_name(item.queue, f"{items}[{index}].queue")
+        check_name(item.partition, f"{items}[{index}].partition")
+    message_id = uuid7_text() if request.origin is None else uuid7_for(request.origin, f"{items}[{index}]")
     transaction_id = item.transaction_id
     if transaction_id is msgspec.UNSET:
         transaction_id = message_id
-    else:
-        check_name(transaction_id, f"{field}.transactionId")
+    elif not is_plain_name(transaction_id):
+        check_name(transaction_id, f"{items}[{index}].transactionId")
     if item.trace_id is msgspec.UNSET:
         traceparent = request.headers.get(b"traceparent")
         trace_id = None if traceparent is None else trace_id_of(traceparent)
@@ -168,6 +169,19 @@ def to_message(item: PushItem, field: str, request: Request, absent: bytes = b"n
 
 
 def result(index: int, message: Message, outcome: Outcome) -> PushResult:
+    if outcome.status == "queued" and outcome.deferral is None:
+        return PushResult(
+            index=index,
+            status="queued",
+            queue=message.queue,
+            transaction_id=message.transaction_id,
+            transaction_id_camel=message.transaction_id,
+            message_id=outcome.message_id,
+            message_id_camel=outcome.message_id,
+            partition_id=outcome.partition_id,
+            partition_id_camel=outcome.partition_id,
+            trace_id=message.trace_id,
+        )
     shown = PushResult(
         index=index,
         status="failed" if outcome.status == "rejected" else outcome.status,
@@ -189,9 +203,6 @@ def result(index: int, message: Message, outcome: Outcome) -> PushResult:
         shown.reason = outcome.deferral.reason
         return shown
     shown.message_id = shown.message_id_camel = outcome.message_id
-    if outcome.status == "queued":
-        shown.partition_id = shown.partition_id_camel = outcome.partition_id
-        shown.trace_id = message.trace_id
     return shown
 
 

@@ -113,7 +113,7 @@ async def stream_cycle(request: Request, context: Context) -> Response:
     check_count(len(items), context.settings, "push_items")
     for i, item in enumerate(items):
         refuse_later(item, f"push_items[{i}]")
-    messages = [to_message(item, f"push_items[{i}]", request) for i, item in enumerate(items)]
+    messages = [to_message(item, "push_items", i, request) for i, item in enumerate(items)]
     answer = Cycled(success=True, query_id=body.query_id, partition_id=body.partition_id)
     try:
         changes = [_change(operation, f"state_ops[{i}]") for i, operation in enumerate(operations)]

@@ -119,7 +119,7 @@ def _read_operation(operation: Operation, field: str, request: Request) -> list[
     items = list(enumerate(operation.items or ()))
     for i, item in items:
         refuse_later(item, f"{field}.items[{i}]")
-    messages = [to_message(item, f"{field}.items[{i}]", request, absent=b"{}") for i, item in items]
+    messages = [to_message(item, f"{field}.items", i, request, absent=b"{}") for i, item in items]
     match operation.type:
         case "push" if operation.items is None:
             raise InvalidRequest(f"{field}.items array is required", f"{field}.items")

@@ -31,7 +31,7 @@ BEGIN
         SELECT t.target, coalesce(t.request, 1) AS request, min(t.i) AS i, queen.uuid7() AS id,
                array_agg(t.id ORDER BY t.i) AS message_ids, array_agg(t.transaction_id ORDER BY t.i) AS transaction_ids,
                array_agg(t.trace_id ORDER BY t.i) AS trace_ids, array_agg(t.payload ORDER BY t.i) AS payloads,
-               array_agg(t.is_encrypted ORDER BY t.i) AS encrypted, array_agg(t.producer_sub ORDER BY t.i) AS producers,
+               array_agg(coalesce(t.is_encrypted, false) ORDER BY t.i) AS encrypted, array_agg(t.producer_sub ORDER BY t.i) AS producers,
                sum(length(t.payload) + 100) AS size_bytes
         FROM unnest(p_target, p_request, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer) WITH ORDINALITY
              AS t (target, request, id, transaction_id, trace_id, payload, is_encrypted, producer_sub, i)

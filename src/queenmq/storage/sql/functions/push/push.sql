@@ -1,7 +1,8 @@
 -- Store a merged batch of messages.
 -- p_queues, p_partitions and p_known are the targets as of queen.lock_targets. The message arrays run in parallel, sorted by
 -- target and, within a target, in the order in which the messages are to be read: p_target is an index into the targets,
--- p_rank counts from 1 within the target. No (target, transaction id) occurs twice.
+-- p_rank counts from 1 within the target. No (target, transaction id) occurs twice. p_trace and p_producer are null if no message has
+-- any, p_encrypted if none is encrypted: an array costs its caller as much as reading it does here.
 -- Returns the partition of each target, the messages that were there already (index, stored id), and those that a
 -- full queue refused. A payload in clear for a queue that demands encryption raises QN002 with the queues' names.
 -- A target with unfinished operations is never written past them. What becomes of its messages is p_mode:
@@ -41,7 +42,7 @@ BEGIN
     IF v_secret IS NOT NULL AND p_mode <> 'now' THEN
         IF EXISTS (
             SELECT 1 FROM unnest(p_target, p_encrypted) AS t (target, is_encrypted)
-            WHERE NOT t.is_encrypted AND p_queues[t.target] = ANY (v_secret)
+            WHERE t.is_encrypted IS NOT TRUE AND p_queues[t.target] = ANY (v_secret)
         ) THEN
             RAISE SQLSTATE 'QN002' USING MESSAGE = 'a queue demands encrypted payloads',
                 DETAIL = array_to_json(v_secret)::text;
@@ -78,9 +79,9 @@ BEGIN
     END IF;
 
     SELECT array_agg(t.i::integer), array_agg(m.id) INTO duplicate_index, duplicate_id
-    FROM unnest(p_target, p_transaction) WITH ORDINALITY AS t (target, transaction_id, i)
-    JOIN queen.messages m ON m.partition_id = partition_ids[t.target] AND m.transaction_id = t.transaction_id
-    WHERE v_behind IS NULL OR t.target <> ALL (v_behind);
+    FROM unnest(p_transaction) WITH ORDINALITY AS t (transaction_id, i)
+    JOIN queen.messages m ON m.partition_id = partition_ids[p_target[t.i]] AND m.transaction_id = t.transaction_id
+    WHERE v_behind IS NULL OR p_target[t.i] <> ALL (v_behind);
 
     v_skip := v_skip || duplicate_index;
     IF v_limited IS NOT NULL THEN
@@ -88,22 +89,20 @@ BEGIN
     END IF;
 
     v_now := clock_timestamp();
+    -- PL/pgSQL holds arrays in a form in which any element is found at once. unnest of all of them would copy each into a store of its own.
     IF v_skip IS NULL THEN
         INSERT INTO queen.messages
             (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload)
-        SELECT partition_ids[t.target], v_base[t.target] + t.rank, t.id, greatest(v_now, v_at[t.target]),
-               t.is_encrypted, t.transaction_id, t.trace_id, t.producer_sub, t.payload
-        FROM unnest(p_target, p_rank, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer)
-             AS t (target, rank, id, transaction_id, trace_id, payload, is_encrypted, producer_sub);
+        SELECT partition_ids[p_target[t.i]], v_base[p_target[t.i]] + p_rank[t.i], p_id[t.i], greatest(v_now, v_at[p_target[t.i]]),
+               coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i]
+        FROM (SELECT generate_subscripts(p_target, 1) AS i) t;
     ELSE
         INSERT INTO queen.messages
             (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload)
-        SELECT partition_ids[t.target],
-               v_base[t.target] + row_number() OVER (PARTITION BY t.target ORDER BY t.rank),
-               t.id, greatest(v_now, v_at[t.target]),
-               t.is_encrypted, t.transaction_id, t.trace_id, t.producer_sub, t.payload
-        FROM unnest(p_target, p_rank, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer)
-             WITH ORDINALITY AS t (target, rank, id, transaction_id, trace_id, payload, is_encrypted, producer_sub, i)
+        SELECT partition_ids[t.target], v_base[t.target] + row_number() OVER (PARTITION BY t.target ORDER BY t.i),
+               p_id[t.i], greatest(v_now, v_at[t.target]),
+               coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i]
+        FROM unnest(p_target) WITH ORDINALITY AS t (target, i)
         LEFT JOIN unnest(v_skip) AS s (i) ON s.i = t.i
         WHERE s.i IS NULL;
     END IF;
