@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import queenmq
@@ -23,6 +24,7 @@ from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_requests import PeerRequests
 from queenmq.http.route import Context
+from queenmq.http.shares import charge_repeated
 from queenmq.http.telemetry import telemetry
 from queenmq.httpserver.front import HttpFront
 from queenmq.httpserver.limits import Limits
@@ -114,6 +116,7 @@ class Server:
         self._shared_state = SharedStateRefresh(self.database, self.node, self.broker.refresh, settings.cache, clock)
         is_first = siblings is None or siblings.index == 0
         self._audit = context.audit
+        self.broker.timers.on_repeated = partial(charge_repeated, context)
         self._quotas = context.quotas
         self._services = [self._shared_state, *self._make_services(clock, is_first=is_first)]
 

@@ -78,7 +78,7 @@ class Session:
             o.lease_time, o.retry_limit, o.retry_delay, o.max_size, o.ttl, o.dead_letter_queue,
             o.dlq_after_max_retries, o.priority, o.delayed_processing, o.window_buffer, o.retention_seconds,
             o.completed_retention_seconds, o.retention_enabled, o.encryption_enabled, o.max_wait_time_seconds,
-            o.archive_before_delete, o.set_aside_failed_pushes, True,
+            o.archive_before_delete, o.set_aside_failed_pushes, True, True,
         )  # fmt: skip
 
     async def push(self, *items: tuple[str, str, str]) -> list[Outcome]:

@@ -141,3 +141,15 @@ async def test_postgres_is_told_about(queen: Queen) -> None:
     assert {"messages", "partition_lookup"} <= {table["table"] for table in stats["tableSizes"]}
     assert stats["database"]["connections"] >= 1
     assert "shared_buffers" in stats["bufferConfig"]
+
+
+async def test_statements_of_other_applications_are_not_shown(queen: Queen, database_url: str) -> None:
+    other = await asyncpg.connect(database_url, server_settings={"application_name": "payroll"})
+    try:
+        async with other.transaction():
+            await other.execute("SELECT 'salary of the director'")
+            shown = (await get(queen, "analytics/postgres-stats"))["activeQueries"]
+    finally:
+        await other.close()
+    assert "salary" not in str(shown)
+    assert [session["query"] for session in shown if session["application"] == "payroll"] == [""]

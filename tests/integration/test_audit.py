@@ -11,10 +11,12 @@ import asyncpg
 import httpx
 import jwt
 import pytest
-from server_settings import settings_with
+from server_settings import changed, settings_with
 
 from integration.queen import Queen
-from queenmq.access.audit import MOST_KINDS, OTHERS
+from queenmq.access.audit import MOST_CHANGES_OF_ONE, MOST_WAITING, AuditLog
+from queenmq.access.counted import MOST_KINDS, MOST_KINDS_OF_ONE, OTHERS
+from queenmq.access.entry import entry
 from queenmq.config import Settings
 from queenmq.errors import DatabaseUnavailable
 from queenmq.http.app import ROUTES
@@ -141,6 +143,76 @@ async def test_nobody_can_fill_it_with_refusals(admin: httpx.AsyncClient, server
     assert (rest["count"], rest["subject"], rest["address"]) == (30, None, OTHERS)
 
 
+async def test_nobody_hides_behind_many_refusals(admin: httpx.AsyncClient, server: Server) -> None:
+    paths = [one.path for one in ROUTES if one.method == "GET" and one.path.startswith("/api/") and "{" not in one.path]
+    assert len(paths) > MOST_KINDS_OF_ONE
+    for path in paths:
+        await admin.get(path, headers={"Authorization": "Bearer x"})
+    for number in range(MOST_KINDS + 1):  # as if from as many addresses
+        server._audit.refused(entry(f"GET /{number}", 401, address=f"192.0.2.{number}"))
+    restricted = bearer("carol", "read-write", queen={"queues": ["a"]})
+    assert (await admin.post("/api/v1/push", json={"items": [{"queue": "b"}]}, headers=restricted)).status_code == 403
+    await server._audit.flush()
+    found = await entries(admin, limit=1000)
+    assert [one["subject"] for one in found if one["status"] == 403] == ["carol"]
+    own = [one for one in found if one["address"] == "127.0.0.1" and one["status"] == 401]
+    assert len(own) == MOST_KINDS_OF_ONE + 1
+    assert sum(one["count"] for one in own) == len(paths), own
+
+
+async def test_nobody_can_fill_it_with_changes(
+    admin: httpx.AsyncClient, server: Server, sql: asyncpg.Connection
+) -> None:
+    for number in range(MOST_CHANGES_OF_ONE + 40):
+        body = {"queue": "q", "options": {"leaseTime": 10 + number}}
+        answer = await admin.post("/api/v1/configure", json=body, headers=bearer("mallory", "read-write"))
+        assert answer.status_code == 200
+    await admin.post("/api/v1/configure", json={"queue": "q"}, headers=bearer("carol", "read-write"))
+    await Queen(admin).configure("q")
+    assert len(await entries(admin, limit=1000)) == MOST_CHANGES_OF_ONE + 2, "others have their own"
+    await server._audit.flush()
+    found = await entries(admin, limit=1000, subject="mallory")
+    assert (len(found), found[0]["count"]) == (MOST_CHANGES_OF_ONE + 1, 40)
+
+
+async def test_an_operation_has_its_subject_also_without_a_row(
+    admin: httpx.AsyncClient, server: Server, sql: asyncpg.Connection
+) -> None:
+    insert = (
+        "INSERT INTO queen.operation_queue (id, kind, queue_name) VALUES (gen_random_uuid(), 'seek', 'q') RETURNING id"
+    )
+    for _ in range(MOST_CHANGES_OF_ONE + 2):
+        number = str(await sql.fetchval(insert))
+        await server._audit.write(entry("POST", 202, subject="mallory", role="read-write", operation_id=number))
+    await server._audit.flush()
+    assert (
+        await sql.fetchval("SELECT count(*) FROM queen.operation_queue WHERE subject IS DISTINCT FROM 'mallory'") == 0
+    )
+
+
+async def test_what_administrators_did_is_not_displaced(
+    admin: httpx.AsyncClient, server: Server, sql: asyncpg.Connection
+) -> None:
+    few = changed(server._settings, audit={"max_rows": 5})
+    audit = AuditLog(server.database, few.audit, "test")
+    for number in range(7):
+        await audit.write(entry(f"admin {number}", 200, subject="alice", role="admin"))
+    for number in range(30):
+        await audit.write(entry(f"other {number}", 200, subject=f"mallory {number}", role="read-write"))
+    await audit.forget()
+    actions = [one["action"] for one in await entries(admin)]
+    assert actions == [f"other {n}" for n in (29, 28, 27, 26, 25)] + [f"admin {n}" for n in (6, 5, 4, 3, 2)]
+
+
+async def test_what_waits_for_the_database_keeps_what_administrators_did(server: Server) -> None:
+    audit = AuditLog(server.database, server._settings.audit, "test")
+    audit._keep([entry("important", 200, role="admin")])
+    audit._keep([entry("noise", 401) for _ in range(MOST_WAITING + 5)])
+    assert len(audit._waiting) == MOST_WAITING
+    assert audit.lost == 6
+    assert [one.action for one in audit._waiting if one.is_administrative] == ["important"]
+
+
 async def test_old_entries_and_too_many_are_deleted(
     admin: httpx.AsyncClient, server: Server, sql: asyncpg.Connection
 ) -> None:
@@ -149,10 +221,6 @@ async def test_old_entries_and_too_many_are_deleted(
     await sql.execute("UPDATE queen.audit_log SET at = at - interval '91 days' WHERE detail LIKE '%q0%'")
     await server._audit.forget()
     assert len(await entries(admin)) == 2
-    await sql.execute("SELECT setval(pg_get_serial_sequence('queen.audit_log', 'id'), 2000000)")
-    await Queen(admin).configure("new")
-    await server._audit.forget()
-    assert len(await entries(admin)) == 1
 
 
 async def test_what_cannot_be_written_now_is_written_later(

@@ -283,10 +283,31 @@ async def test_only_an_admin_may_change_a_queue_so_that_messages_are_lost(
     shown = (await http.get("/api/v1/status/queues/q", headers=bearer())).json()["queue"]["options"]
     said = await refusal(await configured(http, "read-write", before | change), 403)
     assert said == (
-        f"changing {named} of queue 'q' would delete messages earlier or protect them less: this needs the role admin"
+        f"changing {named} of queue 'q' would delete messages earlier, protect them less or move it: "
+        "this needs the role admin"
     )
     assert (await http.get("/api/v1/status/queues/q", headers=bearer())).json()["queue"]["options"] == shown
     assert (await configured(http, "admin", before | change)).status_code == 200
+
+
+async def test_only_an_admin_may_move_a_queue(http: httpx.AsyncClient) -> None:
+    async def moved(role: str, **where: str) -> httpx.Response:
+        body = {"queue": "shop.orders", **where}
+        return await http.post("/api/v1/configure", json=body, headers=bearer({"role": role}))
+
+    async def place() -> tuple[str, str]:
+        shown = (await http.get("/api/v1/status/queues/shop.orders", headers=bearer())).json()["queue"]
+        return shown["namespace"], shown["task"]
+
+    await http.post("/api/v1/push", json={"items": [{"queue": "shop.orders"}]}, headers=bearer({"role": "read-write"}))
+    assert await place() == ("shop", "orders"), "nobody has chosen that"
+    assert (await moved("read-write", namespace="sales", task="mail")).status_code == 200
+    for where in ({"namespace": "attic"}, {"namespace": "sales", "task": "attic"}):
+        assert "or move it: this needs the role admin" in await refusal(await moved("read-write", **where), 403)
+    assert (await moved("read-write")).status_code == 200
+    assert await place() == ("sales", "mail"), "who gives none does not move it"
+    assert (await moved("admin", namespace="attic")).status_code == 200
+    assert await place() == ("attic", "")
 
 
 async def test_options_that_destroy_nothing_need_no_admin(http: httpx.AsyncClient) -> None:

@@ -18,7 +18,7 @@ from cluster.processes import QUEEN, ServeProcess, environment
 
 from integration.test_http_protocol import Client, Gate, connected, echo, on_both_loops, serving, until
 from queenmq.descriptors import raise_limit
-from queenmq.httpserver.crowd import place_of
+from queenmq.httpserver.crowd import Crowd, place_of
 from queenmq.httpserver.limits import Limits
 
 FILES = 256
@@ -63,6 +63,44 @@ async def test_running_requests_never_make_room() -> None:
         gate.open.set()
         assert [(await client.answer()).status_code for client in waiting] == [200, 200]
         assert (front.crowd.closed_for_room, front.crowd.refused) == (0, 3)
+
+
+class Place:
+    """A connection in a crowd that counts how often it is examined."""
+
+    examined = 0
+
+    def __init__(self, rank: int | None) -> None:
+        self.rank = rank
+        self.closed = False
+
+    @property
+    def spare_rank(self) -> int | None:
+        Place.examined += 1
+        return self.rank
+
+    def make_room(self) -> None:
+        self.closed = True
+
+
+def test_a_crowd_is_not_examined_for_every_newcomer() -> None:
+    """One of many connections is idle at a time: before, each newcomer had all of them examined."""
+    crowd = Crowd(Limits(max_connections=2000, max_per_address=2000))
+    for number in range(2000):
+        assert crowd.enter(Place(None), f"10.0.{number // 250}.{number % 250}", 1.0)
+    Place.examined = 0
+    for _ in range(700):
+        refused, spare = Place(None), Place(2)
+        crowd.enter(spare, "10.9.9.9", 1.0)
+        crowd.enter(refused, "10.9.9.8", 1.0)
+        crowd.leave(refused)
+        crowd.leave(spare)
+    assert Place.examined < 700 * 2001
+    assert crowd.enter(Place(0), "10.9.9.9", 1.0) is False
+    late = Place(0)
+    assert not crowd.enter(late, "10.9.9.9", 1.0)
+    assert crowd.enter(Place(None), "10.9.9.9", 2.0), "after the next sweep"
+    assert late.closed
 
 
 @on_both_loops

@@ -189,6 +189,7 @@ async def test_a_recorded_connection_is_worth_nothing(database_url: str, sql: as
         async with listening(outsider.serve) as address:
             a.reach(b, address)
             assert await push(a, 0) == (201, "b")
+            assert [one.spare_rank for one in b.server.front.connections] == [None], "that of a server is kept"
         [asked], [answered] = outsider.asked, outsider.answered
         greeting, end, request = asked.partition(b"\r\n\r\n")
         assert await said_to(b, greeting + end, request) == [200, 403]
@@ -197,6 +198,12 @@ async def test_a_recorded_connection_is_worth_nothing(database_url: str, sql: as
         assert await said_to(c, greeting + end, request) == [403, 403]
         assert await said_to(a, greeting + end, request) == [403, 403], "sent back to its sender"
         assert (b.passed_on, await stored(sql)) == (5, expected(1))
+        reader, writer = await asyncio.open_connection(*b.server.address)
+        with closing(writer):
+            writer.write(greeting + end)
+            assert b" 200 " in await reader.readline()
+            [played] = [one for one in b.server.front.connections if one.spare_rank is not None]
+            assert played.spare_rank == 2, "it makes room like that of any stranger"
 
         async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             first, end, rest = answered.partition(b"\r\n\r\n")

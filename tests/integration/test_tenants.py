@@ -104,7 +104,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
             ]
         },
         "/api/v1/lease/{leaseId}/extend": {"seconds": 600},
-        "/api/v1/configure": {"queue": queue, "options": {"leaseTime": 17, "retryLimit": 0}},
+        "/api/v1/configure": {"queue": queue, "namespace": "shared", "task": "work", "options": {"retryLimit": 0}},
         "/api/v1/dlq/redrive": {"queue": queue, "consumerGroup": group},
         "/api/v1/traces": message | {"data": 1},
         "/api/v1/consumer-groups/{group}/subscription": {"subscriptionTimestamp": "2020-01-01T00:00:00Z"},
@@ -430,6 +430,44 @@ async def test_an_administrator_of_groups_leaves_others_alone(http: httpx.AsyncC
         ):
             answer = await one.request(method, path, **content)
             assert answer.status_code in (200, 201), f"{method} {path}: {answer.text}"
+
+
+async def test_a_token_that_may_only_push_creates_queues_and_changes_none(http: httpx.AsyncClient) -> None:
+    async with caller(http, queues=["orders.*"], allow=["push"]) as producer:
+        options = {"leaseTime": 17}
+        for _ in range(2):
+            answer = await producer.post("/api/v1/configure", json={"queue": "orders.new", "options": options})
+            assert answer.status_code == 200, "also again, at its next start"
+        for change in ({"delayedProcessing": 10**6}, {"leaseTime": 1}, {"retryLimit": 0, "leaseTime": 17}):
+            refused = await producer.post("/api/v1/configure", json={"queue": "orders.new", "options": change})
+            assert refused.status_code == 403
+            assert "the token may create queues, and not change" in refused.json()["error"]
+        moved = {"queue": "orders.new", "namespace": "billing", "options": options}
+        assert (await producer.post("/api/v1/configure", json=moved)).status_code == 403
+    async with caller(http, "admin", queues=["orders.*"]) as administrator:
+        body = {"queue": "orders.new", "namespace": "billing", "options": {"delayedProcessing": 5}}
+        assert (await administrator.post("/api/v1/configure", json=body)).status_code == 200
+
+
+async def test_tenants_have_stream_queries_of_their_own(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
+    async def registered(client: httpx.AsyncClient, source: str, config: str) -> Json:
+        body = {"name": "totals", "source_queue": source, "config_hash": config}
+        answer = await client.post("/streams/v1/queries", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async with caller(http, "admin") as everybody:
+        old = await registered(everybody, "old.sales", "0")
+    async with caller(http, queues=["a.*"]) as one, caller(http, queues=["b.*"]) as other:
+        ids = [
+            (await registered(client, f"{name}.sales", name))["query_id"] for client, name in ((one, "a"), (other, "b"))
+        ]
+        assert len({*ids, old["query_id"]}) == 3, "the name of another tenant is not in the way"
+        again = await registered(one, "a.sales", "a")
+        assert (again["query_id"], again["fresh"]) == (ids[0], False)
+    async with caller(http, queues=["old.*"]) as owner:
+        kept = await registered(owner, "old.sales", "0")
+        assert (kept["query_id"], kept["fresh"]) == (old["query_id"], False), "one from before that it may use"
 
 
 async def test_a_pop_by_namespace_gets_what_the_token_is_for(http: httpx.AsyncClient) -> None:

@@ -221,6 +221,29 @@ async def test_connections_without_a_handshake_make_room(authority: Authority) -
         assert not front.handshakes
 
 
+@on_both_loops
+async def test_making_room_loses_no_answer_that_is_under_way(authority: Authority) -> None:
+    """The client has asked and does not read yet: what it is owed is still here when others need the room."""
+    body = b"x" * (20 * MB)
+
+    async def large(_: Request) -> Response:
+        return Response(200, body=body, content_type=b"text/plain")
+
+    tls = Tls(*authority.sign(), None)
+    async with serving(large, tls, max_connections=1, max_per_address=1) as front, AsyncExitStack() as stack:
+        slow = await stack.enter_async_context(connected(front, authority.trusting()))
+        slow.get("/")
+        await until(lambda: front.requests_total == 1)
+        [connection] = front.connections
+        connection._write_paused = False  # as if the answer were just short enough for the buffers
+        assert connection.spare_rank == 3
+        other = await stack.enter_async_context(connected(front, authority.trusting()))
+        other.get("/")
+        assert front.crowd.closed_for_room == 1
+        assert len((await slow.answer()).content) == len(body)
+        assert len((await other.answer()).content) == len(body)
+
+
 async def test_an_end_that_is_near_is_told_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     tls = Tls(*authority.sign(days=13), None)

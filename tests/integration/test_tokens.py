@@ -127,6 +127,40 @@ async def test_a_revoked_token_is_refused_at_once_on_every_server(
     assert again.json()["revokedAt"] == revoked.json()["revokedAt"]
 
 
+async def test_a_live_stream_ends_with_its_token(admin: httpx.AsyncClient, server: Server) -> None:
+    token = await made(admin, role="read-only")
+    await until(lambda: server.database.is_listening)
+    headers = bearer(token) | {"Accept": "text/event-stream"}
+    async with asyncio.timeout(30), admin.stream("GET", "/api/v1/live", headers=headers) as stream:
+        lines = stream.aiter_lines()
+        assert (await anext(lines)).startswith("id: ")
+        await admin.delete(f"/api/v1/tokens/{token['id']}")
+        async for _ in lines:
+            pass  # until it ends; by itself it would go on for ten minutes
+
+
+async def test_a_large_body_does_not_outlive_its_token(admin: httpx.AsyncClient, server: Server) -> None:
+    token = await made(admin)
+    await until(lambda: server.database.is_listening)
+    begun = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"items":[{"queue":"late","payload":"' + b"x" * 100_000
+        begun.set()
+        await go_on.wait()
+        yield b'"}]}'
+
+    pushing = asyncio.create_task(admin.post("/api/v1/push", content=body(), headers=bearer(token)))
+    await begun.wait()
+    await until(lambda: server.front.bodies.reserved > 0)
+    await admin.delete(f"/api/v1/tokens/{token['id']}")
+    await until(lambda: forgotten(server, token))
+    go_on.set()
+    answer = await pushing
+    assert (answer.status_code, answer.json()["error"]) == (401, "Token revoked")
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [

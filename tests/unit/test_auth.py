@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any
+from uuid import UUID
 
 import jwt
 import pytest
@@ -31,11 +32,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
-from queenmq.clock import ManualClock
+from queenmq.access.tokens import Token, digest_of
+from queenmq.clock import ManualClock, utc_now
 from queenmq.config import AuthSettings
 from queenmq.errors import Forbidden, QueenError, StartupError, Unauthenticated, UnavailableError
 from queenmq.http import auth
-from queenmq.http.auth import MAX_TOKEN_BYTES, REMEMBER_S, Authenticator
+from queenmq.http.auth import MAX_TOKEN_BYTES, REMEMBER_OWN_S, REMEMBER_S, Authenticator
 from queenmq.http.published_keys import MAX_KEY_SET_BYTES, REFETCH_PAUSE_S
 from queenmq.http.roles import Role, RoleClaims
 from queenmq.http.tokens import Claims, TokenVerifier
@@ -366,13 +368,22 @@ def test_a_public_key_as_secret() -> None:
     assert sentence == "JWT_SECRET holds a public key or a certificate, not a secret."
 
 
-async def test_a_short_secret_only_warns(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    authenticator = with_secret(clock, secret="hush")
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "JWT_SECRET" in caplog.text
-    assert "hush" not in caplog.text
-    token = forged_hs256(b"hush", {"sub": "alice", "role": "admin"})
-    assert await ask(authenticator, token) == "alice"
+def test_a_short_secret_is_refused(clock: ManualClock) -> None:
+    sentence = startup_refusal(secret="x" * 31)
+    assert "JWT_SECRET has fewer than 32 bytes" in sentence
+    assert "xxx" not in sentence
+    with_secret(clock, secret="x" * 32)
+
+
+async def test_a_token_without_an_end(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    endless = [jwt.encode({"sub": "alice", "role": "admin", "n": n}, SECRET).encode() for n in range(2)]
+    lenient = with_secret(clock)
+    assert [await ask(lenient, token) for token in endless] == ["alice", "alice"]
+    assert caplog.text.count("JWT_REQUIRE_EXP") == 1, "said once"
+    strict = with_secret(clock, requires_expiry=True)
+    with pytest.raises(Unauthenticated):
+        await ask(strict, endless[0])
+    assert await ask(strict, hs256()) == "alice"
 
 
 @pytest.mark.parametrize(
@@ -1086,3 +1097,65 @@ async def test_no_token_is_ever_logged_or_shown(
     for token in tokens:
         for part in token.decode().split("."):
             assert part not in shown + caplog.text
+
+
+@pytest.mark.parametrize("left", [b'{"keys": []}', b'{"keys": [{"kty": "EC", "kid": "a"}]}'])
+async def test_keys_of_a_set_that_became_empty_are_not_valid_any_more(
+    server: KeyServer, clock: ManualClock, left: bytes
+) -> None:
+    server.keys = [published(RSA_KEY)]
+    authenticator = with_keys(server, clock)
+    assert await ask(authenticator, rs256()) == "alice"
+    server.body = left
+    clock.advance(3601)
+    await unavailable(authenticator, rs256())
+    server.body = None
+    clock.advance(REFETCH_PAUSE_S + 1)
+    assert await ask(authenticator, rs256()) == "alice"
+
+
+class _Lookups:
+    """Tokens that take as long to be found as the test likes."""
+
+    is_away = False
+
+    def __init__(self, valid: Token) -> None:
+        self.valid = valid
+        self.gate = asyncio.Event()
+
+    async def find(self, digest: bytes) -> Token | None:
+        if digest == digest_of(OWN):
+            return self.valid
+        await self.gate.wait()
+        return None
+
+
+OWN = b"queen_own"
+
+
+async def test_tokens_that_somebody_makes_up_do_not_hold_up_known_ones(clock: ManualClock) -> None:
+    token = Token(
+        id=UUID(int=1),
+        name="alice",
+        role=Role.ADMIN,
+        grants=(),
+        created_at=utc_now(),
+        created_by=None,
+        expires_at=None,
+        revoked_at=None,
+        last_used_at=None,
+        is_valid=True,
+    )
+    lookups = _Lookups(token)
+    authenticator = Authenticator(None, RoleClaims.from_settings(AuthSettings()), (), clock, lookups)
+    assert await ask(authenticator, OWN) == "alice"
+    made_up = [asyncio.create_task(ask(authenticator, b"queen_%d" % number)) for number in range(50)]
+    await asyncio.sleep(0)
+    clock.advance(REMEMBER_OWN_S + 1)
+    async with asyncio.timeout(30):
+        assert await ask(authenticator, OWN) == "alice", "when it is looked up again"
+        authenticator.revoked("another")
+        assert await ask(authenticator, OWN) == "alice", "after a revocation"
+    lookups.gate.set()
+    answers = await asyncio.gather(*made_up, return_exceptions=True)
+    assert all(isinstance(answer, Unauthenticated) for answer in answers)

@@ -334,7 +334,7 @@ def test_the_tables_have_one_row_for_each_setting() -> None:
     assert markdown_tables().startswith("## The server\n\n| Variable | Default | Meaning |\n|---|---|---|\n| `")
     assert [row.split("`")[1] for row in rows] == [f.metadata["env"] for f in declared()]
     assert "| `PORT` | `6632` | HTTP port to listen on; 0 lets the system choose one. |" in rows
-    assert "| `JWT_SECRET` | – | Secret key for HS256. |" in rows
+    assert "| `JWT_SECRET` | – | Secret key for HS256, of at least 32 bytes. |" in rows
     assert "| `DB_STATEMENT_TIMEOUT` | `30000` | Longest time for a single statement, in ms. |" in rows
     assert any(row.startswith("| `PG_SSL_REJECT_UNAUTHORIZED` | `true` |") for row in rows)
     assert any(row.startswith("| `JWT_SKIP_PATHS` | `/health,/metrics/prometheus,/metrics,/` |") for row in rows)

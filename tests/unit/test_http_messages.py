@@ -67,6 +67,8 @@ def test_the_head_of_an_answer() -> None:
         b"HTTP/1.1 201 Created\r\n"
         b"Connection: keep-alive\r\n"
         b"Content-Type: application/json\r\n"
+        b"X-Content-Type-Options: nosniff\r\n"
+        b"Cache-Control: no-store\r\n"
         b"Content-Length: 3\r\n"
         b"X-One: 1\r\n"
         b"X-Two: 2\r\n"

@@ -50,6 +50,26 @@ def test_a_large_push_is_let_through_and_paid_for_later() -> None:
     assert asked(rates, limits, 50) == 50, "what pushes nothing is not counted"
 
 
+def test_namespaces_that_somebody_makes_up_do_not_renew_the_share_of_a_token() -> None:
+    clock = ManualClock()
+    rates, limits = Rates(clock), Limits(messages_per_second=1)
+    assert asked(rates, limits, 1, messages=1_000_000) == 1
+    for number in range(10_001):
+        rates.take_namespaces({f"made-up-{number}": 1}, 5)
+    assert asked(rates, limits, 1, messages=1) == 0
+
+
+def test_what_timers_push_is_paid_for_by_what_is_pushed_next() -> None:
+    clock = ManualClock()
+    rates = Rates(clock)
+    rates.charge_namespaces({"a": 50}, 10)
+    with pytest.raises(Overloaded) as refused:
+        rates.take_namespaces({"a": 1}, 10)
+    assert refused.value.retry_after_s == 4
+    clock.advance(4.1)
+    rates.take_namespaces({"a": 1}, 10)
+
+
 def test_long_polls_at_a_time() -> None:
     rates, limits = Rates(ManualClock()), Limits(long_polls=2)
     with rates.polling("a", limits), rates.polling("a", limits):
@@ -78,4 +98,4 @@ def test_there_are_not_more_buckets_than_the_bound() -> None:
     rates, limits = Rates(ManualClock()), Limits(requests_per_second=1)
     for number in range(10_050):
         rates.take_request(str(number), limits)
-    assert len(rates._buckets) == 10_000
+    assert len(rates._buckets["requests"]) == 10_000

@@ -1,14 +1,16 @@
 """The audit log: who has changed or was refused what, when, from where, and with which outcome.
 
-Changes are written before their answers. Refusals (401 and 403) are counted in memory and written once a minute, so
-that nobody can fill the database or hold it up with them.
+Changes are written before their answers. Refusals (401 and 403), and changes by others than administrators that come in
+great numbers, are counted in memory and written once a minute, so that nobody can fill the database, hold it up, or
+hide behind them what was done.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -16,44 +18,22 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from queenmq.clock import utc_now
+from queenmq.access.counted import Counted
+from queenmq.access.entry import Entry
 from queenmq.config import AuditSettings
 from queenmq.errors import HttpError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
-# Of the refusals of a minute, so many kinds get rows of their own; the rest share one.
-MOST_KINDS: Final = 20
+# Changes of one subject without the role admin, and of all of them, that get rows of their own in a minute.
+MOST_CHANGES_OF_ONE: Final = 60
+MOST_CHANGES: Final = 600
 # Of what could not be written because the database was away.
 MOST_WAITING: Final = 1000
-MOST_TEXT: Final = 2000
-OTHERS: Final = "others"
 
 log = logging.getLogger(__name__)
 _lines = logging.getLogger("queenmq.audit")
 _encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """`count` requests from `at` to `until`; one, unless they were refused. `address` is where the connection is from,
-    `forwarded_for` what the request says about that."""
-
-    at: datetime
-    until: datetime
-    count: int = 1
-    subject: str | None = None
-    role: str | None = None
-    token_id: str | None = None
-    action: str
-    target: str | None = None
-    detail: str | None = None
-    address: str | None = None
-    forwarded_for: str | None = None
-    status: int
-    error: str | None = None
-    operation_id: str | None = None
-    server: str = ""
 
 
 _COLUMNS: Final = (
@@ -90,7 +70,11 @@ class AuditLog:
         self._settings = settings
         self._server = server
         self._waiting: list[Entry] = []
-        self._refused: OrderedDict[tuple[object, ...], Entry] = OrderedDict()
+        # Apart: those who have no token cannot hide what somebody with a token tries.
+        self._strangers = Counted()
+        self._refused = Counted()
+        self._changes = Counted()  # beyond those with rows of their own
+        self._written: Counter[str | None] = Counter()
         self.lost = 0
 
     @property
@@ -100,6 +84,9 @@ class AuditLog:
     async def write(self, entry: Entry) -> None:
         """Write what was done. If the database does not take it now, it is written later; raises nothing."""
         entry = replace(entry, server=self._server)
+        if not entry.is_administrative and not self._has_a_row(entry):
+            await self._count(entry)
+            return
         self._log(entry)
         try:
             await self._insert([entry])
@@ -107,25 +94,32 @@ class AuditLog:
             log.warning("the audit log cannot be written now and will be later: %s", error)
             self._keep([entry])
 
+    async def _count(self, entry: Entry) -> None:
+        """Without a row of its own. An operation has its subject all the same."""
+        if self._changes.add(entry):
+            self._log(entry)
+        elif entry.operation_id is not None and entry.subject is not None:
+            with suppress(HttpError):
+                await self._database.fetchval(statement("note_subject"), entry.operation_id, entry.subject)
+
+    def _has_a_row(self, entry: Entry) -> bool:
+        source = entry.subject or entry.address
+        if self._written[source] >= MOST_CHANGES_OF_ONE or self._written.total() >= MOST_CHANGES:
+            return False
+        self._written[source] += 1
+        return True
+
     def refused(self, entry: Entry) -> None:
         """Note a refusal; those that are alike become one row."""
         entry = replace(entry, server=self._server)
-        kind: tuple[object, ...] = (entry.status, entry.address, entry.subject, entry.action)
-        if kind not in self._refused and len(self._refused) >= MOST_KINDS:
-            kind = (entry.status, OTHERS)
-            entry = replace(entry, address=OTHERS, subject=None, action=OTHERS, target=None, forwarded_for=None)
-        former = self._refused.get(kind)
-        if former is None:
+        if (self._strangers if entry.subject is None and entry.token_id is None else self._refused).add(entry):
             self._log(entry)
-            self._refused[kind] = entry
-        else:
-            self._refused[kind] = replace(former, count=former.count + 1, until=entry.until)
 
     async def flush(self) -> None:
         """Write what waits. Raises what the database raises; then it waits on."""
-        entries = [*self._waiting, *self._refused.values()]
+        entries = [*self._waiting, *self._changes.take(), *self._refused.take(), *self._strangers.take()]
         self._waiting.clear()
-        self._refused.clear()
+        self._written.clear()
         if not entries:
             return
         try:
@@ -142,7 +136,8 @@ class AuditLog:
             log.error("%d entries of the audit log are lost: %s", len(self._waiting), error)
 
     async def forget(self) -> None:
-        """Delete what is older than QUEEN_AUDIT_RETENTION_DAYS, and the oldest rows beyond QUEEN_AUDIT_MAX_ROWS."""
+        """Delete what is older than QUEEN_AUDIT_RETENTION_DAYS, and the oldest beyond QUEEN_AUDIT_MAX_ROWS: of what
+        administrators did, and of everything else."""
         await self._database.fetchval(statement("forget_audit"), self._settings.retention_days, self._settings.max_rows)
 
     async def page(self, which: AuditFilter, limit: int, offset: int) -> Sequence[asyncpg.Record]:
@@ -165,24 +160,15 @@ class AuditLog:
 
     def _keep(self, entries: list[Entry]) -> None:
         self._waiting += entries
-        if len(self._waiting) > MOST_WAITING:
-            self.lost += len(self._waiting) - MOST_WAITING
+        excess = len(self._waiting) - MOST_WAITING
+        if excess > 0:
+            self.lost += excess
             log.error("%d entries of the audit log are lost: the database has been away for too long", self.lost)
-            del self._waiting[:-MOST_WAITING]
+            # Those of others than administrators go first, and of each the oldest; a stable sort keeps the order.
+            self._waiting.sort(key=lambda entry: entry.is_administrative)
+            del self._waiting[:excess]
 
     def _log(self, entry: Entry) -> None:
         if self._settings.log:
             shown = {name: getattr(entry, name) for name in _COLUMNS if getattr(entry, name) is not None}
             _lines.info(_encode(shown).decode())
-
-
-def entry(action: str, status: int, **known: str | None) -> Entry:
-    """An entry of now; texts that are too long are cut."""
-    now = utc_now()
-    cut = {name: None if text is None else _storable(text) for name, text in known.items()}
-    return Entry(at=now, until=now, action=action, status=status, **cut)  # type: ignore[arg-type]
-
-
-def _storable(text: str) -> str:
-    """What PostgreSQL can store: no NUL, no half of a character."""
-    return text[:MOST_TEXT].replace("\0", "").encode(errors="replace").decode()

@@ -24,8 +24,8 @@ _MOST_REMEMBERED: Final = 10_000
 
 
 class Verb(enum.StrEnum):
-    """What is done with a queue. Configuring a queue without destroying anything counts as push, as a push makes its
-    queue, too; seeking and redriving count as ack, traces as pop. The hash of a text costs less than that of another
+    """What is done with a queue. Creating a queue counts as push, as a push makes its queue, too, and changing one as
+    administer; seeking and redriving count as ack, traces as pop. The hash of a text costs less than that of another
     Enum."""
 
     READ = "read"

@@ -7,7 +7,7 @@ than there is: so a push of a thousand messages at a hundred a second is stored,
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -45,7 +45,8 @@ class Rates:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+        # By kind, so that pushes to made-up namespaces do not have the bucket of a token forgotten, and so refilled.
+        self._buckets: defaultdict[str, OrderedDict[str, _Bucket]] = defaultdict(OrderedDict)
         self._polls: Counter[str] = Counter()
         self.refused = Counter({"requests": 0, "messages": 0, "namespace_messages": 0, "long_polls": 0})
 
@@ -63,8 +64,13 @@ class Rates:
         """So many messages are pushed to each of these namespaces. Raises Overloaded; then none has been counted."""
         for namespace in pushed:
             self._require("namespace_messages", namespace, per_second, f"messages for the namespace {namespace!r}")
+        self.charge_namespaces(pushed, per_second)
+
+    def charge_namespaces(self, pushed: Mapping[str, int], per_second: int) -> None:
+        """So many messages were pushed to each of these namespaces without being asked for now: what is pushed next
+        has to wait for them, too."""
         for namespace, messages in pushed.items():
-            self._bucket(("namespace_messages", namespace), per_second).left -= messages
+            self._bucket("namespace_messages", namespace, per_second).left -= messages
 
     @contextmanager
     def polling(self, who: str, limits: Limits) -> Iterator[None]:
@@ -82,24 +88,24 @@ class Rates:
 
     def _draw(self, kind: str, who: str, per_second: int, amount: int, what: str) -> None:
         self._require(kind, who, per_second, what)
-        self._bucket((kind, who), per_second).left -= amount
+        self._bucket(kind, who, per_second).left -= amount
 
     def _require(self, kind: str, who: str, per_second: int, what: str) -> None:
-        bucket = self._bucket((kind, who), per_second)
+        bucket = self._bucket(kind, who, per_second)
         if bucket.left <= 0:
             self.refused[kind] += 1
             wait_s = max(1, math.ceil(-bucket.left / per_second))
             raise Overloaded(_text(f"too many {what}: at most {per_second} a second are allowed"), wait_s)
 
-    def _bucket(self, key: tuple[str, str], per_second: int) -> _Bucket:
-        now = self._clock.monotonic()
-        bucket = self._buckets.get(key)
+    def _bucket(self, kind: str, who: str, per_second: int) -> _Bucket:
+        now, buckets = self._clock.monotonic(), self._buckets[kind]
+        bucket = buckets.get(who)
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket(per_second, now)
-            if len(self._buckets) > _MOST_BUCKETS:
-                self._buckets.popitem(last=False)
+            bucket = buckets[who] = _Bucket(per_second, now)
+            if len(buckets) > _MOST_BUCKETS:
+                buckets.popitem(last=False)
             return bucket
-        self._buckets.move_to_end(key)
+        buckets.move_to_end(who)
         bucket.left = min(per_second, bucket.left + (now - bucket.filled_at) * per_second)
         bucket.filled_at = now
         return bucket

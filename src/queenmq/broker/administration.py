@@ -12,7 +12,7 @@ from queenmq.broker.activity import Activity
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
 from queenmq.broker.wake_ups import Wake
-from queenmq.core.options import QueueOptions
+from queenmq.core.options import ConfigureRights, QueueOptions
 from queenmq.errors import DatabaseUnavailable
 from queenmq.ids import uuid7_text
 from queenmq.operations.steps import StepParameters
@@ -60,7 +60,7 @@ class Administration:
         self._changed = changed
 
     async def configure(
-        self, queue: str, namespace: str, task: str, options: QueueOptions, *, may_destroy: bool
+        self, queue: str, namespace: str, task: str, options: QueueOptions, rights: ConfigureRights
     ) -> tuple[str, str]:
         """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition.
 
@@ -88,7 +88,7 @@ class Administration:
             options.max_wait_time_seconds,
             options.archive_before_delete,
             options.set_aside_failed_pushes,
-            may_destroy,
+            *rights,
         )
         if row is None:
             raise AssertionError("queen.configure returned no row")

@@ -37,7 +37,7 @@ from queenmq.config import Settings
 from queenmq.core.acknowledgement import Acknowledgement, Finish
 from queenmq.core.maintenance import Switch
 from queenmq.core.message import Message
-from queenmq.core.options import OptionValues, QueueOptions
+from queenmq.core.options import EVERY_RIGHT, ConfigureRights, OptionValues, QueueOptions
 from queenmq.core.push_call import Outcome
 from queenmq.journal.shared import JournalSharing
 from queenmq.operations.queue import OperationQueue
@@ -248,13 +248,13 @@ class Broker:
     # The verbs for queues, groups and single messages
 
     def configure(
-        self, queue: str, namespace: str, task: str, options: QueueOptions, *, may_destroy: bool = True
+        self, queue: str, namespace: str, task: str, options: QueueOptions, rights: ConfigureRights = EVERY_RIGHT
     ) -> Awaitable[tuple[str, str]]:
         """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition.
 
         Raises Forbidden if messages would be deleted earlier or protected less, unless that is allowed.
         """
-        return self._administration.configure(queue, namespace, task, options, may_destroy=may_destroy)
+        return self._administration.configure(queue, namespace, task, options, rights)
 
     def delete_queue(self, queue: str) -> Awaitable[tuple[bool, OperationProgress]]:
         """Delete a queue with everything of it; False if there was none. What is left of it cannot be reached."""

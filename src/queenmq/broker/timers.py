@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -96,6 +96,8 @@ class Timers:
         self.pushed = 0
         self.failed = 0
         self.late_s = 0.0  # how late the last batch was
+        self.on_repeated: Callable[[Counter[str]], None] = lambda pushed: None
+        """Called with how many messages timers that repeat have pushed to which queues."""
 
     async def change(self, changes: Sequence[TimerChange]) -> list[TimerState]:
         """Apply them together; the states are in their order. Raises InvalidRequest for an unusable schedule."""
@@ -246,6 +248,9 @@ class Timers:
         if batch.due:
             self.late_s = max(0.0, (batch.now - min(one.deliver_at for one in batch.due)).total_seconds())
         self.pushed += len(batch.due)
+        repeated = Counter(one.message.queue for one in batch.due if one.next_at is not None)
+        if repeated:
+            self.on_repeated(repeated)
         for target, messages in Counter(call.target).items():
             self._activity.pushed(call.queues[target - 1], 0, messages)
         for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():

@@ -129,7 +129,7 @@ class AuthSettings:
         "Algorithm of the tokens: `HS256`, `RS256`, `EdDSA`, or `auto` for any of them that has a key.",
         parse.choice("HS256", "RS256", "EdDSA", "auto"),
     )
-    secret: str | None = setting("JWT_SECRET", None, "Secret key for HS256.", secret=True)
+    secret: str | None = setting("JWT_SECRET", None, "Secret key for HS256, of at least 32 bytes.", secret=True)
     public_key: str | None = setting("JWT_PUBLIC_KEY", None, "Public key for RS256 or EdDSA, in PEM.")
     jwks_url: str | None = setting("JWT_JWKS_URL", None, "URL from which public keys are fetched (JWKS).")
     jwks_refresh_interval_s: int = setting(
@@ -141,6 +141,13 @@ class AuthSettings:
     issuer: str = setting("JWT_ISSUER", "", "Required `iss` claim. Not checked if it is empty.")
     audience: str = setting("JWT_AUDIENCE", "", "Required `aud` claim. Not checked if it is empty.")
     clock_skew_s: int = setting("JWT_CLOCK_SKEW", 30, "Tolerance for the claims `exp` and `nbf`, in s.", parse.count)
+    requires_expiry: bool = setting(
+        "JWT_REQUIRE_EXP",
+        False,
+        "Refuse JWTs without `exp`, which are valid until their key is changed. Without it they are accepted, and the "
+        "first one is noted in the log.",
+        parse.flag,
+    )
     skip_paths: tuple[str, ...] = setting(
         "JWT_SKIP_PATHS",
         ("/health", "/metrics/prometheus", "/metrics", "/"),
@@ -209,6 +216,7 @@ class AuditSettings:
     max_rows: int = setting(
         "QUEEN_AUDIT_MAX_ROWS",
         1_000_000,
-        "Maximum number of entries in the audit log; the oldest are deleted first.",
+        "Maximum number of entries in the audit log, of administrators and of all others; the oldest are deleted "
+        "first.",
         parse.positive,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -41,3 +41,13 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def echo(self) -> QueueOptions:
         """As a configure answer shows them: `ttl` has a nominal value even where it is not enforced."""
         return self if self.ttl is not None else msgspec.structs.replace(self, ttl=DEFAULT_TTL_S)
+
+
+class ConfigureRights(NamedTuple):
+    """What the caller of configure may do to an existing queue: change options, and do so with loss of messages."""
+
+    may_destroy: bool = True
+    may_change: bool = True
+
+
+EVERY_RIGHT: Final = ConfigureRights()

@@ -7,7 +7,7 @@ is unescaped, so an escaped slash can be part of a name.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -57,8 +57,9 @@ from queenmq.http.routes import (
 from queenmq.http.scopes import require_permission
 from queenmq.http.shares import is_long_poll, polling, take_messages, take_request
 from queenmq.http.trail import Trail
+from queenmq.http.while_valid import WhileValid
 from queenmq.httpserver.memory import HttpMemory
-from queenmq.httpserver.messages import Request, Response
+from queenmq.httpserver.messages import Request, Response, StreamedResponse
 from queenmq.httpserver.origins import FROM_A_PAGE, Origins
 from queenmq.reports.owners import Owners
 from queenmq.reports.reading import Reports
@@ -126,8 +127,17 @@ class App:
         self.router = Router(ROUTES)
 
     async def handle(self, request: Request) -> Response:
-        admitted = request.admitted
-        route = admitted if isinstance(admitted, Route) else await self.admit(request)
+        route = request.admitted
+        if not isinstance(route, Route):
+            route = await self.admit(request)
+        elif self._authenticator.enabled:
+            await self._identify(request, route)  # again: a large body takes its time, and tokens are revoked
+        response = await self._answer(request, route)
+        if isinstance(response, StreamedResponse) and self._authenticator.enabled:
+            response.source = WhileValid(response.source, partial(self._identify, request, route))
+        return response
+
+    async def _answer(self, request: Request, route: Route) -> Response:
         if request.caller is not None or self._per_namespace or self._quotas.any:
             await self._permit(request, route)
             if is_long_poll(request, route):

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from queenmq.access.caller import Caller
 from queenmq.access.permissions import Permissions
@@ -23,6 +23,8 @@ from queenmq.errors import Forbidden, Unauthenticated, UnavailableError
 from queenmq.http.roles import Role, RoleClaims
 from queenmq.http.tokens import Claims, TokenVerifier
 
+T = TypeVar("T")
+
 MAX_TOKEN_BYTES = 16 * 1024
 MAX_REMEMBERED_TOKENS = 10_000
 REMEMBER_S = 60.0
@@ -30,7 +32,7 @@ REMEMBER_S = 60.0
 REMEMBER_OWN_S = 10.0
 # While a token that is in use is looked up again, and while the database is away, it goes on being accepted.
 _LOOKED_UP_WITHIN_S = 1.0
-# So that tokens that somebody makes up cannot keep the database busy.
+# So that tokens that somebody makes up cannot keep the database busy, nor hold up those that were valid before.
 _MOST_LOOKUPS = 4
 
 
@@ -69,7 +71,9 @@ class Authenticator:
         self._clock = clock
         self._remembered: OrderedDict[bytes, Caller] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # until when without asking again, and why
-        self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
+        self._were_valid: OrderedDict[bytes, None] = OrderedDict()
+        self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)  # of tokens that were valid before
+        self._first_lookups = asyncio.Semaphore(_MOST_LOOKUPS)
         self._revocations = 0
         entries = tuple(skip_paths)
         self._skipped_prefixes = tuple(e for e in entries if e.endswith("/") and e != "/")
@@ -157,7 +161,7 @@ class Authenticator:
         if former is not None:
             self._remember(digest, former._replace(forget_at=now + _LOOKED_UP_WITHIN_S))
         try:
-            async with self._lookups:
+            async with self._lookups if digest in self._were_valid else self._first_lookups:
                 token = await known.find(digest_of(text))
         except BaseException as error:
             if former is not None and known.is_away and isinstance(error, UnavailableError):
@@ -166,7 +170,9 @@ class Authenticator:
             raise
         if token is None or not token.is_valid:
             self._remembered.pop(digest, None)
+            self._were_valid.pop(digest, None)
             raise self._refusal(digest, now, _why_not(token))
+        _note(self._were_valid, digest, None)
         return Caller(
             token.name,
             token.role,
@@ -178,9 +184,7 @@ class Authenticator:
         )
 
     def _refusal(self, digest: bytes, now: float, reason: str) -> Unauthenticated:
-        self._refused[digest] = now + REMEMBER_OWN_S, reason
-        if len(self._refused) > MAX_REMEMBERED_TOKENS:
-            self._refused.popitem(last=False)
+        _note(self._refused, digest, (now + REMEMBER_OWN_S, reason))
         return Unauthenticated(reason)
 
     def _recall(self, digest: bytes) -> Caller | None:
@@ -198,9 +202,15 @@ class Authenticator:
         return caller
 
     def _remember(self, digest: bytes, caller: Caller) -> None:
-        self._remembered[digest] = caller
-        if len(self._remembered) > MAX_REMEMBERED_TOKENS:
-            self._remembered.popitem(last=False)
+        _note(self._remembered, digest, caller)
+
+
+def _note(known: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
+    """Put it down as the newest, in place of the oldest if there are too many."""
+    known[digest] = value
+    known.move_to_end(digest)
+    if len(known) > MAX_REMEMBERED_TOKENS:
+        known.popitem(last=False)
 
 
 def _why_not(token: Token | None) -> str:

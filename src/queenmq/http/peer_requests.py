@@ -19,7 +19,7 @@ from queenmq.http.peer_messages import (
     read_request_head,
     sealed_answer,
 )
-from queenmq.httpserver.messages import CERTIFIED, Application, Request, Response
+from queenmq.httpserver.messages import CERTIFIED, PROVEN, Application, Request, Response
 from queenmq.httpserver.refusals import error_response
 
 # On the refusal of a push that would be journalled: it is journalled where it came to.
@@ -83,8 +83,7 @@ class PeerRequests:
         session: Session = request.connection[_SESSION]
         body = session.open(request.body)
         if body is None:
-            del request.connection[_SESSION]
-            raise _refusal()
+            raise _refusal(request)
         request.body = body
         try:
             response = await self._handle(request)
@@ -99,8 +98,9 @@ class PeerRequests:
         session: Session | None = request.connection.get(_SESSION)
         head = None if session is None else read_request_head(session, request.headers)
         if head is None:
-            request.connection.pop(_SESSION, None)
-            raise _refusal()
+            raise _refusal(request)
+        # Not before: a greeting can be recorded and sent again by anyone.
+        request.connection[PROVEN] = True
         path, _, request.query_string = head.target.partition(b"?")
         request.method = head.method
         request.path = path.decode("latin-1")
@@ -109,5 +109,8 @@ class PeerRequests:
         request.forwarded = True
 
 
-def _refusal() -> Forbidden:
+def _refusal(request: Request) -> Forbidden:
+    """Of the connection nothing is believed any more."""
+    request.connection.pop(_SESSION, None)
+    request.connection.pop(PROVEN, None)
     return Forbidden("only servers of this cluster may forward requests")

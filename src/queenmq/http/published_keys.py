@@ -39,8 +39,8 @@ class PublishedKeys:
     """The key set at JWT_JWKS_URL, fetched when first needed, when old, and for an unknown `kid`.
 
     One fetch runs at a time and all who need it wait for that one. After a fetch REFETCH_PAUSE_S pass
-    before the next, except while there are no keys at all: then the next request tries again. Keys
-    that could not be renewed stay in use.
+    before the next, except while none has succeeded: then the next request tries again. Keys that could not be renewed
+    stay in use; keys that the set does not have any more do not, also if it has become empty.
     """
 
     def __init__(self, url: str, *, refresh_s: float, timeout_s: float, clock: Clock) -> None:
@@ -101,6 +101,8 @@ class PublishedKeys:
         try:
             self._keys = parse_key_set(await asyncio.to_thread(self._download))
         except Exception as error:
+            if isinstance(error, NoKeys):
+                self._keys = []
             self._report(f"{type(error).__name__}: {error}")
         else:
             self._report(None)
@@ -152,16 +154,20 @@ def _is_web_address(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
 
 
+class NoKeys(ValueError):
+    """A key set without any key that can be used: those of the set before are withdrawn."""
+
+
 class _KeySet(msgspec.Struct):
     keys: list[dict[str, Any]]
 
 
 def parse_key_set(body: bytes) -> list[_PublishedKey]:
-    """The usable keys of a JWK set; others are skipped. Raises ValueError if that leaves none."""
+    """The usable keys of a JWK set; others are skipped. Raises ValueError, and NoKeys if it has none."""
     candidates = [_published_key(jwk) for jwk in msgspec.json.decode(body, type=_KeySet).keys]
     keys = [key for key in candidates if key is not None]
     if not keys:
-        raise ValueError("key set has no RS256 or EdDSA public key")
+        raise NoKeys("key set has no RS256 or EdDSA public key")
     return keys
 
 

@@ -35,10 +35,21 @@ def take_messages(request: Request, route: Route, context: Context) -> None:
     if caller is not None and limits is not None:
         context.rates.take_messages(caller.rated_as, limits, pushed.total())
     if per_second and pushed:
-        namespaces: Counter[str] = Counter()
-        for queue, messages in pushed.items():
-            namespaces[namespace_of(queue)] += messages
-        context.rates.take_namespaces(namespaces, per_second)
+        context.rates.take_namespaces(_by_namespace(pushed), per_second)
+
+
+def charge_repeated(context: Context, pushed: Counter[str]) -> None:
+    """Count what timers that repeat have pushed to queues: when they were set, they were counted once."""
+    per_second = context.settings.limits.namespace_messages_per_second
+    if per_second:
+        context.rates.charge_namespaces(_by_namespace(pushed), per_second)
+
+
+def _by_namespace(pushed: Counter[str]) -> Counter[str]:
+    namespaces: Counter[str] = Counter()
+    for queue, messages in pushed.items():
+        namespaces[namespace_of(queue)] += messages
+    return namespaces
 
 
 def is_long_poll(request: Request, route: Route) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from queenmq.access.audit import AuditLog, Entry, entry
+from queenmq.access.audit import AuditLog
 from queenmq.access.caller import Caller
+from queenmq.access.entry import ADMINISTRATOR, Entry, entry
 from queenmq.core.roles import ROLE_NAMES, Role
 from queenmq.errors import HttpError
 from queenmq.http.route import Context, Route
+from queenmq.http.scopes import permissions_of
 from queenmq.httpserver.messages import Request, Response
 
 _CLIENT_GONE = 499  # nobody got an answer
@@ -44,7 +46,7 @@ class Trail:
                     status,
                     error,
                     subject=request.subject,
-                    role=_NAMES.get(Role(request.role)),
+                    role=_role_of(request),
                     token_id=request.token_id,
                     operation_id=operation_id if isinstance(operation_id, str) else None,
                     detail=request.body[:4000].decode(errors="replace") or None,
@@ -57,6 +59,12 @@ class Trail:
             return
         known = {} if caller is None else {"subject": caller.subject, "token_id": caller.token_id}
         self._audit.refused(_entry(request, route, error.status, error.message, **known))
+
+
+def _role_of(request: Request) -> str | None:
+    """What an administrator of some queues does must not displace what the others do."""
+    role = _NAMES.get(Role(request.role))
+    return f"restricted {role}" if role == ADMINISTRATOR and permissions_of(request) is not None else role
 
 
 def _entry(request: Request, route: Route | None, status: int, error: str | None, **known: str | None) -> Entry:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -26,7 +25,6 @@ MIN_SECRET_BYTES = 32
 
 _HS256 = "HS256"
 
-_log = logging.getLogger(__name__)
 _hmac = HMACAlgorithm(HMACAlgorithm.SHA256)
 _jws = jwt.PyJWS(options={"verify_signature": False})
 
@@ -125,7 +123,10 @@ def _usable_secret(secret: str) -> bytes:
     except jwt.PyJWTError:
         raise StartupError("JWT_SECRET holds a public key or a certificate, not a secret.") from None
     if len(key) < MIN_SECRET_BYTES:
-        _log.warning("JWT_SECRET has fewer than %d bytes; tokens can be forged by guessing", MIN_SECRET_BYTES)
+        raise StartupError(
+            f"JWT_SECRET has fewer than {MIN_SECRET_BYTES} bytes, so that tokens could be forged by guessing it: "
+            "`openssl rand -hex 32` makes a good one."
+        )
     return key
 
 

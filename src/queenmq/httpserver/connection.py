@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol, ABC):
         "_task",
         "_transport",
         "_unparsed",
+        "_wire",
         "_writable",
         "_write_paused",
     )
@@ -67,6 +68,7 @@ class Connection(asyncio.Protocol, ABC):
         self._front = front
         self._loop = loop
         self._transport: asyncio.Transport
+        self._wire: asyncio.Transport  # the same, or what is below TLS
         self._queue: list[Request] = []  # read, but not begun
         self._reader = RequestReader(front.limits, self._queue)
         self._unparsed: memoryview | None = None
@@ -100,6 +102,10 @@ class Connection(asyncio.Protocol, ABC):
 
     # What the front calls.
 
+    def runs_over(self, wire: asyncio.Transport) -> None:
+        """Before the connection is made: what its transport writes to."""
+        self._wire = wire
+
     def interrupt(self) -> None:
         """Cancel the running request; it is answered with ServerStopping."""
         if self._task is not None:
@@ -118,16 +124,23 @@ class Connection(asyncio.Protocol, ABC):
             or self._reserved
             or self._ending
             or self._write_paused
-            or self._reader.remembers
+            or self._reader.is_proven
         ):
             return None
         if self._reader.partial:
             return 1
+        if self._has_unsent:
+            return 3
         return 0 if self._fresh else 2
+
+    @property
+    def _has_unsent(self) -> bool:
+        """Whether part of an answer is still here."""
+        return bool(self._transport.get_write_buffer_size() or self._wire.get_write_buffer_size())
 
     def make_room(self) -> None:
         """Close now: there are too many connections, and nothing runs on this one."""
-        if self._fresh or not self._transport.can_write_eof():
+        if self._fresh or not (self._transport.can_write_eof() or self._has_unsent):
             self._transport.abort()  # at once, also with TLS, whose end would be waited for
         else:
             self._close()

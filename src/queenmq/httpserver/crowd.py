@@ -8,6 +8,7 @@ request, such as a long poll, and one of another server of the cluster are never
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
 import logging
 from typing import Protocol
@@ -16,6 +17,8 @@ from queenmq.httpserver.limits import Limits
 
 TELL_EVERY_S = 10.0
 BATCH_SHARE = 32  # so large a part of the connections makes room at once: finding them examines every connection
+
+EXAMINED_AGAIN = 8  # if that found nothing more to close: when so large a part of these has come anew
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +46,10 @@ class Crowd:
         self.closed_for_room = 0
         self._places: dict[Member, str] = {}  # the oldest first
         self._counts: dict[str, int] = {}
-        self._full: dict[str | None, float] = {}  # where no room could be made, and when
+        # Where nothing was left to close at a moment, and how many had entered by then.
+        self._full: dict[str | None, int] = {}
+        self._full_at = 0.0
+        self._entered = 0
         self._told = (0, 0)
         self._told_at: float | None = None
 
@@ -53,6 +59,7 @@ class Crowd:
     def enter(self, connection: Member, address: str, now: float) -> bool:
         """Take note of a new connection, and make room for it; False if there is none."""
         place = place_of(address)
+        self._entered += 1
         self._places[connection] = place
         count = self._counts[place] = self._counts.get(place, 0) + 1
         if (count <= self.most_per_address or self._make_room(connection, place, now)) and (
@@ -69,8 +76,6 @@ class Crowd:
         self._counts[place] -= 1
         if not self._counts[place]:
             del self._counts[place]
-        if self._full:
-            self._full.clear()
 
     def tell(self, now: float) -> None:
         """Say in the log how many connections were refused or closed since it was said last."""
@@ -91,8 +96,14 @@ class Crowd:
 
     def _make_room(self, newcomer: Member, place: str | None, now: float) -> bool:
         """Close connections of that place, or of any; False if each of them is in use."""
-        if self._full.get(place) == now:
-            return False  # tried a moment ago
+        if now != self._full_at:
+            self._full.clear()
+            self._full_at = now
+        most = self.most if place is None else self.most_per_address
+        batch = max(1, most // BATCH_SHARE)
+        # Not for each newcomer: examining all of them costs more than a connection does.
+        if self._entered - self._full.get(place, -most) < max(1, batch // EXAMINED_AGAIN):
+            return False
         found = [
             (rank, -self._counts[its_place], index, connection)
             for index, (connection, its_place) in enumerate(self._places.items())
@@ -100,16 +111,13 @@ class Crowd:
             and connection is not newcomer
             and (rank := connection.spare_rank) is not None
         ]
-        if not found:
-            self._full[place] = now
-            return False
-        found.sort(key=lambda item: item[:3])
-        most = self.most if place is None else self.most_per_address
-        for *_, connection in found[: max(1, most // BATCH_SHARE)]:
+        if len(found) <= batch:
+            self._full[place] = self._entered
+        for *_, connection in heapq.nsmallest(batch, found, key=lambda item: item[:3]):
             self.leave(connection)
             self.closed_for_room += 1
             connection.make_room()
-        return True
+        return bool(found)
 
 
 def place_of(address: str) -> str:

@@ -118,6 +118,7 @@ class Handshake(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         transport.set_protocol(self._protocol)
+        self._protocol.runs_over(self._transport)
         self._protocol.connection_made(transport)
         if self._early:
             self._protocol.data_received(b"".join(self._early))

@@ -33,6 +33,8 @@ _encode_json = msgspec.json.Encoder().encode
 
 CERTIFIED = "certified"
 """In `Request.connection` if the client has shown a certificate that the server trusts."""
+PROVEN = "proven"
+"""In `Request.connection` if the application knows for certain that the other end is one that it must keep."""
 
 
 class Request(msgspec.Struct, eq=False):
@@ -151,7 +153,9 @@ def _head_block(status: int, content_type: bytes, keep_alive: bool) -> bytes:
     head = b"HTTP/1.1 %d %b\r\nConnection: %b\r\n" % (status, _REASONS.get(status, b"Unknown"), connection)
     if status in BODILESS:
         return head
-    return b"%bContent-Type: %b\r\n%b" % (head, content_type, _LENGTH)
+    # Answers of the API are for the caller alone, and for no cache. What is not JSON says itself how long it lasts.
+    kept = b"Cache-Control: no-store\r\n" if content_type == JSON else b""
+    return b"%bContent-Type: %b\r\nX-Content-Type-Options: nosniff\r\n%b%b" % (head, content_type, kept, _LENGTH)
 
 
 def parse_query(query_string: bytes) -> dict[str, str]:

@@ -62,6 +62,8 @@ class HttpProtocol(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self._front.tls is None:
+            self.runs_over(self._transport)
         self._reader.comes_from(transport)
         peer = transport.get_extra_info("peername")
         if not self._front.connected(self, str(peer[0]) if peer else ""):

@@ -14,7 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from queenmq.errors import HttpError, MethodNotAllowed, TooLarge
 from queenmq.httpserver.limits import Limits
-from queenmq.httpserver.messages import CERTIFIED, TRANSPORT, Request
+from queenmq.httpserver.messages import CERTIFIED, PROVEN, TRANSPORT, Request
 from queenmq.httpserver.refusals import BadHttp, HeadersTooLarge, TargetTooLong
 
 MAX_REPEATED_HEADERS = 100
@@ -94,9 +94,9 @@ class RequestReader:
         return self._limits.max_body_bytes if length is None else int(length)
 
     @property
-    def remembers(self) -> bool:
-        """Whether an application has put something down for this connection, such as who is at its other end."""
-        return not self._connection.keys() <= {TRANSPORT}
+    def is_proven(self) -> bool:
+        """Whether the other end has proved that it is no stranger."""
+        return CERTIFIED in self._connection or PROVEN in self._connection
 
     def certified(self) -> None:
         """The client has shown a certificate, and it is valid."""

@@ -26,7 +26,6 @@ _POLICY = (
 )
 _SECURITY = (
     (b"Content-Security-Policy", _POLICY),
-    (b"X-Content-Type-Options", b"nosniff"),
     (b"X-Frame-Options", b"DENY"),
     (b"Referrer-Policy", b"no-referrer"),
     # Kept, but asked about each time: a new version of the server is a new dashboard at once.

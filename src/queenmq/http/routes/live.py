@@ -33,7 +33,7 @@ async def live(request: Request, context: Context) -> Response:
     """Live state of this server and the backlog; with `Accept: text/event-stream` a snapshot every second."""
     broker = context.broker
     if EVENTS not in request.headers.get(b"accept", b""):
-        return Response(200, await _snapshot(context), headers=(_NO_STORE,))
+        return Response(200, await _snapshot(context))
     source = broker.live.watch(partial(_beat, context))
     return StreamedResponse(200, content_type=EVENTS, headers=(_NO_STORE,), source=source)
 

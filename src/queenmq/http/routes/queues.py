@@ -8,7 +8,7 @@ import msgspec
 
 from queenmq.access.permissions import Verb
 from queenmq.core.names import MAX_NAME, check_name, check_text
-from queenmq.core.options import QueueOptions
+from queenmq.core.options import ConfigureRights, QueueOptions
 from queenmq.errors import InvalidRequest
 from queenmq.http.administered import administered, queue_deleted
 from queenmq.http.decoding import decode
@@ -27,7 +27,8 @@ _decoder = msgspec.json.Decoder(ConfigureBody)
 @documented({200: Configured}, body=ConfigureBody)
 async def configure(request: Request, context: Context) -> Response:
     """Create a queue or replace all of its options. With the role read-write, a change of an existing queue is refused
-    (403) if it would delete messages earlier or protect them less."""
+    (403) if it would delete messages earlier, protect them less or move it to another namespace, and every change if
+    the token is restricted and does not allow to administer the queue."""
     body = decode(request.body, _decoder, _TEXTS)
     check_name(body.queue, "queue")
     namespace = _label(body.namespace, "namespace")
@@ -37,8 +38,13 @@ async def configure(request: Request, context: Context) -> Response:
         raise InvalidRequest(
             "options.encryptionEnabled needs QUEEN_ENCRYPTION_KEY on the server", "options.encryptionEnabled"
         )
+    administers = _administers(request, body.queue)
     queue_id, partition_id = await context.broker.configure(
-        body.queue, namespace, task, options, may_destroy=_may_destroy(request, body.queue)
+        body.queue,
+        namespace,
+        task,
+        options,
+        ConfigureRights(may_destroy=administers, may_change=administers or permissions_of(request) is None),
     )
     configured = Configured(
         configured=True,
@@ -65,7 +71,7 @@ async def _scope(request: Request, _: Context) -> Sequence[Need]:
     return (Need(Verb.PUSH, decode(request.body, _decoder, _TEXTS).queue),)
 
 
-def _may_destroy(request: Request, queue: str) -> bool:
+def _administers(request: Request, queue: str) -> bool:
     permissions = permissions_of(request)
     if permissions is None:
         return request.role >= Role.ADMIN

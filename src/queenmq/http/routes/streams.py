@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from queenmq.access.permissions import Verb
+from queenmq.access.rates import namespace_of
 from queenmq.broker.streams import Cycle, StateChange, StreamAck
 from queenmq.core.acknowledgement import COMPLETED, TRANSACTION_STATUSES
 from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
@@ -19,12 +20,13 @@ from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import opaque_lease
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, result, to_message
 from queenmq.http.schemas import CycleAck, Cycled, QueryRefused, QueryRegistered, StateFound, StateRow
-from queenmq.http.scopes import of_partitions
+from queenmq.http.scopes import of_partitions, permissions_of
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 from queenmq.storage.failures import TransactionRefused
 
 _MOST_KEY = 500
+_WITHIN = "\x1f"
 _KINDS = ("upsert", "delete")
 _OBJECT = {"": "request body must be a JSON object"}
 _QUERY_TEXTS = _OBJECT | {name: f"{name} is required" for name in ("name", "source_queue", "config_hash")}
@@ -52,7 +54,11 @@ async def register_query(request: Request, context: Context) -> Response:
     if body.sink_queue:
         check_name(body.sink_queue, "sink_queue")
     query = await context.broker.register_query(
-        body.name, body.source_queue, body.sink_queue or None, body.config_hash, bool(body.reset)
+        await _stored_name(request, body, context),
+        body.source_queue,
+        body.sink_queue or None,
+        body.config_hash,
+        bool(body.reset),
     )
     if query.mismatch:
         refused = QueryRefused(
@@ -150,12 +156,22 @@ def _pushed(request: Request) -> list[str]:
 
 
 async def _registered(request: Request, context: Context) -> Sequence[Need]:
-    """Where the query reads and writes, and where one of its name did so until now."""
+    """Where the query reads and writes."""
     body = decode(request.body, _query_decoder, _QUERY_TEXTS)
-    former = await context.owners.stream(name=body.name)
-    sources = {body.source_queue} if former is None else {body.source_queue, former.source_queue}
     pushed = [Need(Verb.PUSH, body.sink_queue)] if body.sink_queue else []
-    return [*(Need(Verb.POP, source) for source in sources), *pushed]
+    return [Need(Verb.POP, body.source_queue), *pushed]
+
+
+async def _stored_name(request: Request, body: QueryBody, context: Context) -> str:
+    """Tenants do not know each other's names. So the query of a token that is restricted to queues is stored under the
+    first part of its source's name, too, unless there is one without it that the token may use."""
+    permissions = permissions_of(request)
+    if permissions is None:
+        return body.name
+    former = await context.owners.stream(name=body.name)
+    if former is not None and permissions.allows(Verb.POP, former.source_queue):
+        return body.name
+    return f"{namespace_of(body.source_queue)}{_WITHIN}{body.name}"
 
 
 async def _state_read(request: Request, context: Context) -> Sequence[Need]:

@@ -94,7 +94,7 @@ async def create_token(request: Request, context: Context) -> Response:
     )
     token, text = await context.tokens.create(wanted, request.subject)
     shown = TokenCreated(token=text, **msgspec.structs.asdict(_shown(token)))
-    return Response(201, shown, headers=((b"Cache-Control", b"no-store"),))
+    return Response(201, shown)
 
 
 @documented({200: TokenShown, 404: Error}, path=_PATH)

@@ -1,6 +1,7 @@
 -- Create a queue or replace all of its options, and make sure that its partition Default exists. Without p_may_destroy an
--- existing queue keeps what protects its messages: a change that would delete some of them earlier, or store them in clear,
--- is refused (QN007).
+-- existing queue keeps what protects its messages, and its namespace and task: a change that would delete some of them
+-- earlier, or store them in clear, or move it to another namespace than somebody has chosen, is refused (QN007). Without
+-- p_may_change it can only be configured as it is.
 -- Locks: the queue's row; if the delay or window changed, its waiting rows of partition_consumers by (partition,
 -- group), because the time at which they may be claimed changes with it.
 CREATE OR REPLACE FUNCTION queen.configure(
@@ -10,6 +11,7 @@ CREATE OR REPLACE FUNCTION queen.configure(
     p_window_buffer_s integer, p_retention_s integer, p_completed_retention_s integer, p_retention_enabled boolean,
     p_encryption_enabled boolean, p_max_wait_time_s integer, p_archive_before_delete boolean,
     p_set_aside_failed_pushes boolean DEFAULT false, p_may_destroy boolean DEFAULT true,
+    p_may_change boolean DEFAULT true,
     OUT queue_id uuid, OUT partition_id uuid)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,10 +19,14 @@ DECLARE
     v_partitions uuid[];
     v_groups     text[];
     v_destroyed  text;
+    v_changed    text;
     v_is_new     boolean;
 BEGIN
     SELECT * INTO v_before FROM queen.queues WHERE name = p_queue FOR NO KEY UPDATE;
     IF FOUND AND NOT p_may_destroy THEN
+        -- Clients that give none mean that they do not care. What a push has made of the name was not chosen.
+        p_namespace := coalesce(nullif(p_namespace, ''), v_before.namespace);
+        p_task := coalesce(nullif(p_task, ''), v_before.task);
         -- A time of 0 or null means never.
         SELECT string_agg(option, ', ') INTO v_destroyed FROM (VALUES
             ('encryptionEnabled', v_before.encryption_enabled AND NOT p_encryption_enabled),
@@ -33,12 +39,40 @@ BEGIN
             ('maxWaitTimeSeconds', nullif(p_max_wait_time_s, 0) IS NOT NULL
                 AND coalesce(p_max_wait_time_s < nullif(v_before.max_wait_time_s, 0), true)),
             ('deadLetterQueue', v_before.dead_letter_queue AND NOT p_dead_letter_queue),
-            ('archiveBeforeDelete', v_before.archive_before_delete AND NOT p_archive_before_delete)
+            ('archiveBeforeDelete', v_before.archive_before_delete AND NOT p_archive_before_delete),
+            ('namespace', p_namespace <> v_before.namespace
+                AND v_before.namespace NOT IN ('', split_part(p_queue, '.', 1))),
+            ('task', p_task <> v_before.task AND v_before.task NOT IN ('', split_part(p_queue, '.', 2)))
         ) AS changes (option, destroys) WHERE destroys;
         IF v_destroyed IS NOT NULL THEN
             RAISE SQLSTATE 'QN007' USING MESSAGE = format(
-                'changing %s of queue %L would delete messages earlier or protect them less: this needs the role admin',
+                'changing %s of queue %L would delete messages earlier, protect them less or move it: this needs the role admin',
                 v_destroyed, p_queue);
+        END IF;
+        SELECT string_agg(option, ', ') INTO v_changed FROM (VALUES
+            ('namespace', p_namespace <> v_before.namespace),
+            ('task', p_task <> v_before.task),
+            ('leaseTime', p_lease_time_s <> v_before.lease_time_s),
+            ('retryLimit', p_retry_limit <> v_before.retry_limit),
+            ('retryDelay', p_retry_delay_ms <> v_before.retry_delay_ms),
+            ('maxSize', p_max_size IS DISTINCT FROM v_before.max_size),
+            ('ttl', p_ttl_s IS DISTINCT FROM v_before.ttl_s),
+            ('deadLetterQueue', p_dead_letter_queue <> v_before.dead_letter_queue),
+            ('dlqAfterMaxRetries', p_dlq_after_max_retries <> v_before.dlq_after_max_retries),
+            ('priority', p_priority <> v_before.priority),
+            ('delayedProcessing', p_delayed_processing_s <> v_before.delayed_processing_s),
+            ('windowBuffer', p_window_buffer_s <> v_before.window_buffer_s),
+            ('retentionSeconds', p_retention_s IS DISTINCT FROM v_before.retention_s),
+            ('completedRetentionSeconds', p_completed_retention_s IS DISTINCT FROM v_before.completed_retention_s),
+            ('retentionEnabled', p_retention_enabled <> v_before.retention_enabled),
+            ('encryptionEnabled', p_encryption_enabled <> v_before.encryption_enabled),
+            ('maxWaitTimeSeconds', p_max_wait_time_s IS DISTINCT FROM v_before.max_wait_time_s),
+            ('archiveBeforeDelete', p_archive_before_delete <> v_before.archive_before_delete),
+            ('setAsideFailedPushes', p_set_aside_failed_pushes <> v_before.set_aside_failed_pushes)
+        ) AS changes (option, differs) WHERE differs AND NOT p_may_change;
+        IF v_changed IS NOT NULL THEN
+            RAISE SQLSTATE 'QN007' USING MESSAGE = format(
+                'the token may create queues, and not change %s of queue %L: this needs "administer"', v_changed, p_queue);
         END IF;
     END IF;
     INSERT INTO queen.queues (name, namespace, task, lease_time_s, retry_limit, retry_delay_ms, max_size, ttl_s,
