@@ -144,6 +144,12 @@ def fill(shop: Shop) -> None:
     shop.push(HARMFUL_QUEUE, HARM, {"text": HARM}, name=HARM)
     for n in range(1, 131):
         shop.push("devices", f"sensor-{n:03}", {"celsius": 20 + n % 7})
+    grants = [{"queues": ["orders.*"], "groups": ["shop-*"]}]
+    limits = {"requestsPerSecond": 100, "longPolls": 5}
+    shop.call(
+        "POST", "/api/v1/tokens", {"name": f"till {HARM}", "role": "read-write", "grants": grants, "limits": limits}
+    )
+    shop.call("POST", "/api/v1/quotas", {"namespace": "devices", "maxMessages": 1000, "maxBytes": 10**9})
     shop.refresh()
 
 

@@ -45,6 +45,7 @@ PAGES: dict[str, tuple[str | Callable[[Page], None], str]] = {
     "operation": (_operation, "Result"),
     "cluster": ("/#/cluster", "queen-2"),
     "pipeline": ("/#/pipeline", "812,400"),
+    "access": ("/#/access", "queues orders.*"),
     "search": ("/#/search?q=order", "Queues and groups by part"),
 }
 LOOKS = {"light": {}, "dark": {"dark": True}, "phone": {"phone": True}}

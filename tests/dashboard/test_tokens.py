@@ -90,3 +90,43 @@ def test_a_token_sees_the_buttons_that_it_may_press(page: Page, role: str, clear
     page.goto("/#/cluster")
     expect(page.get_by_role("region", name="Maintenance")).to_be_visible()
     expect(page.get_by_role("button", name="Switch on")).to_have_count(2 * clears)
+
+
+def test_an_administrator_sees_tokens_quotas_and_the_audit_log(page: Page, guarded: str) -> None:
+    shop = Shop(guarded, token("admin"))
+    made = shop.http.post("/api/v1/tokens", json={"name": "till", "role": "read-write", "expiresInSeconds": 60})
+    assert made.status_code == 201
+    page.goto("/#/access")
+    sign_in(page, token("admin"))
+    tokens = page.get_by_role("region", name="Tokens").last
+    expect(tokens).to_contain_text("till")
+    expect(page.get_by_text(made.json()["token"])).to_have_count(0)
+    tokens.get_by_role("button", name="Revoke").click()
+    page.get_by_role("button", name="Revoke it").click()
+    expect(tokens).to_contain_text("Revoked")
+    assert (
+        shop.http.get("/api/v1/session", headers={"Authorization": f"Bearer {made.json()['token']}"}).status_code == 401
+    )
+
+    page.get_by_role("button", name="Set a quota").click()
+    page.get_by_label("Namespace").fill("orders")
+    page.get_by_label("Messages").fill("5000")
+    page.get_by_role("button", name="Set it").click()
+    expect(page.get_by_role("region", name="Quotas").last).to_contain_text("1 of 5,000")
+
+    log = page.get_by_role("region", name="Audit log").last
+    for action in ("POST /api/v1/quotas", "DELETE /api/v1/tokens/{tokenId}", "POST /api/v1/tokens"):
+        expect(log).to_contain_text(action)
+    page.get_by_label("Action").fill("DELETE")
+    expect(log).not_to_contain_text("POST /api/v1/quotas")
+    expect(log).to_contain_text("alice (admin)")
+    shop.http.close()
+
+
+def test_others_see_quotas_only(page: Page) -> None:
+    page.goto("/#/access")
+    sign_in(page, token("read-only"))
+    expect(page.get_by_role("region", name="Quotas").first).to_be_visible()
+    expect(page.get_by_role("region", name="Tokens")).to_have_count(0)
+    expect(page.get_by_role("region", name="Audit log")).to_have_count(0)
+    expect(page.get_by_role("button", name="Set a quota")).to_have_count(0)

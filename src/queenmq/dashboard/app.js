@@ -1,5 +1,6 @@
 // The shell: navigation, search, theme, keyboard, tokens, and which page is shown for an address.
 
+import { access } from "./access.js";
 import { Refused, get, session, token, whenTokenIsWanted } from "./api.js";
 import { cluster } from "./cluster.js";
 import { deadLetters } from "./dead_letters.js";
@@ -30,6 +31,7 @@ const ROUTES = [
   [/^operations\/([^/]+)$/, operation],
   [/^cluster$/, cluster],
   [/^pipeline$/, pipeline],
+  [/^access$/, access],
   [/^search$/, search],
 ];
 
@@ -42,6 +44,7 @@ const NAVIGATION = [
   ["n", "Operations", "operations", "M12 2a10 10 0 1 0 0 20 10 10 0 0 0 0-20m-1 4.500h2V12l4 2.300-1 1.700-5-3z"],
   ["c", "Cluster", "cluster", "M12 2.500a3 3 0 0 1 1 5.800v2.400l4.300 3.600a3 3 0 1 1-1.300 1.500L12 12.500l-4 3.300a3 3 0 1 1-1.300-1.500l4.300-3.600V8.300a3 3 0 0 1 1-5.800"],
   ["r", "Pipeline runs", "pipeline", "M3 5h6v5H3zm12 9h6v5h-6zM3 14h6v5H3zm7-7h4.500a3 3 0 0 1 3 3v3h-2v-3a1 1 0 0 0-1-1H10zm0 8.500h4v2h-4z"],
+  ["a", "Access", "access", "M12 2 4 5v6c0 5 3.400 9.500 8 11 4.600-1.500 8-6 8-11V5zm0 4a2.500 2.500 0 0 1 1 4.800V16h-2v-5.200A2.500 2.500 0 0 1 12 6"],
 ];
 const SUN = "M12 7a5 5 0 1 1 0 10 5 5 0 0 1 0-10M11 1h2v4h-2zm0 18h2v4h-2zM1 11h4v2H1zm18 0h4v2h-4zM4.200 5.600l1.400-1.400 2.800 2.800L7 8.400zm11.400 11.400 1.400-1.400 2.800 2.800-1.400 1.400zM18.400 4.200l1.400 1.400L17 8.400 15.600 7zM7 15.600 8.400 17l-2.800 2.800-1.400-1.400z";
 const MOON = "M20.500 14.500A9 9 0 0 1 9.500 3.500a9 9 0 1 0 11 11";
