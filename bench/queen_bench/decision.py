@@ -24,7 +24,6 @@ from queenmq.cluster.load_tracker import Sample
 from queenmq.cluster.node import Node
 from queenmq.config import ClusterSettings, CoordinatorSettings, HttpSettings, Settings
 from queenmq.http.app import ROUTES, App, Router, make_context
-from queenmq.http.auth import Authenticator
 from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.route import Context, Route
@@ -100,10 +99,10 @@ async def _applications() -> AsyncIterator[tuple[App, App]]:
             for server in (SERVER, *OTHERS):
                 tracker.report(server, Sample(10, 1, 0.1))
             node.consumer_came(QUEUE)
-            authenticator, origins = Authenticator.from_settings(settings.auth, clock), Origins.from_settings(settings)
+            origins = Origins.from_settings(settings)
             apps = (
-                App(context, authenticator, origins),
-                CoordinatedApp(context, authenticator, origins, Forwarder(settings.coordinator, node)),
+                App(context, origins),
+                CoordinatedApp(context, origins, Forwarder(settings.coordinator, node)),
             )
             for app in apps:
                 app.router = Router([_idle(route) for route in ROUTES])

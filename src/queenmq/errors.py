@@ -18,6 +18,7 @@ QueenError                          error                 the root
 │   │   ├── Conflict           409  conflict              the request contradicts what is stored
 │   │   ├── TooLarge           413  too_large             the body is over the limit
 │   │   ├── TargetTooLong      414  target_too_long       * the path and query are over the limit
+│   │   ├── UpgradeRequired    426  upgrade_required      * the request opens no WebSocket, and must
 │   │   └── HeadersTooLarge    431  headers_too_large     * the headers are over the limit
 │   ├── UnavailableError       503  unavailable           the same request may succeed later; nothing was kept
 │   │   ├── DatabaseUnavailable 503 database_unavailable  PostgreSQL does not answer

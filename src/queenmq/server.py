@@ -19,7 +19,6 @@ from queenmq.config import Settings
 from queenmq.descriptors import open_limit, raise_limit
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.http.app import App, make_context
-from queenmq.http.auth import Authenticator
 from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_requests import PeerRequests
@@ -90,9 +89,8 @@ class Server:
         limits = _limits(settings)
         memory = HttpMemory.within(limits, tls)
         context = make_context(self.broker, Reports(self.database), memory, clock)
-        authenticator = Authenticator.from_settings(settings.auth, clock, context.tokens)
-        self.database.on_notice(REVOKED, authenticator.revoked)
-        self._app = self._make_app(context, authenticator)
+        self.database.on_notice(REVOKED, context.authenticator.revoked)
+        self._app = self._make_app(context)
         self._telemetry = telemetry(context)
         handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
         admit: Callable[[Request], Awaitable[object]] = self._app.admit
@@ -156,10 +154,10 @@ class Server:
             yield Vacuum(database, settings.database, clock)
             yield Promotions(database, clock)
 
-    def _make_app(self, context: Context, authenticator: Authenticator) -> App:
+    def _make_app(self, context: Context) -> App:
         if self._forwarder is None:
-            return App(context, authenticator, self._origins)
-        return CoordinatedApp(context, authenticator, self._origins, self._forwarder)
+            return App(context, self._origins)
+        return CoordinatedApp(context, self._origins, self._forwarder)
 
     @property
     def address(self) -> tuple[str, int]:

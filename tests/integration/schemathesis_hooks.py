@@ -48,5 +48,6 @@ def filter_failure(context: HookContext, failure: Failure, case: Case[Any], resp
     is_no_timer = any(text in response.content for text in _NO_TIMER)
     has_no_lease = (case.path_parameters or {}).get("leaseId") == ""  # popped with autoAck
     was_switched_off = response.status_code == 503 and b'"code":"maintenance"' in response.content  # by an earlier case
-    combined_wrongly = needs_one_of_two or is_no_range or is_no_timer
+    is_no_socket = response.status_code == 426  # what it sends is plain HTTP
+    combined_wrongly = needs_one_of_two or is_no_range or is_no_timer or is_no_socket
     return not (combined_wrongly or empty_counts_as_absent or has_no_lease or was_switched_off)

@@ -37,6 +37,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/pop/queue/{queue}"): "read-write",
     ("GET", "/api/v1/pop/queue/{queue}/partition/{partition}"): "read-write",
     ("GET", "/api/v1/pop"): "read-write",
+    ("GET", "/api/v1/consume/queue/{queue}"): "read-write",
     ("POST", "/api/v1/ack"): "read-write",
     ("POST", "/api/v1/ack/batch"): "read-write",
     ("POST", "/api/v1/transaction"): "read-write",

@@ -136,6 +136,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
     params = {
         "/api/v1/pop": {"namespace": "shared", "consumerGroup": group, "batch": 1},
         "/api/v1/pop/queue/{queue}": {"consumerGroup": group},
+        "/api/v1/consume/queue/{queue}": {"consumerGroup": group},
         "/api/v1/pop/queue/{queue}/partition/{partition}": {"consumerGroup": group},
     }.get(route.path, {"queue": queue})
     names = {

@@ -12,6 +12,7 @@ from queenmq.broker.administration import Administration, Purge, Trace
 from queenmq.broker.caches import Caches
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.finish import Finished, Finisher, Taken
+from queenmq.broker.in_flight import InFlight
 from queenmq.broker.lane import Lane
 from queenmq.broker.lease import Leases
 from queenmq.broker.live import Live
@@ -157,6 +158,7 @@ class Broker:
         )
         self.lanes = {lane.name: lane for lane in lanes}
         self.live = Live()
+        self.consumers: set[InFlight] = set()  # one for each consumer connection
 
     def _unmerged(self, name: str, targets: Targets) -> Unmerged:
         return Unmerged(
@@ -209,9 +211,10 @@ class Broker:
         """The new expiry, or None if the lease is not live. Never shortens it."""
         return self._leases.renew(lease_id, seconds)
 
-    def give_back(self, lease_id: str, queue: str) -> None:
-        """Free a lease in the background, because its client has gone; if that fails, its expiry does it."""
-        self._leases.release_soon((lease_id, queue))
+    def give_back(self, *leases: tuple[str, str]) -> None:
+        """Free leases, each given with its queue, in the background, because their client has gone; if that fails,
+        their expiry does it."""
+        self._leases.release_soon(*leases)
 
     def transact(self, transaction: Transaction) -> Awaitable[Committed]:
         """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""

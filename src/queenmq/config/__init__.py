@@ -11,7 +11,14 @@ from queenmq.config.environment import NOT_SETTINGS, load, unknown_variables
 from queenmq.config.http import AuditSettings, AuthSettings, HttpSettings, TlsSettings
 from queenmq.config.lanes import ConcurrencySettings, LaneSettings, LanesSettings
 from queenmq.config.parse import MAX_SERVER_ID_BYTES, MOST_WORKERS
-from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings, TimerSettings
+from queenmq.config.requests import (
+    ConsumerSettings,
+    LimitSettings,
+    OperationSettings,
+    OverloadSettings,
+    PopSettings,
+    TimerSettings,
+)
 from queenmq.config.server import ServerSettings, TelemetrySettings
 from queenmq.config.settings import Settings, declared
 from queenmq.config.storage import DatabaseSettings, JournalSettings, RetentionSettings, StatisticsSettings
@@ -25,6 +32,7 @@ __all__ = [
     "CacheSettings",
     "ClusterSettings",
     "ConcurrencySettings",
+    "ConsumerSettings",
     "CoordinatorSettings",
     "DatabaseSettings",
     "HttpSettings",

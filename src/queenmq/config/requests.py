@@ -84,6 +84,38 @@ class PopSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConsumerSettings:
+    """Consumer connections: how many there are, and how much each has in flight."""
+
+    max_connections: int = setting(
+        "QUEEN_MAX_CONSUMER_CONNECTIONS",
+        10_000,
+        "Maximum number of consumer connections of a worker; further ones get 429. 0 switches them off: clients use "
+        "long polls instead.",
+        parse.count,
+    )
+    max_in_flight: int = setting(
+        "QUEEN_CONSUMER_MAX_IN_FLIGHT",
+        1000,
+        "Maximum number of batches that a consumer connection has in flight; a larger `inFlight` is cut to it.",
+        parse.positive,
+    )
+    max_in_flight_bytes: int = setting(
+        "QUEEN_CONSUMER_MAX_IN_FLIGHT_BYTES",
+        32 * 1024 * 1024,
+        "Size of the batches in flight beyond which a consumer connection gets no further ones, in bytes.",
+        parse.byte_count,
+    )
+    ping_s: int = setting(
+        "QUEEN_CONSUMER_PING_S",
+        15,
+        "Time after which a consumer connection is pinged whose client is silent, in s. A client that stays silent for "
+        "three times as long is disconnected, and its leases are given back.",
+        parse.positive,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OverloadSettings:
     """Overload: when pushes are queued or refused because the server is busy."""
 

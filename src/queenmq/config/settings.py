@@ -9,7 +9,14 @@ from typing import Any
 from queenmq.config.cluster import CacheSettings, ClusterSettings, CoordinatorSettings
 from queenmq.config.http import AuditSettings, AuthSettings, HttpSettings, TlsSettings
 from queenmq.config.lanes import ConcurrencySettings, LanesSettings
-from queenmq.config.requests import LimitSettings, OperationSettings, OverloadSettings, PopSettings, TimerSettings
+from queenmq.config.requests import (
+    ConsumerSettings,
+    LimitSettings,
+    OperationSettings,
+    OverloadSettings,
+    PopSettings,
+    TimerSettings,
+)
 from queenmq.config.server import ServerSettings, TelemetrySettings
 from queenmq.config.storage import DatabaseSettings, JournalSettings, RetentionSettings, StatisticsSettings
 
@@ -24,6 +31,7 @@ class Settings:
     database: DatabaseSettings = DatabaseSettings()
     limits: LimitSettings = LimitSettings()
     pop: PopSettings = PopSettings()
+    consumers: ConsumerSettings = ConsumerSettings()
     lanes: LanesSettings = LanesSettings()
     concurrency: ConcurrencySettings = ConcurrencySettings()
     overload: OverloadSettings = OverloadSettings()

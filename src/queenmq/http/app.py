@@ -28,6 +28,7 @@ from queenmq.http.routes import (
     analytics,
     audit,
     cluster,
+    consume,
     dashboard,
     docs,
     explain,
@@ -70,6 +71,7 @@ _MODULES = (
     ack,
     transaction,
     leases,
+    consume,
     queues,
     groups,
     observe,
@@ -102,24 +104,26 @@ ROUTES = tuple(route for module in _MODULES for route in module.ROUTES)
 def make_context(broker: Broker, reports: Reports, memory: HttpMemory, clock: Clock) -> Context:
     settings = broker.settings
     openapi = cache(lambda: msgspec.json.encode(document(ROUTES, settings)))
+    known = Tokens(broker.database)
     return Context(
         broker=broker,
         reports=reports,
         settings=settings,
         memory=memory,
         openapi=openapi,
-        tokens=Tokens(broker.database),
+        tokens=known,
         audit=AuditLog(broker.database, settings.audit, broker.node.server_id),
         rates=Rates(clock),
         quotas=Quotas(broker.database, clock),
         owners=Owners(reports),
+        authenticator=Authenticator.from_settings(settings.auth, clock, known),
     )
 
 
 class App:
-    def __init__(self, context: Context, authenticator: Authenticator, origins: Origins) -> None:
+    def __init__(self, context: Context, origins: Origins) -> None:
         self._context = context
-        self._authenticator = authenticator
+        self._authenticator = context.authenticator
         self._origins = origins
         self._trail = Trail(context.audit)
         self._quotas = context.quotas

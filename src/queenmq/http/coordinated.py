@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from queenmq.errors import Forbidden
 from queenmq.http.app import App
-from queenmq.http.auth import Authenticator
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_messages import CALLER
 from queenmq.http.route import Context, Route
@@ -27,8 +26,8 @@ from queenmq.httpserver.origins import Origins
 
 
 class CoordinatedApp(App):
-    def __init__(self, context: Context, authenticator: Authenticator, origins: Origins, forwarder: Forwarder) -> None:
-        super().__init__(context, authenticator, origins)
+    def __init__(self, context: Context, origins: Origins, forwarder: Forwarder) -> None:
+        super().__init__(context, origins)
         self._node = context.broker.node
         self._forwarder = forwarder
 

@@ -183,6 +183,17 @@ def _long_polls(page: Exposition, broker: Broker) -> None:
         "Time from a wake-up until a waiting long poll has its messages.",
         broker.long_polls.latency,
     )
+    page.gauge("queen_consumer_connections", "Open consumer connections.", len(broker.consumers))
+    page.gauge(
+        "queen_consumer_connections_limit",
+        "Maximum number of consumer connections.",
+        broker.settings.consumers.max_connections,
+    )
+    page.gauge(
+        "queen_consumer_batches_in_flight",
+        "Batches that the clients of consumer connections have not finished.",
+        sum(consumer.leases for consumer in broker.consumers),
+    )
     page.gauge(
         "queen_queue_backoff_avg_interval_milliseconds",
         "Average interval between two probes for a long poll.",

@@ -126,4 +126,4 @@ def give_back(broker: Broker, headers: Mapping[bytes, bytes]) -> None:
     """No client waits any more for the answer of a pop, which had these headers: end its lease."""
     lease_id, _, queue = headers.get(LEASE, b"").decode("latin-1").partition(" ")
     if is_uuid(lease_id) and queue:
-        broker.give_back(lease_id, unquote(queue))
+        broker.give_back((lease_id, unquote(queue)))

@@ -26,6 +26,7 @@ from queenmq.http.schemas import (
 
 MAX_TRACE_NAMES = 100
 MAX_DELAY_MS = 3660 * 86_400_000
+DEFAULT_RENEW_S = 60
 
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -146,11 +147,33 @@ class TakeBody(Struct, kw_only=True, rename="camel"):
     )
 
 
-class FinishBody(Struct, kw_only=True, rename="camel"):
+class Finishing(Struct, kw_only=True, rename="camel"):
+    """What is said of the messages of a lease."""
+
     status: Status | None = None
     error: Text | None = None
     excepted: list[ExceptedBody] = field(name="except", default_factory=list)
+
+
+class FinishBody(Finishing, kw_only=True, rename="camel"):
     take: TakeBody | None = None
+
+
+class FinishedLease(Finishing, kw_only=True, rename="camel"):
+    lease_id: Text
+
+
+class RenewedLease(Struct, kw_only=True, rename="camel"):
+    lease_id: Text
+    seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] = DEFAULT_RENEW_S
+
+
+class ConsumerFrame(Struct, kw_only=True, rename="camel"):
+    """What a client sends on a consumer connection. With `stop` it wants nothing more to be delivered."""
+
+    finish: list[FinishedLease] = []
+    renew: list[RenewedLease] = []
+    stop: bool = False
 
 
 class TraceBody(Struct, kw_only=True, rename="camel"):

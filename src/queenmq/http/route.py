@@ -17,6 +17,7 @@ from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
 from queenmq.config import Settings
+from queenmq.http.auth import Authenticator
 from queenmq.http.plans import Plan
 from queenmq.http.roles import Role
 from queenmq.httpserver.memory import HttpMemory
@@ -41,6 +42,7 @@ class Context:
     rates: Rates
     quotas: Quotas
     owners: Owners
+    authenticator: Authenticator
     first_seen: FirstSeen = field(default_factory=FirstSeen)
 
 

@@ -8,6 +8,8 @@ Decisions:
   the sending side is shut and input is thrown away until the client closes, up to a limit.
 * A streamed answer has no length and is the last one of its connection. Nothing is asked of its source while the
   client does not read; one that does not read at all is cut off after `Limits.stall_s`, as with any answer.
+* A request that becomes a WebSocket stays the running request until the session ends, so that everything that ends a
+  long poll (a lost connection, the end of the server) ends it, too.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from queenmq.errors import HttpError
 from queenmq.httpserver.messages import Header, Request, Response, StreamedResponse, head_of
 from queenmq.httpserver.reader import RequestReader
 from queenmq.httpserver.refusals import error_response
+from queenmq.httpserver.websocket import FAILED, GOING_AWAY, UpgradedResponse, WebSocket, upgrade_head
 
 if TYPE_CHECKING:
     from queenmq.httpserver.front import HttpFront
@@ -56,6 +59,7 @@ class Connection(asyncio.Protocol, ABC):
         "_reading",
         "_reserved",
         "_since",
+        "_socket",
         "_task",
         "_transport",
         "_unparsed",
@@ -77,7 +81,8 @@ class Connection(asyncio.Protocol, ABC):
         self._task: asyncio.Task[None] | None = None
         self._out = bytearray()  # answers that go out together
         self._write_paused = False
-        self._writable: asyncio.Future[None] | None = None  # a stream waits for it
+        self._writable: asyncio.Future[None] | None = None  # streams and sessions wait for it
+        self._socket: WebSocket | None = None
 
         # A body that is more than a small one.
         self._admission: asyncio.Task[None] | None = None
@@ -151,6 +156,8 @@ class Connection(asyncio.Protocol, ABC):
             self._close()
         else:
             self._last = True
+            if self._socket is not None:
+                self._socket.retired.set()
 
     def expire(self, now: float) -> None:
         """Apply the timeout of the state that the connection is in."""
@@ -164,6 +171,8 @@ class Connection(asyncio.Protocol, ABC):
         elif self._active is not None:
             if self._eof and waited_s > limits.half_closed_s:
                 self._transport.abort()
+            elif self._socket is not None:
+                self._socket.expire(now)
         elif self._admission is not None:
             pass  # it has a time of its own
         elif self._reader.partial:
@@ -197,9 +206,7 @@ class Connection(asyncio.Protocol, ABC):
             while request.method != "HEAD" and (part := await source.read()) is not None:
                 self._front.bytes_out += len(part)
                 self._transport.write(part)
-                if self._write_paused:
-                    self._writable = self._loop.create_future()
-                    await self._writable
+                await self.writable()
         except asyncio.CancelledError:
             if self._gone or self._eof:
                 self._close()
@@ -207,10 +214,56 @@ class Connection(asyncio.Protocol, ABC):
         except Exception:
             _log.exception("%s %s failed while its answer was under way", request.method, request.path)
         finally:
-            self._writable = None
             source.close()
         if not self._gone:
             self._end(request)
+
+    async def _upgrade(self, request: Request, response: UpgradedResponse) -> None:
+        """The connection is a WebSocket until the session or the client ends it."""
+        request.hold()
+        self._last = self._deaf = True  # deaf to HTTP
+        socket = self._socket = WebSocket(self, self._transport, self._front.now)
+        if self._front.stopping.is_set():
+            socket.retired.set()
+        self._front.requests_total += 1
+        self._send(upgrade_head(response))
+        self._flush()
+        try:
+            await response.session(socket)
+        except asyncio.CancelledError:
+            if self._gone or self._eof:
+                self._close()
+                raise
+            socket.close(GOING_AWAY, "the server stops")
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.path)
+            socket.close(FAILED, "internal error")
+        finally:
+            self._socket = None
+        if not self._gone:
+            self._transport.resume_reading()
+            self._end(request)
+
+    @property
+    def is_gone(self) -> bool:
+        return self._gone
+
+    @property
+    def write_paused(self) -> bool:
+        return self._write_paused
+
+    def write(self, data: bytes) -> None:
+        """Of a WebSocket."""
+        if not self._gone:
+            self._front.bytes_out += len(data)
+            self._transport.write(data)
+
+    async def writable(self) -> None:
+        """Wait until the client has read most of what it was sent. Several may wait."""
+        while self._write_paused:
+            if self._writable is None or self._writable.done():
+                self._writable = self._loop.create_future()
+            await asyncio.shield(self._writable)
 
     def _send(self, data: bytes) -> None:
         """Write, but keep answers back for a moment while more of them are due on this connection."""

@@ -7,7 +7,8 @@ another origin is refused, unless the origin is configured. Programs that are no
 `Sec-Fetch-Site`, and are not concerned.
 
 With tokens a page can do nothing that it has no token for, so nothing is refused here. In both cases CORS headers go
-only to the configured origins: no other page can read an answer.
+only to the configured origins: no other page can read an answer. Browsers do not apply CORS to WebSockets, so there
+the origin is checked in both cases.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 from queenmq.config import Settings
 from queenmq.errors import Forbidden, StartupError
 from queenmq.httpserver.messages import Header, Request
+from queenmq.httpserver.websocket import KEY
 
 ANY = "*"
 
@@ -67,10 +69,12 @@ class Origins:
 
     def check(self, request: Request) -> None:
         """Raises Forbidden with the reason and what to do about it."""
-        if not self._guards:
-            return
         headers = request.headers
         host = headers.get(b"host")
+        if not self._guards:
+            if KEY in headers:
+                self._check_socket(headers, host)
+            return
         if host is not None and host not in self.known_hosts:
             self._check_host(host)
         site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
@@ -83,6 +87,12 @@ class Origins:
         if origin is not None and (origin in self._configured or (site is None and self._is_own(origin, host))):
             return
         raise _foreign(origin or b"a page of another site")
+
+    def _check_socket(self, headers: dict[bytes, bytes], host: bytes | None) -> None:
+        origin = headers.get(b"origin")
+        if origin is None or self._any or origin in self._configured or self._is_own(origin, host):
+            return
+        raise _foreign(origin)
 
     def headers(self, request: Request) -> tuple[Header, ...]:
         """What permits the page that the request comes from to read the answer, if it may."""

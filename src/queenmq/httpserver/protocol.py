@@ -30,6 +30,7 @@ from queenmq.errors import HttpError, InternalError, Overloaded, ServerStopping,
 from queenmq.httpserver.connection import JOIN_BYTES, Connection, with_headers
 from queenmq.httpserver.messages import BODILESS, Request, Response, StreamedResponse, head_of
 from queenmq.httpserver.refusals import RequestTimeout, TooManyConnections, error_response
+from queenmq.httpserver.websocket import UpgradedResponse
 from queenmq.request_id import RequestId, current, given_id
 
 SLICE_BYTES = 32 * 1024
@@ -77,7 +78,10 @@ class HttpProtocol(Connection):
         size = len(data)
         self._front.bytes_in += size
         if self._deaf:
-            self._drain(size)
+            if self._socket is not None:
+                self._socket.feed(data, self._front.now)
+            else:
+                self._drain(size)
             return
         if size <= SLICE_BYTES and self._unparsed is None and not self._reader.unadmitted:
             self._parse(data)
@@ -291,6 +295,8 @@ class HttpProtocol(Connection):
                 response = with_headers(response, *front.origins.headers(request))
             if isinstance(response, StreamedResponse):
                 await self._stream(request, response)
+            elif isinstance(response, UpgradedResponse):
+                await self._upgrade(request, response)
             else:
                 self._answer(request, response)
             self._release()

@@ -2,7 +2,8 @@
 
 Owns the parser of one connection. When to read, what to answer and how long to wait is `protocol`.
 
-An upgrade to another protocol is ignored, as RFC 9110 allows: the request is served as plain HTTP/1.1.
+An upgrade to another protocol is ignored, as RFC 9110 allows: the request is served as plain HTTP/1.1. Only a GET that
+asks for a WebSocket keeps its headers: its handler decides. Its client sends nothing before the answer.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _SHORT_TARGET_BYTES = 1024
 _METHODS = {name.encode(): name for name in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH")}
 _NOT_REPEATABLE = frozenset({b"host", b"authorization", b"content-type", b"content-length", b"expect"})
 _DROPPED_WITH_UPGRADE = frozenset({b"upgrade", b"connection", b"http2-settings"})
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class RequestReader:
@@ -262,6 +264,15 @@ class RequestReader:
             raise BadHttp("malformed HTTP: upgrade without request")
         request, target = self._upgrade
         self._upgrade = None
+        headers = request.headers
+        if (
+            request.method == "GET"
+            and headers.get(b"upgrade", b"").lower() == b"websocket"
+            and _FRAMING.isdisjoint(headers)
+        ):
+            self._whole_body()
+            self._ready.append(request)
+            return rest
         if request.method == "CONNECT":
             raise MethodNotAllowed("CONNECT", "GET, POST, PUT, DELETE, OPTIONS")
         lines = [b"%b %b HTTP/1.1" % (request.method.encode(), target)]

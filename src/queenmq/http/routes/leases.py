@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import datetime
 
 import msgspec
 
 from queenmq.access.permissions import Verb
 from queenmq.broker.finish import NO_LEASE, Finished
+from queenmq.config import Settings
 from queenmq.core.acknowledgement import STATUSES, Excepted, Finish
 from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import ANY_STRING, documented
-from queenmq.http.requests import ExceptedBody, ExtendBody, FinishBody
+from queenmq.http.requests import DEFAULT_RENEW_S, ExceptedBody, ExtendBody, FinishBody, Finishing
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import opaque_lease
@@ -26,7 +28,6 @@ from queenmq.http.shares import polling
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 
-_DEFAULT_SECONDS = 60
 _decoder = msgspec.json.Decoder(ExtendBody | None)
 _finish_decoder = msgspec.json.Decoder(FinishBody)
 
@@ -40,16 +41,19 @@ _finish_decoder = msgspec.json.Decoder(FinishBody)
 async def extend_lease(request: Request, context: Context) -> Response:
     """Renew a lease for every partition that it covers; 404 if it has ended."""
     body = decode(request.body, _decoder, empty=b"{}") or ExtendBody()
-    seconds = _DEFAULT_SECONDS if body.seconds is None else body.seconds
+    seconds = DEFAULT_RENEW_S if body.seconds is None else body.seconds
     lease_id = request.params[0]
     expiry = await context.broker.renew(lease_id.lower(), seconds) if is_uuid(lease_id) else None
+    return Response(404 if expiry is None else 200, shown_renewal(lease_id, expiry))
+
+
+def shown_renewal(lease_id: str, expiry: datetime | None) -> LeaseRenewed | LeaseLost:
     if expiry is None:
-        lost = LeaseLost(
+        return LeaseLost(
             lease_id=lease_id, success=False, renewed=False, error="Lease not found", code="lease_not_found"
         )
-        return Response(404, lost)
     until = iso_millis(expiry)
-    renewed = LeaseRenewed(
+    return LeaseRenewed(
         lease_id=lease_id,
         success=True,
         renewed=True,
@@ -58,7 +62,6 @@ async def extend_lease(request: Request, context: Context) -> Response:
         expires_at=until,
         lease_expires_at=until,
     )
-    return Response(200, renewed)
 
 
 @documented(
@@ -74,17 +77,11 @@ async def finish_lease(request: Request, context: Context) -> Response:
     is 200 and says of both halves what became of them; the lease is finished before the pop waits.
     """
     body = decode(request.body, _finish_decoder, empty=b"{}")
-    check_count(len(body.excepted), context.settings, "except")
-    finish = Finish(
-        opaque_lease(request.params[0].lower()) or "",
-        _status(body.status or "completed", "status"),
-        _text(body.error, "error"),
-        tuple(_excepted(one, f"except[{index}].") for index, one in enumerate(body.excepted)),
-    )
+    finish = read_finish(request.params[0], body, context.settings)
     broker = context.broker
     if body.take is None:
         finished = await broker.finish(finish)
-        return Response(_http_status(finished), _finished(request.params[0], body, finished))
+        return Response(_http_status(finished), shown_finish(request.params[0], body, finished))
     claim, wait_ms = read_take(body.take, request, context.settings)
     problem = None
     with polling(request, context) if wait_ms else nullcontext():
@@ -94,10 +91,21 @@ async def finish_lease(request: Request, context: Context) -> Response:
         else:
             taken = await broker.take(finish, claim, wait_ms)
             finished, delivered, problem = taken.finished, taken.delivered, taken.problem
-    answer = _finished(request.params[0], body, finished)
+    answer = shown_finish(request.params[0], body, finished)
     answer.taken = None if delivered is None else shown(delivered)
     answer.take_error = problem
     return Response(200, answer)
+
+
+def read_finish(lease_id: str, body: Finishing, settings: Settings, field: str = "") -> Finish:
+    """`field` is where it stands, with a dot at its end."""
+    check_count(len(body.excepted), settings, f"{field}except")
+    return Finish(
+        opaque_lease(lease_id.lower()) or "",
+        _status(body.status or "completed", f"{field}status"),
+        _text(body.error, f"{field}error"),
+        tuple(_excepted(one, f"{field}except[{index}].") for index, one in enumerate(body.excepted)),
+    )
 
 
 def _status(status: str, field: str) -> str:
@@ -127,7 +135,7 @@ def _http_status(finished: Finished) -> int:
     return 404 if finished.problem == NO_LEASE else 409
 
 
-def _finished(lease_id: str, body: FinishBody, finished: Finished) -> LeaseFinished:
+def shown_finish(lease_id: str, body: Finishing, finished: Finished) -> LeaseFinished:
     answer = LeaseFinished(
         lease_id=lease_id,
         success=finished.problem is None,

@@ -39,14 +39,14 @@ _POP = (
     ),
     Parameter("autopilot", FLAG, "Let the server choose the batch if there is none.", False),
 )
-_POP_MANY = (
+POP_MANY = (
     *_POP,
     Parameter("partitions", INTEGER, "Most partitions to take messages from; less than 1 counts as 1.", 1),
 )
 _MATCHING = (
     Parameter("namespace", LABEL, "Queues of this namespace. This or `task` is required."),
     Parameter("task", LABEL, "Queues of this task."),
-    *_POP_MANY,
+    *POP_MANY,
 )
 _ANSWERS = {200: Popped, 204: None}
 _LEASE = "$response.body#/leaseId"
@@ -63,23 +63,23 @@ _LINKS: dict[str, dict[str, object]] = {
 }
 
 
-@documented(_ANSWERS, query=_POP_MANY, links=_LINKS)
+@documented(_ANSWERS, query=POP_MANY, links=_LINKS)
 async def pop_queue(request: Request, context: Context) -> Response:
     """Pop messages from any partition of a queue; 204 if there are none."""
-    return _answer(request, await context.broker.pop(*_read(request, context.settings, request.params[0], None)))
+    return _answer(request, await context.broker.pop(*read_pop(request, context.settings, request.params[0], None)))
 
 
 @documented(_ANSWERS, query=_POP, links=_LINKS)
 async def pop_partition(request: Request, context: Context) -> Response:
     """Pop messages from one partition; 204 if there are none."""
-    return _answer(request, await context.broker.pop(*_read(request, context.settings, *request.params)))
+    return _answer(request, await context.broker.pop(*read_pop(request, context.settings, *request.params)))
 
 
 @documented(_ANSWERS, query=_MATCHING, links=_LINKS)
 async def pop_matching(request: Request, context: Context) -> Response:
     """Pop messages from a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
     which = _read_filter(request)
-    return _answer(request, await context.broker.pop_matching(which, *_read(request, context.settings, "", None)))
+    return _answer(request, await context.broker.pop_matching(which, *read_pop(request, context.settings, "", None)))
 
 
 # A pop with autoAck is never forwarded: what it takes would be lost with its answer.
@@ -126,7 +126,7 @@ def _forwardable(request: Request, settings: Settings) -> tuple[str, float] | No
         return None  # the handler says what is wrong with it
 
 
-def _read(request: Request, settings: Settings, queue: str, partition: str | None) -> tuple[Claim, int]:
+def read_pop(request: Request, settings: Settings, queue: str, partition: str | None) -> tuple[Claim, int]:
     """What a pop asks for, and for how many milliseconds it waits for that."""
     if request.method == "HEAD":
         # It would take messages and throw them away.

@@ -1,0 +1,205 @@
+"""The batches that one consumer connection has in flight: claimed as they become readable, up to a bound, and finished.
+
+Owns the credit of a connection (how many batches, how many bytes) and which leases its client holds. A batch that is
+finished makes room for the next, which is claimed in the same call (`Finisher.take`); what that does not find is waited
+for by one claim, as a long poll. When the connection ends, what its client holds is given back.
+
+Finishing goes on when the connection has ended: what the client has sent is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Final, Protocol
+
+from queenmq.broker.finish import NO_LEASE, Finished, Taken
+from queenmq.broker.pop import Claim, Delivered
+from queenmq.clock import Clock
+from queenmq.core.acknowledgement import Finish
+from queenmq.errors import QueenError
+
+log = logging.getLogger(__name__)
+
+_WAIT_MS: Final = 60_000
+_FIRST_PAUSE_S: Final = 0.25
+_LAST_PAUSE_S: Final = 5.0
+# After these the lease is as it was: the client may finish it again.
+_FINAL: Final = frozenset({None, "lease_not_found"})
+
+
+class Verbs(Protocol):
+    """Of the broker."""
+
+    def pop(self, claim: Claim, wait_ms: int = 0) -> Awaitable[Delivered]: ...
+
+    def take(self, finish: Finish, claim: Claim, wait_ms: int = 0) -> Awaitable[Taken]: ...
+
+    def finish(self, finish: Finish) -> Awaitable[Finished]: ...
+
+    def renew(self, lease_id: str, seconds: int) -> Awaitable[datetime | None]: ...
+
+    def give_back(self, *leases: tuple[str, str]) -> None: ...
+
+
+class InFlight:
+    """`deliver` sends a batch to the client and returns its size; `room` waits until the client reads."""
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        claim: Claim,
+        deliver: Callable[[Delivered], int],
+        room: Callable[[], Awaitable[None]],
+        *,
+        most: int,
+        most_bytes: int,
+        clock: Clock,
+    ) -> None:
+        self._verbs = verbs
+        self._claim = claim
+        self._deliver = deliver
+        self._room = room
+        self._most = most
+        self._most_bytes = most_bytes
+        self._clock = clock
+        self._held: dict[str, int] = {}  # leases that the client has, and their size
+        self._bytes = 0
+        self._claiming = 0  # batches that are being claimed
+        self._claims: asyncio.Future[list[bool | BaseException]] | None = None
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._is_draining = False
+        self._is_closed = False
+        self.delivered = 0
+
+    @property
+    def leases(self) -> int:
+        """How many the client has, or is giving up."""
+        return len(self._held) + len(self._finishing)
+
+    async def claim(self) -> None:
+        """Claim batches whenever there is room, until it is cancelled or `drain` was called."""
+        width, pause_s = 1, _FIRST_PAUSE_S
+        while True:
+            await self._room()
+            if self._is_draining:
+                return
+            free = min(width, self._most - len(self._held) - self._claiming)
+            if free <= 0 or self._bytes >= self._most_bytes:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            # Several at once are one call; only one waits.
+            self._claims = asyncio.gather(
+                *(self._claim_one(0 if free > 1 else _WAIT_MS) for _ in range(free)), return_exceptions=True
+            )
+            self._claiming += free
+            try:
+                found = await self._claims
+            except asyncio.CancelledError:
+                if self._was_drained:
+                    return
+                raise
+            finally:
+                self._claims = None
+                self._claiming -= free
+                self._changed.set()
+            error = next((one for one in found if isinstance(one, BaseException)), None)
+            if error is None:
+                width = 2 * width if all(found) else 1
+                pause_s = _FIRST_PAUSE_S
+                continue
+            if not isinstance(error, QueenError):
+                raise error
+            log.debug("a consumer of %s gets nothing for now: %s", self._claim.queue, error)
+            await self._clock.sleep(pause_s)
+            width, pause_s = 1, min(2 * pause_s, _LAST_PAUSE_S)
+
+    async def _claim_one(self, wait_ms: int) -> bool:
+        delivered = await self._verbs.pop(self._claim, wait_ms)
+        # Nothing may be awaited here: a cancelled claim has either given its batch back or put it down.
+        self._put(delivered)
+        return bool(delivered)
+
+    def finish(self, finish: Finish, done: Callable[[Finished], None]) -> None:
+        """Finish a lease that the client holds, and take the next batch in the same call. `done` gets the result."""
+        size = self._held.pop(finish.lease_id, None)
+        if size is None:
+            done(Finished(NO_LEASE, "lease_not_found", excepted=[(NO_LEASE, False)] * len(finish.excepted)))
+            return
+        self._claiming += 1  # in its place
+        task = asyncio.get_running_loop().create_task(self._finish(finish, size, done))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
+    async def _finish(self, finish: Finish, size: int, done: Callable[[Finished], None]) -> None:
+        taken = None
+        try:
+            if self._is_draining or self._bytes - size >= self._most_bytes:
+                finished = await self._verbs.finish(finish)
+            else:
+                taken = await self._verbs.take(finish, self._claim)
+                finished = taken.finished
+        except QueenError as error:
+            finished = Finished(str(error), error.code, excepted=[(str(error), False)] * len(finish.excepted))
+        finally:
+            self._claiming -= 1
+        if finished.code not in _FINAL:
+            self._hold(finish.lease_id, size, is_new=False)
+        else:
+            self._bytes -= size
+        if not self._is_closed:
+            done(finished)
+        if taken is not None and taken.delivered is not None:
+            self._put(taken.delivered)
+        self._changed.set()
+
+    async def renew(self, lease_id: str, seconds: int) -> datetime | None:
+        """The new expiry of a lease that the client holds, or None if it is not live. Raises QueenError."""
+        return await self._verbs.renew(lease_id, seconds) if lease_id in self._held else None
+
+    def drain(self) -> None:
+        """Claim nothing more."""
+        self._is_draining = True
+        if self._claims is not None:
+            self._claims.cancel()
+        self._changed.set()
+
+    async def drained(self) -> None:
+        """Wait until the client holds nothing any more."""
+        while self._held or self._claiming:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def _was_drained(self) -> bool:
+        return self._is_draining and not self._is_closed
+
+    def close(self, *, gives_back: bool = True) -> None:
+        """The connection has ended. Leases that are being finished are not given back before that is known."""
+        self._is_draining = self._is_closed = True
+        held, self._held = self._held, {}
+        if held and gives_back:
+            self._verbs.give_back(*((lease_id, self._claim.queue) for lease_id in held))
+
+    def _put(self, delivered: Delivered) -> None:
+        """Send it to the client; or give it back, if there is none any more."""
+        if not delivered:
+            return
+        lease_id = delivered.claim.lease_id
+        if self._is_closed:
+            self._verbs.give_back((lease_id, self._claim.queue))
+            return
+        self._hold(lease_id, self._deliver(delivered))
+        self.delivered += 1
+
+    def _hold(self, lease_id: str, size: int, *, is_new: bool = True) -> None:
+        if self._is_closed:
+            self._verbs.give_back((lease_id, self._claim.queue))
+            return
+        self._held[lease_id] = size
+        if is_new:
+            self._bytes += size
