@@ -15,6 +15,8 @@ class Want:
     group: str = ""
     auto_ack: bool = False
     take: bool = False  # finish the last lease and pop in one request
+    connected: bool = False  # over a consumer connection
+    prefetch: int = 0  # batches that it fetches beyond those in hand
     queue: str | None = None  # instead of the first queue of the layout
     partition: str | None = None  # instead of any
     partitions: int = 1

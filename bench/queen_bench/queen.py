@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from queen_bench.broker import Want
+from queen_bench.connected import SHARED_BY, ConnectedConsumer, Link
 from queen_bench.connection import NO_CONTENT, Connection, get_request
 from queen_bench.errors import BenchError
 from queen_bench.layout import Layout
@@ -171,14 +172,20 @@ class QueenBroker:
         self._host = host
         self._port = port
         self._layout = layout
+        self._link: Link | None = None
 
     async def producer(self, number: int) -> HttpProducer:
         return HttpProducer(await self._open(), self._layout)
 
-    async def consumer(self, number: int, want: Want) -> HttpConsumer:
+    async def consumer(self, number: int, want: Want) -> HttpConsumer | ConnectedConsumer:
+        if want.connected:
+            if self._link is None or not 0 < self._link.consumers < SHARED_BY:
+                text = self._layout.text.encode()
+                self._link = await Link.open(self._host, self._port, self._layout.queue(), want, text)
+            return ConnectedConsumer(self._link, want)
         return HttpConsumer(await self._open(), self._layout, want)
 
-    async def drainers(self, group: str, lanes: int, wait_ms: int) -> list[HttpConsumer]:
+    async def drainers(self, group: str, lanes: int, wait_ms: int) -> list[HttpConsumer | ConnectedConsumer]:
         queues = self._layout.queues(lanes)
         draining = Want(DRAIN_BATCH, group, auto_ack=True, partitions=DRAIN_PARTITIONS, wait_ms=wait_ms)
         wants = [replace(draining, queue=queue) for queue in queues]

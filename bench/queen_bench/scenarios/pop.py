@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queen_bench.broker import Want
+from queen_bench.connected import SHARED_BY
 from queen_bench.load import now
 from queen_bench.meter import Meter
 from queen_bench.options import Options
@@ -28,17 +29,19 @@ class Pop:
     batch: int
     auto_ack: bool = False
     take: bool = False
+    connected: bool = False
     partitions: int | None = None
     groups: int = 0
     most_consumers: int | None = None
 
     @property
     def peers(self) -> bool:
-        return not (self.auto_ack or self.take or self.groups or self.partitions)
+        return not (self.auto_ack or self.take or self.connected or self.groups or self.partitions)
 
     @property
     def about(self) -> str:
         how = "pop with autoAck" if self.auto_ack else "finish and pop in one request" if self.take else "pop + ack"
+        how = "consumer connections" if self.connected else how
         groups = f" by each of {self.groups} groups" if self.groups else ""
         few = f", at most {self.most_consumers} connections" if self.most_consumers else ""
         return f"{how}, batch {self.batch}, {self.partitions or 'all'} partitions{groups}{few}"
@@ -54,7 +57,7 @@ class Pop:
         await self._pop(course, meter, options, REST)
         meter.stop()
         result = await course.close(meter.result("pop"))
-        result.ack_mode = AUTO_ACK if self.auto_ack else TAKE if self.take else LEASES
+        result.ack_mode = AUTO_ACK if self.auto_ack else TAKE if self.take or self.connected else LEASES
         return result
 
     async def _trial(self, course: Course, options: Options) -> float:
@@ -78,5 +81,5 @@ class Pop:
         over = for_seconds(options.seconds)
         consumers = min(options.connections, self.most_consumers or options.connections)
         least = course.audit.pending * rest
-        want = Want(self.batch, auto_ack=self.auto_ack, take=self.take)
+        want = Want(self.batch, auto_ack=self.auto_ack, take=self.take, connected=self.connected, prefetch=SHARED_BY)
         await course.load.pop(meter, lambda: over() or course.audit.pending <= least, want, consumers)

@@ -27,15 +27,18 @@ WAIT_MS: Final = 30_000
 @dataclass(frozen=True)
 class Wakeup:
     name: str
+    connected: bool = False
     peers: bool = False
 
     @property
     def about(self) -> str:
-        return "wake-up of an idle long poll: push sent to pop received, --rounds times"
+        what = "consumer connection" if self.connected else "long poll"
+        return f"wake-up of an idle {what}: push sent to pop received, --rounds times"
 
     async def run(self, subject: Subject, options: Options) -> Result:
         broker = subject.broker(Layout(1, options.payload), options.connections)
-        rounds = Rounds(await broker.producer(0), await broker.consumer(0, Want(1, wait_ms=WAIT_MS)))
+        want = Want(1, connected=self.connected, wait_ms=WAIT_MS)
+        rounds = Rounds(await broker.producer(0), await broker.consumer(0, want))
         await rounds.round(Meter(subject.watch))
         meter = Meter(subject.watch)
         meter.start()

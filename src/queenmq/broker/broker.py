@@ -207,6 +207,10 @@ class Broker:
         """Finish a lease, then pop, in one call. Only the pop waits. Neither half is undone if the other fails."""
         return self._finisher.take(finish, claim, wait_ms)
 
+    def take_now(self, finish: Finish, claim: Claim) -> Awaitable[Taken]:
+        """The same without waiting, for callers that are not cancelled."""
+        return self._finisher.take_now(finish, claim)
+
     def renew(self, lease_id: str, seconds: int) -> Awaitable[datetime | None]:
         """The new expiry, or None if the lease is not live. Never shortens it."""
         return self._leases.renew(lease_id, seconds)

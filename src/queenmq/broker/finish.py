@@ -90,9 +90,17 @@ class Finisher:
             self._deserted.add(both)
             both.add_done_callback(self._desert)
             raise
+        left_ms = max(0, int((end - self._clock.monotonic()) * 1000))
+        return await self._wait(taken, claim, left_ms)
+
+    async def take_now(self, finish: Finish, claim: Claim) -> Taken:
+        """The same without waiting for messages. The caller goes on to its end, also if its client goes away."""
+        return await self._wait(await self._both(finish, claim), claim, 0)
+
+    async def _wait(self, taken: Taken, claim: Claim, left_ms: int) -> Taken:
+        """Make the pop that is still to be made, if there is one."""
         if taken.delivered or taken.problem is not None:
             return taken
-        left_ms = max(0, int((end - self._clock.monotonic()) * 1000))
         if left_ms or taken.delivered is None or not taken.delivered.is_answer:
             await self._pop(taken, claim, left_ms)
         return taken

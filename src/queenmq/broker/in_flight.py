@@ -35,7 +35,7 @@ class Verbs(Protocol):
 
     def pop(self, claim: Claim, wait_ms: int = 0) -> Awaitable[Delivered]: ...
 
-    def take(self, finish: Finish, claim: Claim, wait_ms: int = 0) -> Awaitable[Taken]: ...
+    def take_now(self, finish: Finish, claim: Claim) -> Awaitable[Taken]: ...
 
     def finish(self, finish: Finish) -> Awaitable[Finished]: ...
 
@@ -141,7 +141,7 @@ class InFlight:
             if self._is_draining or self._bytes - size >= self._most_bytes:
                 finished = await self._verbs.finish(finish)
             else:
-                taken = await self._verbs.take(finish, self._claim)
+                taken = await self._verbs.take_now(finish, self._claim)
                 finished = taken.finished
         except QueenError as error:
             finished = Finished(str(error), error.code, excepted=[(str(error), False)] * len(finish.excepted))
