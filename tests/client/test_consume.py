@@ -16,6 +16,7 @@ from server_settings import settings_with
 
 from queenmq.client import ClientClosed, Forbidden, Message, NotFound, Queen
 from queenmq.client.session import Session
+from queenmq.client.transport import Transport
 from queenmq.client.verbs import Verbs
 from queenmq.config import Settings
 from queenmq.server import Server
@@ -23,9 +24,12 @@ from queenmq.server import Server
 SECRET = "a secret of more than thirty-two bytes"
 
 
-@pytest.fixture(autouse=True, params=["take", "ack and pop", "older server"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are finished with the next poll, or messages are acknowledged because the server cannot do that."""
+@pytest.fixture(autouse=True, params=["connection", "take", "ack and pop", "older server"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Batches come on a consumer connection; or leases are finished with the next poll; or messages are acknowledged
+    because the server cannot do that."""
+    if request.param != "connection":
+        monkeypatch.setattr(Transport, "connect", no_connection)
     if request.param == "ack and pop":
         monkeypatch.setattr(Session, "can_take", property(lambda _: False, lambda *_: None), raising=False)
     if request.param == "older server":
@@ -34,6 +38,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
             raise NotFound(404, "Not found", {"error": "Not found", "code": "not_found"})
 
         monkeypatch.setattr(Verbs, "take", unknown)
+    return str(request.param)
+
+
+async def no_connection(*_: object) -> None:
+    raise NotFound(404, "Not found", {"error": "Not found", "code": "not_found"})
 
 
 async def is_empty(queen: Queen, queue: str, group: str | None = None) -> bool:
@@ -220,7 +229,7 @@ async def test_a_lost_lease_ends_the_batch(queen: Queen, sql: asyncpg.Connection
     assert await is_empty(queen, "q")
 
 
-async def test_stopping_finishes_what_is_in_hand(queen: Queen, server: Server) -> None:
+async def test_stopping_finishes_what_is_in_hand(queen: Queen, server: Server, way: str) -> None:
     await queen.queue("q").push([1, 2, 3])
     begun, go_on = asyncio.Event(), asyncio.Event()
     seen: list[Any] = []
@@ -232,7 +241,7 @@ async def test_stopping_finishes_what_is_in_hand(queen: Queen, server: Server) -
 
     async with queen.queue("q").concurrency(3).consume(handle) as consumer:
         await begun.wait()
-        await parked(server, 2)
+        await parked(server, 1 if way == "connection" else 2)
         consumer.stop()
         # The two that were waiting for messages have gone, the one that has a message has not.
         await parked(server, 0)

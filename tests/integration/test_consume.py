@@ -99,6 +99,24 @@ class TestDelivery:
                         )
                     assert done.result() == [2]
 
+    async def test_nothing_more_for_a_client_that_does_not_read(self, queen: Queen, server: Server) -> None:
+        """It is held back long before its credit is used up, and gets everything when it reads."""
+        for number in range(100):
+            await queen.push("orders", ["x" * 200_000], partition=str(number))
+        head = (b"Upgrade: websocket", b"Connection: Upgrade", b"Sec-WebSocket-Version: 13")
+        async with connect(server.address) as wire:
+            target = "/api/v1/consume/queue/orders?inFlight=1000"
+            await wire.send("GET", target, *head, b"Sec-WebSocket-Key: " + b"A" * 22 + b"==")
+            await until(lambda: any(one.write_paused for one in server.front.connections))
+            await until(lambda: not any(lane.outstanding for lane in server.broker.lanes.values()))
+            [consumer] = server.broker.consumers
+            assert 0 < consumer.leases < 100
+            assert (await wire.answer()).status == 101
+            received = 0
+            while received < 100 * 200_000:
+                received += len(await wire.read(1 << 20))
+            assert consumer.leases == 100
+
     async def test_of_one_partition_as_a_new_group(self, queen: Queen, server: Server) -> None:
         await queen.push("orders", 1, partition="eu")
         await queen.push("orders", 2, partition="us")

@@ -21,7 +21,7 @@ from server_settings import settings_with
 from integration.cluster import cluster
 from integration.test_http_protocol import MB, Client, Gate, echo, on_both_loops, until
 from queenmq.cli.serve import require_protection
-from queenmq.client import Queen
+from queenmq.client import Message, Queen
 from queenmq.clock import ManualClock
 from queenmq.config import TlsSettings
 from queenmq.errors import StartupError
@@ -29,6 +29,7 @@ from queenmq.httpserver.front import HttpFront
 from queenmq.httpserver.limits import Limits
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
+from queenmq.server import Server
 from queenmq.tls import Tls
 
 
@@ -427,3 +428,26 @@ def test_doctor_checks_the_files(authority: Authority, tmp_path: Path) -> None:
     assert "HTTPS with the certificate in" in doctor(files.key)
     assert "it and its key can be used" in doctor(files.key)
     assert "does not belong to the certificate" in doctor(other.key)
+
+
+async def test_a_consumer_connection(authority: Authority, database_url: str) -> None:
+    files = authority.sign()
+    running = Server(settings_with(tls={"certificate": files.certificate, "key": files.key}), database_url)
+    await running.start()
+    try:
+        host, port = running.address
+        async with Queen(f"https://{host}:{port}", ssl_context=authority.trusting()) as queen:
+            await queen.queue("q").push(["x" * 100_000, 2])
+            seen: list[Any] = []
+            done = asyncio.Event()
+
+            def handle(message: Message) -> None:
+                seen.append(message.data)
+                if len(seen) == 2:
+                    done.set()
+
+            async with asyncio.timeout(30):
+                await queen.queue("q").connection(True).consume(handle, signal=done)
+            assert seen == ["x" * 100_000, 2]
+    finally:
+        await running.stop()

@@ -48,6 +48,10 @@ class Wire:
         length = 0 if method == "HEAD" else int(headers.get(b"content-length", b"0"))
         return Answer(int(status.split()[1]), headers, await self._reader.readexactly(length))
 
+    async def read(self, most: int) -> bytes:
+        """What comes next, as it is."""
+        return await self._reader.read(most)
+
     async def closed(self) -> bool:
         """Wait until the server closes its side."""
         return await self._reader.read() == b""

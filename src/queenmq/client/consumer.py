@@ -16,7 +16,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, RequestError, Unavailable
-from queenmq.client.models import FinishResult, Message, PopAnswer, TakeResult
+from queenmq.client.link import Link
+from queenmq.client.models import FinishResult, Message, PopAnswer
+from queenmq.client.options import ConsumerOptions
+from queenmq.client.polls import Polls
 from queenmq.client.push import finished
 from queenmq.client.renewal import Renewal
 from queenmq.client.session import Session
@@ -27,25 +30,14 @@ from queenmq.clock import SYSTEM
 
 logger = logging.getLogger("queenmq.client")
 
-RENEW_MILLIS = 10_000
 _EMPTY_PAUSE_S = 0.1
 _OUTAGE_PAUSE_S = 1.0
 _RELEASE_S = 2.0
+_CLOSE_S = 10.0
 _LONGEST_ERROR = 2000
 _COMPLETED = "completed"
 
 Handler = Callable[[Message], object] | Callable[[list[Message]], object]
-Pop = Callable[[int, int], Awaitable[list[Message]]]
-Take = Callable[[str, Finish, int, int], Awaitable[TakeResult]]
-
-
-@dataclass(frozen=True, slots=True)
-class Polls:
-    """How a worker gets messages: up to so many, waiting so long. `take` finishes its last lease in the same request;
-    None if that is not possible."""
-
-    pop: Pop
-    take: Take | None = None
 
 
 @dataclass(slots=True)
@@ -59,21 +51,6 @@ class Handled:
     @property
     def lease_id(self) -> str:
         return self.messages[0].lease_id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
-    concurrency: int = 1
-    batch: int = 1
-    group: str | None = None
-    wait_millis: int = 30_000
-    limit: int | None = None
-    idle_millis: int | None = None
-    each: bool = False
-    auto_ack: bool | None = None
-    renew_millis: int | None = RENEW_MILLIS
-    name: str = ""
-    handle_signals: bool = True
 
 
 @dataclass(slots=True)
@@ -104,6 +81,7 @@ class Consumer(Awaitable[ConsumerStats]):
         handler: Any,
         options: ConsumerOptions,
         signal: asyncio.Event | None = None,
+        link: Link | None = None,
     ) -> None:
         self.stats = ConsumerStats()
         self._session = session
@@ -111,6 +89,7 @@ class Consumer(Awaitable[ConsumerStats]):
         self._handler = handler
         self._options = options
         self._signal = signal
+        self._link = link
         self._stopping = asyncio.Event()
         self._on_success: Callable[[Any, Any], object] | None = None
         self._on_error: Callable[[Any, Exception], object] | None = None
@@ -132,6 +111,8 @@ class Consumer(Awaitable[ConsumerStats]):
     def stop(self) -> None:
         """End soon: nothing new is popped, what the handlers have is finished and acknowledged, the rest given back."""
         self._stopping.set()
+        if self._link is not None:
+            self._link.stop()
 
     def cancel(self) -> None:
         """End now: handlers are cancelled and what they had in hand is given back, without counting as an attempt."""
@@ -162,6 +143,8 @@ class Consumer(Awaitable[ConsumerStats]):
             return self.stats
         self._session.consumers.add(self)
         loop = asyncio.get_running_loop()
+        if self._link is not None and self._acks:
+            self._polls = self._link.open(self._note)
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._options.concurrency)]
         watcher = asyncio.create_task(self._watch())
         with ExitStack() as stack:
@@ -170,7 +153,11 @@ class Consumer(Awaitable[ConsumerStats]):
             if self._options.handle_signals:
                 stop, cancel = (partial(loop.call_soon_threadsafe, end) for end in (self._stop_on_signal, self.cancel))
                 stack.enter_context(drained(stop, cancel, raise_again=self._task is not None))
-            await self._until_all_end()
+            try:
+                await self._until_all_end()
+            finally:
+                if self._link is not None:
+                    await self._link.close(_CLOSE_S)
         return self.stats
 
     def _stop_on_signal(self) -> None:
@@ -265,6 +252,8 @@ class Consumer(Awaitable[ConsumerStats]):
         if handled is None or take is None:
             return await self._polls.pop(size, wait_ms)
         was_uncertain, handled.is_uncertain = handled.is_uncertain, True
+        if self._link is not None and self._link.finishes(handled.lease_id):
+            worker.handled = None
         try:
             taken = await take(handled.lease_id, handled.finish, size, wait_ms)
         except RequestError as error:
@@ -304,11 +293,9 @@ class Consumer(Awaitable[ConsumerStats]):
             self._note(result, len(handled.messages), handled.is_uncertain)
 
     async def _pause(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
-        except TimeoutError:
-            pass
 
     async def _take(self, messages: list[Message]) -> Handled | None:
         """Hand them over and acknowledge; or say what is to be acknowledged with the next poll."""

@@ -37,6 +37,9 @@ class Options(TypedDict, total=False):
     ssl_context: SSLContext | None
 
 
+RENEW_MILLIS = 10_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """Times are in milliseconds."""
@@ -86,6 +89,23 @@ class ClientOptions:
 
     def token(self) -> str | None:
         return self.bearer_token() if callable(self.bearer_token) else self.bearer_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    concurrency: int = 1
+    batch: int = 1
+    group: str | None = None
+    wait_millis: int = 30_000
+    limit: int | None = None
+    idle_millis: int | None = None
+    each: bool = False
+    auto_ack: bool | None = None
+    renew_millis: int | None = RENEW_MILLIS
+    prefetch: int = 0
+    connection: bool | None = None
+    name: str = ""
+    handle_signals: bool = True
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -14,14 +14,17 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from queenmq.client.buffer import BufferLimits
-from queenmq.client.consumer import RENEW_MILLIS, Consumer, ConsumerOptions, Handler, Polls
+from queenmq.client.consumer import Consumer, Handler
 from queenmq.client.dead_letters import DeadLetterQuery
 from queenmq.client.errors import InvalidUse
+from queenmq.client.link import Link
 from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TakeResult, to_push_items
+from queenmq.client.options import RENEW_MILLIS, ConsumerOptions
+from queenmq.client.polls import Polls
 from queenmq.client.push import Push
 from queenmq.client.session import Session
 from queenmq.client.timers import Timer, cancel_timer, list_timers, moment, set_timer
-from queenmq.client.verbs import Finish, path_of
+from queenmq.client.verbs import Finish, path_of, with_query
 
 logger = logging.getLogger("queenmq.client")
 
@@ -70,6 +73,18 @@ class Said:
             "namespace": self.namespace if self.queue is None else None,
             "task": self.task if self.queue is None else None,
         }
+
+    def connecting(self) -> str | None:
+        """Where a consumer connection goes; None if what is asked for needs long polls."""
+        how = self.consumer
+        if how.connection is False or self.queue is None or self.commit_on_delivery or not self.wait:
+            return None
+        # One that ends after so many messages must not get more, and each message has an ack of its own with `each`.
+        if how.limit is not None or (how.each and self.batch > 1):
+            return None
+        params = self.params(consume_at_delivery=False) | {"wait": None, "timeout": None, "partition": self.partition}
+        path = path_of("api", "v1", "consume", "queue", self.queue)
+        return with_query(path, params | {"inFlight": how.concurrency + how.prefetch})
 
     def taking(self) -> Json:
         """The same pop as part of a request that finishes a lease."""
@@ -201,6 +216,17 @@ class QueueSpec:
         """
         interval = RENEW_MILLIS if interval_millis is None else interval_millis
         return self._consumer(renew_millis=_positive("interval_millis", interval) if enabled else None)
+
+    def prefetch(self, count: int) -> Self:
+        """So many batches are fetched beyond those that the workers have, on a consumer connection (0)."""
+        if count < 0:
+            raise InvalidUse("prefetch must not be negative")
+        return self._consumer(prefetch=count)
+
+    def connection(self, wanted: bool | None = None) -> Self:
+        """`consume`: over a consumer connection where that is possible, else by long polls (None, the default); over a
+        connection and not without it (True); or by long polls (False)."""
+        return self._consumer(connection=wanted)
 
     def _consumer(self, **changes: Any) -> Self:
         self._said.consumer = replace(self._said.consumer, **changes)
@@ -342,7 +368,11 @@ class Queue(QueueSpec):
             name=said.queue or f"{said.namespace or '*'}/{said.task or '*'}",
         )
         polls = Polls(pop, take if said.queue is not None and not said.commit_on_delivery else None)
-        return Consumer(self._session, polls, handler, options, signal)
+        path = said.connecting()
+        if path is None and options.connection:
+            raise InvalidUse("connection(True) needs a queue, and no limit, each, wait(False) or commit_on_delivery")
+        link = None if path is None else Link(self._session, path, polls, options.name, only=bool(options.connection))
+        return Consumer(self._session, polls, handler, options, signal, link)
 
     async def flush_buffer(self) -> None:
         """Send what is in the buffer of this partition. Raises what the server refused, or BufferNotFlushed."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 
 import aiohttp
 from yarl import URL
 
-from queenmq.client.errors import ClientClosed, NetworkError
+from queenmq.client.errors import ClientClosed, InvalidResponse, NetworkError, refusal
 from queenmq.client.options import ClientOptions
 from queenmq.client.retry import parse_retry_after
 from queenmq.client.tracing import inject
@@ -18,6 +20,7 @@ from queenmq.client.tracing import inject
 # Shorter than what servers keep idle connections, so that a request rarely meets one that is being closed.
 _KEEPALIVE_S = 8.0
 _PIECEMEAL = 512 * 1024
+_HEARTBEAT_S = 20.0  # a server that does not answer a ping within half of it is gone
 _JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -40,6 +43,30 @@ class Reply:
     content: bytes
     retry_after_s: float | None = None
     uncertain: bool = False
+
+
+class Socket:
+    """A WebSocket that is open."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def receive(self) -> str | None:
+        """The next message; None when the connection is closed or lost."""
+        message = await self._socket.receive()
+        return message.data if message.type is aiohttp.WSMsgType.TEXT else None
+
+    async def send(self, data: bytes) -> None:
+        """Nothing happens if the connection is lost: `receive` says so."""
+        with suppress(aiohttp.ClientError, OSError):
+            await self._socket.send_str(data.decode())
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+    @property
+    def close_code(self) -> int | None:
+        return self._socket.close_code
 
 
 class Transport:
@@ -71,6 +98,24 @@ class Transport:
             raise NetworkError(f"no answer from {server} in time (timed out)", sent=True) from error
         except (aiohttp.ClientError, OSError) as error:
             raise NetworkError(f"the connection to {server} broke: {_described(error)}", sent=True) from error
+
+    async def connect(self, server: str, path: str) -> Socket:
+        """Open a WebSocket. Raises ResponseError if the server refuses it, InvalidResponse or NetworkError."""
+        session = self._opened()
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_millis / 1000):
+                socket = await session.ws_connect(
+                    URL(server + path, encoded=True), headers=self._headers(), heartbeat=_HEARTBEAT_S, max_msg_size=0
+                )
+            return Socket(socket)
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status < 400:
+                raise InvalidResponse(f"{server} opens no WebSocket: {error.message}") from error
+            raise refusal(error.status, {}, None) from error
+        except TimeoutError as error:
+            raise NetworkError(f"no answer from {server} in time (timed out)", sent=True) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise NetworkError(f"no connection to {server}: {_described(error)}", sent=False) from error
 
     async def close(self) -> None:
         self._closed = True

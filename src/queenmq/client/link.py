@@ -1,0 +1,356 @@
+"""A consumer connection, as long as there is one: batches come on it, and what became of them goes back.
+
+Owns the connection of one consumer: opening it, again and again, the batches that no worker has taken yet, and the
+acknowledgements that are not answered. Workers use it as if they polled; while there is no connection they do poll.
+
+* Acknowledgements go out behind the handler: a worker does not wait for their result. What is said in one turn of the
+  event loop goes out together.
+* Without a word from the server a lost connection means that the leases are given back, so batches that no worker has
+  begun are dropped. A server that stops says so (1001) and leaves them: they are handled, and finished elsewhere.
+* What was sent and not answered is sent again, as a request of its own: its lease tells whether that is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, RequestError
+from queenmq.client.models import FinishResult, Message, PopAnswer, TakeResult
+from queenmq.client.polls import Polls
+from queenmq.client.session import Session
+from queenmq.client.transport import Socket
+from queenmq.client.verbs import Finish
+from queenmq.clock import SYSTEM
+
+logger = logging.getLogger("queenmq.client")
+
+_GOING_AWAY: Final = 1001
+_FIRST_PAUSE_S: Final = 0.2
+_LAST_PAUSE_S: Final = 10.0
+_REFUSED_PAUSE_S: Final = 300.0  # of a server that does not know how, or a proxy that does not let it through
+_REPEAT_S: Final = 0.5
+_STALE_S: Final = 5.0
+_LEASE_SECONDS: Final = 60
+_NO_LEASE: Final = "lease_not_found"
+_BACK: Final = "retry"
+_KNOWN_REFUSALS: Final = frozenset({401, 403})  # a poll is refused for the same reason, and raises it
+
+Note = Callable[[FinishResult, int, bool], None]
+
+
+class _Finished(FinishResult, kw_only=True, rename="camel"):
+    code: str = ""
+
+
+class _Frame(msgspec.Struct, kw_only=True):
+    delivered: list[PopAnswer] = []
+    finished: list[_Finished] = []
+
+
+class _Finish(Finish, kw_only=True, rename="camel", omit_defaults=True):
+    lease_id: str = ""
+
+
+_decode = msgspec.json.Decoder(_Frame).decode
+_encode = msgspec.json.Encoder().encode
+
+Batch = list[Message]
+
+
+class Link:
+    """`polls` is the way without a connection; with `only`, there is no such way."""
+
+    def __init__(self, session: Session, path: str, polls: Polls, name: str, *, only: bool = False) -> None:
+        self._session = session
+        self._path = path
+        self._polls = polls
+        self._name = name
+        self._only = only
+        self._note: Note = lambda *_: None
+        self._socket: Socket | None = None
+        self._tried = asyncio.Event()  # the first attempt is over
+        self._connected = asyncio.Event()
+        self._is_refused = False
+        self._is_closing = False
+        self._error: QueenError | None = None
+        self._batches: deque[tuple[Batch, float]] = deque()
+        self._waiters: deque[asyncio.Future[Batch | None]] = deque()
+        self._leases: dict[str, int] = {}  # that came on this connection and are not finished, with their messages
+        self._answers: dict[str, asyncio.Future[_Finished | None]] = {}
+        self._outgoing: list[_Finish | None] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._late: set[asyncio.Future[Batch]] = set()  # polls that were begun without a connection
+        self._keeper: asyncio.Task[None] | None = None
+
+    def open(self, note: Note) -> Polls:
+        """Connect in the background. `note` gets every result, with the number of messages."""
+        self._note = note
+        self._keeper = asyncio.create_task(self._keep())
+        return Polls(self._pop, self._take)
+
+    def stop(self) -> None:
+        """Get nothing more, and give back what no worker has begun."""
+        self._is_closing = True
+        self._queue(None)
+        left, self._batches = self._batches, deque()
+        for batch, _ in left:
+            self._spawn(self._finish(batch[0].lease_id, Finish(status=_BACK), len(batch)))
+
+    async def close(self, within_s: float) -> None:
+        """Wait for the acknowledgements that are under way, and close: the server gives back what was not begun."""
+        self._is_closing = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait((self._keeper,))
+        for task in self._tasks:
+            task.cancel()
+        for polling in self._late:
+            polling.cancel()
+
+    # For the workers.
+
+    async def _pop(self, size: int, wait_ms: int) -> Batch:
+        end = SYSTEM.monotonic() + wait_ms / 1000
+        await self._tried.wait()
+        while True:
+            if self._error is not None:
+                raise self._error
+            left_ms = max(1, int((end - SYSTEM.monotonic()) * 1000))
+            if self._socket is None and not self._batches and not self._only:
+                found = await self._poll(size, left_ms)
+            else:
+                found = await self._next(left_ms)
+            if found is not None:
+                return found
+
+    def finishes(self, lease_id: str) -> bool:
+        """Whether `take` answers for the acknowledgement, whatever becomes of the worker."""
+        return self._keeper is not None and (lease_id in self._leases or not self._is_refused)
+
+    async def _take(self, lease_id: str, finish: Finish, size: int, wait_ms: int) -> TakeResult:
+        if self._polls.take is not None and not self.finishes(lease_id):
+            return await self._polls.take(lease_id, finish, size, wait_ms)
+        self._spawn(self._finish(lease_id, finish, self._leases.get(lease_id, 1)))
+        return TakeResult(lease_id=lease_id, success=True, taken=PopAnswer(list(await self._pop(size, wait_ms))))
+
+    async def _poll(self, size: int, wait_ms: int) -> Batch | None:
+        """Without the connection; None if there is one before anything was found."""
+        if self._is_refused:
+            return await self._polls.pop(size, wait_ms)
+        polling = asyncio.ensure_future(self._polls.pop(size, wait_ms))
+        connected = asyncio.ensure_future(self._connected.wait())
+        try:
+            await asyncio.wait((polling, connected), return_when=asyncio.FIRST_COMPLETED)
+            if polling.done():
+                return polling.result()
+        except asyncio.CancelledError:
+            polling.cancel()
+            raise
+        finally:
+            connected.cancel()
+        # Its answer may be under way, with a lease: some worker gets it.
+        self._late.add(polling)
+        polling.add_done_callback(self._came_late)
+        return None
+
+    def _came_late(self, polling: asyncio.Future[Batch]) -> None:
+        self._late.discard(polling)
+        if polling.cancelled() or polling.exception() is not None:
+            return
+        if batch := polling.result():
+            if self._is_closing:
+                self._spawn(self._give_back([batch[0].lease_id]))
+            else:
+                self._deliver(batch)
+
+    async def _next(self, wait_ms: int) -> Batch | None:
+        """The next batch; none if none came in time. None: the connection has gone, or come, meanwhile."""
+        while self._batches:
+            batch, came_at = self._batches.popleft()
+            if SYSTEM.monotonic() - came_at < _STALE_S or await self._is_alive(batch):
+                return batch
+        waiter: asyncio.Future[Batch | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        alarm = SYSTEM.call_later(wait_ms / 1000, _resolve, waiter, [])
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and (batch := waiter.result() or []):
+                self._batches.appendleft((batch, SYSTEM.monotonic()))
+            raise
+        finally:
+            alarm.cancel()
+            with suppress(ValueError):
+                self._waiters.remove(waiter)
+
+    async def _is_alive(self, batch: Batch) -> bool:
+        """Whether the lease of a batch that had to wait is still ours; from now on for a while."""
+        try:
+            renewed = await self._session.verbs.renew(batch[0].lease_id, _LEASE_SECONDS)
+        except QueenError:
+            return False
+        return renewed.success
+
+    # Acknowledgements.
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, lease_id: str, finish: Finish, messages: int) -> None:
+        is_uncertain = False
+        try:
+            while lease_id in self._leases:
+                result = await self._finish_here(lease_id, finish)
+                if result is not None and (result.success or result.code == _NO_LEASE):
+                    self._note(result, messages, is_uncertain)
+                    return
+                is_uncertain = True
+                if result is not None:
+                    await SYSTEM.sleep(_REPEAT_S)
+            self._note(await self._session.verbs.finish(lease_id, finish), messages, is_uncertain)
+        except QueenError as error:
+            self._note(FinishResult(lease_id=lease_id, success=False, error=str(error)), messages, is_uncertain)
+
+    async def _finish_here(self, lease_id: str, finish: Finish) -> _Finished | None:
+        """On the connection; None if it is lost."""
+        answer: asyncio.Future[_Finished | None] = asyncio.get_running_loop().create_future()
+        self._answers[lease_id] = answer
+        self._queue(_Finish(lease_id=lease_id, status=finish.status, error=finish.error))
+        return await answer
+
+    def _queue(self, said: _Finish | None) -> None:
+        """Send it with the next message; None asks for an end of deliveries."""
+        if self._socket is None:
+            return
+        if not self._outgoing:
+            self._spawn(self._send())
+        self._outgoing.append(said)
+
+    async def _send(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self._socket is not None:
+            finish = [said for said in outgoing if said is not None]
+            await self._socket.send(_encode({"finish": finish, "stop": self._is_closing}))
+
+    # The connection.
+
+    async def _keep(self) -> None:
+        """Connect, and again when the connection is lost."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            socket, refused = await self._connect()
+            self._is_refused = refused
+            if socket is not None:
+                pause_s = _FIRST_PAUSE_S
+                await self._serve(socket)
+            self._tried.set()
+            self._wake()
+            if self._error is not None or self._is_closing:
+                return
+            await SYSTEM.sleep(_REFUSED_PAUSE_S if refused else pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
+    async def _connect(self) -> tuple[Socket | None, bool]:
+        """The connection if there is one, and whether there will be none for long."""
+        servers = self._session.servers
+        server = servers.choose(SYSTEM.monotonic())
+        if server is None:
+            return None, False
+        try:
+            return await self._session.transport.connect(server, self._path), False
+        except RequestError as error:
+            if self._only:
+                self._error = error
+            is_for_long = error.status not in _KNOWN_REFUSALS
+            if is_for_long:
+                logger.info("consuming %s: no consumer connection (%s), long polls are used", self._name, error)
+            return None, is_for_long
+        except InvalidResponse as error:
+            logger.info("consuming %s: no consumer connection (%s), long polls are used", self._name, error)
+            return None, True
+        except NetworkError as error:
+            servers.failed(server, SYSTEM.monotonic())
+            logger.debug("consuming %s: no consumer connection for now: %s", self._name, error)
+        except QueenError as error:
+            logger.debug("consuming %s: no consumer connection for now: %s", self._name, error)
+        return None, False
+
+    async def _serve(self, socket: Socket) -> None:
+        self._socket = socket
+        self._tried.set()
+        self._connected.set()
+        try:
+            while (data := await socket.receive()) is not None:
+                self._read(data)
+        except msgspec.MsgspecError as error:
+            logger.warning("consuming %s: the server sent what is not of the contract: %s", self._name, error)
+        finally:
+            self._socket = None
+            self._connected.clear()
+            await asyncio.shield(socket.close())
+            self._lost(socket.close_code)
+
+    def _read(self, data: str) -> None:
+        frame = _decode(data)
+        for result in frame.finished:
+            self._leases_done(result)
+        for answer in frame.delivered:
+            batch = [message for message in answer.messages if message is not None]
+            if batch and self._is_closing:
+                self._queue(_Finish(lease_id=batch[0].lease_id, status=_BACK))
+            elif batch:
+                self._leases[batch[0].lease_id] = len(batch)
+                self._deliver(batch)
+
+    def _leases_done(self, result: _Finished) -> None:
+        if result.success or result.code == _NO_LEASE:
+            self._leases.pop(result.lease_id, None)
+        answer = self._answers.pop(result.lease_id, None)
+        if answer is not None:
+            _resolve(answer, result)
+
+    def _deliver(self, batch: Batch) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(batch)
+                return
+        self._batches.append((batch, SYSTEM.monotonic()))
+
+    def _lost(self, code: int | None) -> None:
+        self._leases.clear()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            _resolve(answer, None)
+        if code != _GOING_AWAY and not self._is_closing:
+            left, self._batches = self._batches, deque()
+            if left:
+                self._spawn(self._give_back([batch[0].lease_id for batch, _ in left]))
+        self._wake()
+        logger.debug("consuming %s: the consumer connection was closed (%s)", self._name, code)
+
+    async def _give_back(self, leases: Sequence[str]) -> None:
+        """The server has done so, unless it is what was lost."""
+        for lease_id in leases:
+            with suppress(QueenError):
+                await self._session.verbs.finish(lease_id, Finish(status=_BACK))
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            _resolve(waiter, None)
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,262 @@
+"""Consuming over a consumer connection: where there is one, while it breaks, and without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+from integration.queen import expire_leases, leases, until
+from server_settings import changed, settings_with
+
+from queenmq.client import InvalidUse, Message, NotFound, Queen
+from queenmq.client.errors import InvalidResponse
+from queenmq.client.queue import Queue
+from queenmq.client.transport import Socket, Transport
+from queenmq.config import Settings
+from queenmq.server import Server
+
+
+class Seen:
+    """A handler that keeps what it got, and an event that ends a consumer when it got enough."""
+
+    def __init__(self, enough: int) -> None:
+        self.data: list[Any] = []
+        self.done = asyncio.Event()
+        self._enough = enough
+
+    def __call__(self, message: Message) -> None:
+        self.data.append(message.data)
+        if len(set(self.data)) == self._enough:
+            self.done.set()
+
+
+def cut_all(server: Server) -> None:
+    for connection in tuple(server.front.connections):
+        if connection._socket is not None:
+            connection.abort()
+
+
+async def test_no_polls_while_there_is_a_connection(queen: Queen, server: Server) -> None:
+    await queen.queue("q").push(list(range(20)))
+    before = server.front.requests_total
+    seen = Seen(20)
+    async with asyncio.timeout(30):
+        stats = await queen.queue("q").consume(seen, signal=seen.done)
+    assert seen.data == list(range(20))
+    assert (stats.handled, stats.refused) == (20, 0)
+    assert server.front.requests_total - before <= 2, "the upgrade, and the last acknowledgement"
+    await until(lambda: not server.broker.consumers)
+    assert await queen.queue("q").wait(False).pop() == []
+
+
+async def test_workers_and_what_is_fetched_for_them(queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
+    for number in range(9):
+        await queen.queue("q").partition(str(number)).push(number)
+    go_on = asyncio.Event()
+    seen = Seen(9)
+
+    async def handle(message: Message) -> None:
+        await go_on.wait()
+        seen(message)
+
+    async def six() -> bool:
+        return await leases(sql) == 6
+
+    running = asyncio.ensure_future(queen.queue("q").concurrency(4).prefetch(2).consume(handle, signal=seen.done))
+    await until(six)
+    go_on.set()
+    assert (await running).handled == 9
+    assert await leases(sql) == 0
+
+
+async def test_what_was_fetched_is_given_back_when_it_stops(
+    queen: Queen, server: Server, sql: asyncpg.Connection
+) -> None:
+    for number in range(3):
+        await queen.queue("q").partition(str(number)).push(number)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await go_on.wait()
+
+    async def held(count: int) -> None:
+        async def enough() -> bool:
+            return await leases(sql) == count
+
+        await until(enough)
+
+    async with queen.queue("q").prefetch(2).consume(handle) as consumer:
+        await begun.wait()
+        await held(3)
+        consumer.stop()
+        await held(1)
+        go_on.set()
+    assert await leases(sql) == 0
+    again = await queen.queue("q").batch(5).partitions(5).pop()
+    assert sorted((message.data, message.retry_count) for message in again) == [(1, 0), (2, 0)]
+
+
+async def test_connections_that_break_lose_nothing(queen: Queen, server: Server) -> None:
+    """What is in hand when a connection breaks may come again, and nothing is lost or overtaken."""
+    for partition in range(4):
+        await queen.queue("q").partition(str(partition)).push([[partition, n] for n in range(30)])
+    seen: list[tuple[int, int]] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0)
+        seen.append(tuple(message.data))
+        if len(set(seen)) == 120:
+            done.set()
+
+    async def breaking() -> None:
+        while not done.is_set():
+            count = len(seen)
+            await until(lambda count=count: len(seen) > count + 5 or done.is_set())  # type: ignore[misc]
+            cut_all(server)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(queen.queue("q").concurrency(3).consume(handle, signal=done), breaking())
+    for partition in range(4):
+        firsts = list(dict.fromkeys(n for p, n in seen if p == partition))
+        assert firsts == list(range(30))
+    assert await queen.queue("q").wait(False).pop() == []
+
+
+async def test_an_acknowledgement_whose_answer_got_lost(
+    queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queen.queue("q").push([1, 2])
+    seen = Seen(2)
+    send = Socket.send
+    sent = 0
+
+    async def send_and_cut(self: Socket, data: bytes) -> None:
+        nonlocal sent
+        await send(self, data)
+        sent += 1
+        if sent == 1:
+            cut_all(server)
+
+    monkeypatch.setattr(Socket, "send", send_and_cut)
+    async with asyncio.timeout(30):
+        stats = await queen.queue("q").consume(seen, signal=seen.done)
+    assert Counter(seen.data)[2] == 1
+    assert stats.refused == 0
+    assert await queen.queue("q").wait(False).pop() == []
+
+
+async def test_a_lease_that_has_expired(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.queue("q").push([1])
+    seen = Seen(1)
+    calls = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await expire_leases(sql)
+            [taken] = await queen.queue("q").pop()
+            assert taken.data == 1
+            seen(message)
+
+    async with asyncio.timeout(30):
+        stats = await queen.queue("q").consume(handle, signal=seen.done)
+    assert (calls, stats.refused) == (1, 1)
+    assert await leases(sql) == 1, "somebody else's"
+
+
+class TestAServerThatStops:
+    @pytest.fixture
+    async def two(self, settings: Settings, database_url: str) -> AsyncIterator[tuple[Server, Server]]:
+        servers = tuple(
+            Server(changed(settings, server={"worker_id": name}), database_url) for name in ("one", "other")
+        )
+        for server in servers:
+            await server.start()
+        yield servers[0], servers[1]
+        for server in servers:
+            await server.stop()
+
+    async def test_its_clients_finish_and_go_on_elsewhere(self, two: tuple[Server, Server]) -> None:
+        urls = ["http://{}:{}".format(*server.address) for server in two]
+        seen = Seen(10)
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            begun.set()
+            await go_on.wait()
+            seen(message)
+
+        async with Queen(urls, retry_delay_millis=10) as queen:
+            await queen.queue("q").push(list(range(10)))
+            running = asyncio.ensure_future(queen.queue("q").consume(handle, signal=seen.done))
+            await begun.wait()
+            assert len(two[0].broker.consumers) == 1
+            stopping = asyncio.ensure_future(two[0].stop())
+            await until(lambda: not two[0].front.is_listening)
+            go_on.set()
+            await stopping
+            async with asyncio.timeout(30):
+                stats = await running
+        assert seen.data == list(range(10)), "each once"
+        assert (stats.handled, stats.refused) == (10, 0)
+
+
+class TestWithoutOne:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(consumers={"max_connections": 0})
+
+    async def test_long_polls_do_the_same(self, queen: Queen, server: Server) -> None:
+        await queen.queue("q").push(list(range(5)))
+        seen = Seen(5)
+        async with asyncio.timeout(30):
+            stats = await queen.queue("q").consume(seen, signal=seen.done)
+        assert (seen.data, stats.handled, stats.refused) == (list(range(5)), 5, 0)
+
+    async def test_unless_a_connection_is_demanded(self, queen: Queen) -> None:
+        with pytest.raises(NotFound):
+            async with asyncio.timeout(30):
+                await queen.queue("q").connection(True).consume(print)
+
+
+async def test_a_proxy_that_knows_no_websockets(queen: Queen, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(*_: object) -> None:
+        raise InvalidResponse("it opens no WebSocket")
+
+    monkeypatch.setattr(Transport, "connect", connect)
+    await queen.queue("q").push(list(range(5)))
+    seen = Seen(5)
+    async with asyncio.timeout(30):
+        await queen.queue("q").consume(seen, signal=seen.done)
+    assert seen.data == list(range(5))
+
+
+async def test_none_is_opened_if_it_is_not_wanted(queen: Queen, server: Server) -> None:
+    await queen.queue("q").push([1])
+
+    def handle(message: Message) -> None:
+        assert not server.broker.consumers
+
+    stats = await queen.queue("q").connection(False).limit(1).consume(handle)
+    assert stats.handled == 1
+
+
+async def test_what_it_cannot_do(queen: Queen) -> None:
+    asked: list[Callable[[], Queue]] = [
+        lambda: queen.queue("q").limit(1),
+        lambda: queen.queue("q").commit_on_delivery(),
+        lambda: queen.queue("q").batch(2).each(),
+        lambda: queen.queue("q").wait(False),
+    ]
+    for words in asked:
+        with pytest.raises(InvalidUse):
+            words().connection(True).consume(print)
+    with pytest.raises(InvalidUse):
+        queen.queue("q").prefetch(-1)
