@@ -16,6 +16,7 @@ QueenError                          error                 the root
 │   │   ├── MethodNotAllowed   405  method_not_allowed    the path exists, the method does not
 │   │   ├── RequestTimeout     408  request_timeout       * the request did not arrive in time
 │   │   ├── Conflict           409  conflict              the request contradicts what is stored
+│   │   │   └── OffsetConflict 409  offset_conflict       a partition does not end where the push expects
 │   │   ├── TooLarge           413  too_large             the body is over the limit
 │   │   ├── TargetTooLong      414  target_too_long       * the path and query are over the limit
 │   │   ├── UpgradeRequired    426  upgrade_required      * the request opens no WebSocket, and must
@@ -35,6 +36,7 @@ QueenError                          error                 the root
 │   │       └── QuotaExceeded  429  quota_exceeded        a namespace stores as much as it may
 │   ├── CallRefused            500  internal_error        * a function of our schema refused what it was given
 │   │   ├── TransactionRefused 500  internal_error        * it cannot be applied, with the reason; answered with 200
+│   │   │   └── OffsetsDiffer  500  internal_error        * a partition does not end where it expects
 │   │   └── EncryptionRequired 500  internal_error        * a payload came in clear; the call is made again
 │   └── InternalError          500  internal_error        a defect in Queen; the details are in the log
 │       └── StatementFailed    503  statement_failed      PostgreSQL refused a statement; nothing was kept
@@ -46,7 +48,8 @@ QueenError                          error                 the root
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 
 class QueenError(Exception):
@@ -116,6 +119,30 @@ class MethodNotAllowed(RequestError):
 class Conflict(RequestError):
     status = 409
     code = "conflict"
+
+
+class OffsetFound(NamedTuple):
+    """The last offset that a partition has, where another one was expected."""
+
+    queue: str
+    partition: str
+    expected: int
+    actual: int
+
+
+class OffsetConflict(Conflict):
+    code = "offset_conflict"
+
+    def __init__(self, found: Sequence[OffsetFound]) -> None:
+        first = found[0]
+        super().__init__(
+            f"the last offset of partition {first.partition!r} of queue {first.queue!r} is {first.actual}, not "
+            f"{first.expected} as expected: nothing was stored"
+        )
+        self.found = found
+
+    def body(self) -> dict[str, object]:
+        return super().body() | {"conflicts": [one._asdict() for one in self.found]}
 
 
 class TooLarge(RequestError):

@@ -75,6 +75,10 @@ async def test_scenario(play: Play, version: str, scenario: str) -> None:
     await play(version, scenario)
 
 
+async def test_reading_by_offset(play: Play) -> None:
+    await play("2.6.0", "reads")
+
+
 async def test_the_stream_engine_runs(play: Play) -> None:
     await play("0.15.0", "streams")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import subprocess
@@ -378,6 +379,21 @@ def test_long_work_is_followed_to_its_end(
     assert cleared["operationId"] in queen("operations", "--type", "clear").out
     assert queen("operations", "wait", cleared["operationId"], "--json").json["status"] == "completed"
     assert queen("queues", "delete", name, "--yes").status == 0
+
+
+# Reading, and pushing with a condition
+
+
+def test_a_partition_is_read_without_a_group(queen: Run, name: str) -> None:
+    place = f"{name}/p"
+    assert queen("push", name, "1", "2", "3", "-p", "p", "--expect-last-offset", "0").status == 0
+    refused = queen("push", name, "4", "-p", "p", "--expect-last-offset", "2")
+    assert (refused.status != 0, "is 3, not 2" in refused.err) == (True, True)
+    assert [row["offset"] for row in json.loads(queen("messages", "read", place, "--json").out)] == [1, 2, 3]
+    from_two = json.loads(queen("messages", "read", place, "--offset", "2", "--json").out)
+    assert [row["payload"] for row in from_two] == [2, 3]
+    assert len(json.loads(queen("messages", "read", place, "--limit", "2", "--json").out)) == 2
+    assert "queue/partition" in queen("messages", "read", name).err
 
 
 # Timers

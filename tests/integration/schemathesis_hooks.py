@@ -13,6 +13,12 @@ _EMPTY = re.compile(r"[?&][^=&]+=(?:&|$)")
 
 _NO_RANGE = (b"from must not be after to", b"must not be longer than a year", b"choose a wider interval")
 
+_NO_CONDITION = (
+    b"the request pushes nothing to this partition",
+    b"the partition cannot have two last offsets",
+    b"a timer cannot be pushed with expect",
+    b"has both offset and since",
+)
 _NO_TIMER = (
     b"needs one of delayMs, deliverAt and schedule",
     b"needs its payload in data (JSON) or in payload (Base64)",
@@ -45,7 +51,7 @@ def filter_failure(context: HookContext, failure: Failure, case: Case[Any], resp
     needs_one_of_two = b"namespace or task is required" in response.content
     empty_counts_as_absent = response.status_code < 300 and _EMPTY.search(response.request.url or "") is not None
     is_no_range = any(text in response.content for text in _NO_RANGE)
-    is_no_timer = any(text in response.content for text in _NO_TIMER)
+    is_no_timer = any(text in response.content for text in _NO_TIMER + _NO_CONDITION)
     has_no_lease = (case.path_parameters or {}).get("leaseId") == ""  # popped with autoAck
     was_switched_off = response.status_code == 503 and b'"code":"maintenance"' in response.content  # by an earlier case
     is_no_socket = response.status_code == 426  # what it sends is plain HTTP

@@ -452,6 +452,7 @@ class AnySequence(RuleBasedStateMachine):
             *call.arguments(),
             *columns(self._acknowledgements(acks)),
             required,
+            None,
             LOCK_TIMEOUT,
         )
         before = self.model.copy()

@@ -33,6 +33,7 @@ NOT_AUDITED = {
     "/api/v1/lease/{leaseId}/finish",
     "/api/v1/traces",
     "/api/v1/stats/refresh",
+    "/api/v1/fetch",
     "/api/v1/timers",
     "/api/v1/timers/{queue}/{timerKey...}",
     "/internal/api/notify",

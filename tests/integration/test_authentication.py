@@ -109,6 +109,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/pipeline/runs"): "read-only",
     ("GET", "/api/v1/live"): "read-only",
     ("GET", "/api/v1/session"): "read-only",
+    ("POST", "/api/v1/fetch"): "read-only",
     ("POST", "/api/v1/timers"): "read-write",
     ("GET", "/api/v1/timers/{queue}"): "read-only",
     ("GET", "/api/v1/timers/{queue}/{timerKey...}"): "read-only",

@@ -114,6 +114,7 @@ async def test_refusals_share_one_schema(document: Json) -> None:
         ("POST", "/api/v1/lease/{leaseId}/finish", "404"),
         ("POST", "/api/v1/lease/{leaseId}/finish", "409"),
         ("POST", "/streams/v1/queries", "409"),
+        ("POST", "/api/v1/push", "409"),
     }
     for method, path, operation in operations(document):
         for status, answer in operation["responses"].items():

@@ -269,7 +269,7 @@ async def _transact(session: Session, count: int) -> None:
         for _, row in popped
     ]
     leases = [p.lease_id for p, _ in popped]
-    arguments = (*call.arguments(), *columns(acks), leases)
+    arguments = (*call.arguments(), *columns(acks), leases, None)
     assert await session.sql.fetchrow(statement("transact"), *arguments, LOCK_TIMEOUT)
 
 

@@ -388,7 +388,7 @@ class TestOneRule:
     @staticmethod
     async def by_transaction(session: Session, transactions: list[str]) -> int:
         call = PushCall.merge([Message("q", "a", b"1", str(uuid4()), one) for one in transactions])
-        arguments = (*call.arguments(), *columns([]), [], LOCK_TIMEOUT)
+        arguments = (*call.arguments(), *columns([]), [], None, LOCK_TIMEOUT)
         try:
             await session.sql.fetchrow(statement("transact"), *arguments)
         except asyncpg.PostgresError as error:

@@ -127,6 +127,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
             "push_items": [{"queue": queue}],
             "state_ops": [{"type": "upsert", "key": "k", "value": 1}],
         },
+        "/api/v1/fetch": {"entries": [{"queue": queue}]},
         "/api/v1/timers": {
             "operations": [{"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}]
         },

@@ -10,6 +10,7 @@ from queenmq.broker.ack import Acked, Acker
 from queenmq.broker.activity import Activity
 from queenmq.broker.administration import Administration, Purge, Trace
 from queenmq.broker.caches import Caches
+from queenmq.broker.conditional_push import ConditionalPusher
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.finish import Finished, Finisher, Taken
 from queenmq.broker.in_flight import InFlight
@@ -21,7 +22,7 @@ from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
-from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, journal_of, policy_of
+from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, figures_of, journal_of, policy_of
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
 from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
@@ -104,6 +105,16 @@ class Broker:
             journal=self.journal,
             wait_behind_s=settings.journal.wait_ms / 1000,
         )
+        self.conditional_pusher = ConditionalPusher(
+            parts,
+            policy_of(settings, settings.lanes.push),
+            encryption=self.encryption,
+            targets=targets,
+            maintenance=self.maintenance,
+            load=self.load,
+            journal=self.journal,
+            wait_behind_s=settings.journal.wait_ms / 1000,
+        )
         self._popper = Popper(
             parts,
             settings,
@@ -151,6 +162,7 @@ class Broker:
         lanes: tuple[Lane[Any, Any], ...] = (
             self._pusher.lane,
             self._pusher.queue_lane,
+            self.conditional_pusher.lane,
             self._popper.lane,
             self._acker.lane,
             self._finisher.lane,
@@ -362,7 +374,7 @@ class Broker:
         return {
             **self.node.statistics(),
             **self.caches.statistics(),
-            "sidecar": {"registered": 1, "operations": {name: _figures(lane) for name, lane in self.lanes.items()}},
+            "sidecar": {"registered": 1, "operations": {name: figures_of(lane) for name, lane in self.lanes.items()}},
             "pop_wait": {**self.long_polls.registry.statistics(), "parked": self.long_polls.registry.parked()},
             "database_calls": self.database.calls,
         }
@@ -385,15 +397,3 @@ class Broker:
         await self.locks.close()
         if self.journal is not None:
             await self.journal.close()
-
-
-def _figures(lane: Lane[Any, Any]) -> dict[str, float]:
-    """Calls, requests, items and seconds since the start, and what waits and runs now."""
-    return {
-        "calls": lane.calls,
-        "requests": lane.requests,
-        "items": lane.items,
-        "seconds": lane.seconds,
-        "pending": lane.pending,
-        "in_flight": lane.in_flight,
-    }

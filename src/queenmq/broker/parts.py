@@ -7,7 +7,7 @@ from typing import Any
 
 from queenmq.broker.activity import Activity
 from queenmq.broker.caches import CacheBounds
-from queenmq.broker.lane import Policy, Vegas
+from queenmq.broker.lane import Lane, Policy, Vegas
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
 from queenmq.clock import Clock
@@ -72,3 +72,15 @@ def journal_of(settings: Settings, shared: JournalSharing | None, clock: Clock) 
     if shared.listener is None:
         return RemoteJournal(shared, bounds, clock)
     return SharedJournal(shared, settings.journal.folder, bounds, settings.server.encryption_keys, clock)
+
+
+def figures_of(lane: Lane[Any, Any]) -> dict[str, float]:
+    """Calls, requests, items and seconds since the start, and what waits and runs now."""
+    return {
+        "calls": lane.calls,
+        "requests": lane.requests,
+        "items": lane.items,
+        "seconds": lane.seconds,
+        "pending": lane.pending,
+        "in_flight": lane.in_flight,
+    }

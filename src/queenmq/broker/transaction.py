@@ -6,8 +6,8 @@ Transactions are not merged: one that fails must not touch another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from queenmq.broker.ack import columns, positions
 from queenmq.broker.encryption import PayloadEncryption
@@ -17,8 +17,9 @@ from queenmq.broker.unmerged import Unmerged
 from queenmq.broker.wake_ups import by_queue
 from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
 from queenmq.core.message import Message
-from queenmq.core.push_call import PushCall
-from queenmq.storage.failures import TransactionRefused
+from queenmq.core.push_call import PushCall, Target
+from queenmq.errors import OffsetConflict, OffsetFound
+from queenmq.storage.failures import OffsetsDiffer, TransactionRefused
 from queenmq.storage.statements import statement
 
 
@@ -27,6 +28,7 @@ class Transaction:
     messages: list[Message]
     acknowledgements: list[Acknowledgement]
     required_leases: list[str]
+    expected: Mapping[Target, int] = field(default_factory=dict)  # the last offset that these targets must have
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Transactor:
         self._unmerged = unmerged
 
     async def commit(self, transaction: Transaction) -> Committed:
-        """Apply all of it. Raises TransactionRefused with the reason if nothing was applied."""
+        """Apply all of it. Raises TransactionRefused or OffsetConflict with the reason if nothing was applied."""
         call = PushCall.merge(transaction.messages)
         if call.repeats:
             repeated = transaction.messages[min(call.repeats)].transaction_id
@@ -54,12 +56,17 @@ class Transactor:
                 f"transactionId {repeated!r} is pushed twice to one partition"
             )
         rows = heads(transaction.messages) | positions(transaction.acknowledgements, transaction.required_leases)
-        return await self._unmerged.run(
-            transaction.messages,
-            rows,
-            lambda lock_timeout: self._run(call, transaction, lock_timeout),
-            lambda: self._done_before(transaction),
-        )
+        try:
+            return await self._unmerged.run(
+                transaction.messages,
+                rows,
+                lambda lock_timeout: self._run(call, transaction, lock_timeout),
+                lambda: self._done_before(transaction),
+            )
+        except OffsetsDiffer as refusal:
+            found = dict(zip(call.targets, refusal.last_offsets, strict=True))
+            asked = [OffsetFound(*target, offset, found[target]) for target, offset in transaction.expected.items()]
+            raise OffsetConflict([one for one in asked if one.expected != one.actual]) from refusal
 
     async def _done_before(self, transaction: Transaction) -> Committed | None:
         return await self.committed_before(transaction) or await self._finished_before(transaction)
@@ -103,6 +110,7 @@ class Transactor:
             *call.arguments(known, self._encryption.seal(call.messages)),
             *columns(transaction.acknowledgements),
             transaction.required_leases,
+            [transaction.expected.get(target) for target in call.targets] if transaction.expected else None,
             lock_timeout,
         )
         if row is None:

@@ -14,13 +14,18 @@ if TYPE_CHECKING:
 _PAGE: Final = 1000
 
 
+def queue_and_partition(given: str, nor: str = "") -> tuple[str, str]:
+    queue, separator, partition = given.partition("/")
+    if not separator:
+        raise exits.Failed(f"{given!r} is {'neither' if nor else 'not'} queue/partition{nor}", exits.USAGE)
+    return queue, partition
+
+
 def partition_id(queen: BlockingQueen, given: str) -> str:
     """The id of `queue/partition`, or the id itself. Ends the command if there is no such partition."""
     if is_uuid(given):
         return given
-    queue, separator, partition = given.partition("/")
-    if not separator:
-        raise exits.Failed(f"{given!r} is neither queue/partition nor the id of a partition", exits.USAGE)
+    queue, partition = queue_and_partition(given, " nor the id of a partition")
     require_queue(queen, queue)
     offset = 0
     while found := queen.admin.get_partitions(queue=queue, limit=_PAGE, offset=offset)["partitions"]:

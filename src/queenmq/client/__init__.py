@@ -23,11 +23,13 @@ from queenmq.client.errors import (
     InvalidUse,
     NetworkError,
     NotFound,
+    OffsetConflict,
     OperationFailed,
     OperationTimeout,
     Overloaded,
     PushFailed,
     QueenError,
+    ReadFailed,
     RequestError,
     ResponseError,
     ServerFailed,
@@ -44,10 +46,12 @@ from queenmq.client.models import (
     DeadLetters,
     Item,
     Message,
+    OffsetFound,
     Operation,
     PushResult,
     PushResults,
     RenewResult,
+    StoredMessage,
     TraceResult,
     TransactionResult,
     TransactionStep,
@@ -55,6 +59,7 @@ from queenmq.client.models import (
 from queenmq.client.options import ClientOptions
 from queenmq.client.push import Push
 from queenmq.client.queue import Queue
+from queenmq.client.reads import Read
 from queenmq.client.timers import Timer
 from queenmq.client.transaction import Transaction
 
@@ -87,6 +92,8 @@ __all__ = [
     "Message",
     "NetworkError",
     "NotFound",
+    "OffsetConflict",
+    "OffsetFound",
     "Operation",
     "OperationFailed",
     "OperationTimeout",
@@ -98,10 +105,13 @@ __all__ = [
     "Queen",
     "QueenError",
     "Queue",
+    "Read",
+    "ReadFailed",
     "RenewResult",
     "RequestError",
     "ResponseError",
     "ServerFailed",
+    "StoredMessage",
     "Timer",
     "TooLarge",
     "TraceResult",

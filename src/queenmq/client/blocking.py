@@ -34,6 +34,7 @@ from queenmq.client.models import (
 )
 from queenmq.client.options import Options
 from queenmq.client.queue import Queue, QueueSpec
+from queenmq.client.reads import Read
 from queenmq.client.session import Session
 from queenmq.client.signals import drained
 from queenmq.client.timers import Timer
@@ -168,9 +169,13 @@ class BlockingQueue(QueueSpec):
         """As `Queue.delete`."""
         return self._portal.run(self._queue.delete)
 
-    def push(self, items: Any) -> PushResults:
+    def push(self, items: Any, *, expected_last_offset: int | None = None) -> PushResults:
         """As `Queue.push`: one result per item. Raises PushFailed, which has all results, if some were refused."""
-        return self._portal.run(lambda: self._queue.push(items))
+        return self._portal.run(lambda: self._queue.push(items, expected_last_offset=expected_last_offset))
+
+    def read(self, offset: int | None = None, *, since: datetime | None = None, limit: int = 1000) -> Read:
+        """As `Queue.read`."""
+        return self._portal.run(lambda: self._queue.read(offset, since=since, limit=limit))
 
     def schedule(
         self,

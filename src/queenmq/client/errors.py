@@ -11,6 +11,7 @@ QueenError                         client_error        the root
 │   │   ├── Forbidden         403  forbidden           the token's role is not enough
 │   │   ├── NotFound          404  not_found           the named thing does not exist
 │   │   ├── Conflict          409  conflict            the request contradicts what is stored
+│   │   │   └── OffsetConflict     offset_conflict     a partition does not end where the push expects; `actual`
 │   │   └── TooLarge          413  too_large           the body or its number of items is over the limit
 │   └── Unavailable                unavailable         the same request may succeed later; the retries are used up
 │       ├── Overloaded        429  overloaded          a bound is reached; `retry_after_s` says when to come back
@@ -22,6 +23,7 @@ QueenError                         client_error        the root
 ├── InvalidItem                    invalid_item        what was given to push is ambiguous or invalid; nothing was sent
 ├── EmptyTransaction               empty_transaction   a transaction without steps; nothing was sent
 ├── PushFailed                     push_failed         the server refused items one by one; `results` has all of them
+├── ReadFailed                     read_failed         messages cannot be read from there: deleted, or not decrypted
 ├── TransactionFailed              transaction_failed  it was not applied (`uncertain`: unless an earlier attempt was)
 ├── OperationFailed                operation_failed    a queued operation ended without success
 │   └── OperationTimeout           operation_timeout   it has not ended yet; ask again with its id
@@ -35,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from queenmq.client.models import PushResult
+    from queenmq.client.models import OffsetFound, PushResult
 
 
 class QueenError(Exception):
@@ -82,6 +84,17 @@ class NotFound(RequestError):
 
 class Conflict(RequestError):
     default_code = "conflict"
+
+
+class OffsetConflict(Conflict):
+    """`actual` is the last offset of the partition; nothing was stored."""
+
+    default_code = "offset_conflict"
+
+    @property
+    def actual(self) -> int:
+        found: list[dict[str, int]] = self.body["conflicts"]
+        return found[0]["actual"]
 
 
 class TooLarge(RequestError):
@@ -151,14 +164,26 @@ class PushFailed(QueenError):
         self.results = list(results)
 
 
+class ReadFailed(QueenError):
+    """`reason` is the word of the server for it: `OFFSET_OUT_OF_RANGE` or `CANNOT_DECRYPT`."""
+
+    code = "read_failed"
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class TransactionFailed(QueenError):
-    """`uncertain`: an earlier attempt got no answer and may be the one that was applied."""
+    """`uncertain`: an earlier attempt got no answer and may be the one that was applied. `conflicts` are the partitions
+    that did not end where they were expected to."""
 
     code = "transaction_failed"
 
-    def __init__(self, message: str, *, uncertain: bool = False) -> None:
+    def __init__(self, message: str, *, uncertain: bool = False, conflicts: Sequence[OffsetFound] = ()) -> None:
         super().__init__(message)
         self.uncertain = uncertain
+        self.conflicts = list(conflicts)
 
 
 class OperationFailed(QueenError):
@@ -206,4 +231,6 @@ def refusal(status: int, body: Mapping[str, Any], retry_after_s: float | None) -
         return Overloaded(status, message, body, retry_after_s)
     if status == 408 or status >= 500:
         return ServerFailed(status, message, body)
+    if status == 409 and body.get("code") == OffsetConflict.default_code:
+        return OffsetConflict(status, message, body)
     return _BY_STATUS.get(status, RequestError)(status, message, body)

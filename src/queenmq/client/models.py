@@ -117,6 +117,18 @@ class Message(_Payload, kw_only=True, rename="camel", dict=True):
     traceparent: str | None = None
 
 
+class StoredMessage(_Payload, kw_only=True, rename="camel", dict=True):
+    """A message as it is stored, read without a group: it has no lease and no state."""
+
+    offset: int
+    id: str
+    transaction_id: str
+    raw: Raw = field(name="payload")
+    created_at: str = field(name="ts")
+    trace_id: str | None = None
+    producer_sub: str | None = None
+
+
 class DeadLetter(_Payload, kw_only=True, rename="camel", dict=True):
     """A message that failed too often."""
 
@@ -170,6 +182,7 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     transaction_id: str = ""
     message_id: str | None = None
     partition_id: str | None = None
+    offset: int | None = None  # only of a push with an expected last offset
     queue: str = field(name="queueName", default="")
     partition: str = ""
     trace_id: str | None = field(name="trace_id", default=None)
@@ -271,6 +284,15 @@ class TransactionStep(Struct, kw_only=True, rename="camel"):
     dlq: bool = False
 
 
+class OffsetFound(Struct):
+    """The last offset that a partition has, where another one was expected."""
+
+    queue: str
+    partition: str
+    expected: int
+    actual: int
+
+
 class TransactionResult(Struct, kw_only=True, rename="camel"):
     """One result per pushed item and per ack, in order.
 
@@ -280,6 +302,7 @@ class TransactionResult(Struct, kw_only=True, rename="camel"):
     success: bool
     transaction_id: str = ""
     error: str | None = None
+    conflicts: list[OffsetFound] = []
     results: list[TransactionStep] = []
     repeated: bool = False
 

@@ -22,6 +22,7 @@ from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TakeResult, 
 from queenmq.client.options import RENEW_MILLIS, ConsumerOptions
 from queenmq.client.polls import Polls
 from queenmq.client.push import Push
+from queenmq.client.reads import Read, read_partition, where_from
 from queenmq.client.session import Session
 from queenmq.client.timers import Timer, cancel_timer, list_timers, moment, set_timer
 from queenmq.client.verbs import Finish, path_of, with_query
@@ -267,7 +268,7 @@ class Queue(QueueSpec):
         answer: Json = await self._session.verbs.ask("DELETE", path)
         return answer
 
-    def push(self, items: Any) -> Push:
+    def push(self, items: Any, *, expected_last_offset: int | None = None) -> Push:
         """Push one item or a list of them, in order; await it for one result per item.
 
         An item is a payload (any JSON), an `Item`, or a dict with `data` and `transactionId`, `traceId` or both. Other
@@ -277,6 +278,9 @@ class Queue(QueueSpec):
         >>> await queen.queue("orders").partition("customer-17").push({"order": 1})  # doctest: +SKIP
         >>> await queen.queue("orders").push([Item({"order": 2}, transaction_id="order-2")])  # doctest: +SKIP
 
+        With `expected_last_offset`, all items are stored if that is the last offset of the partition (0 if it is new),
+        and else none: OffsetConflict says which it is.
+
         Raises PushFailed if the server refuses items one by one, unless `.on_error(…)` takes them.
         """
         self._session.check_open()
@@ -285,8 +289,24 @@ class Queue(QueueSpec):
         given = to_push_items(items, queue, partition)
         limits = self._said.buffer
         if limits is not None:
+            if expected_last_offset is not None:
+                raise InvalidUse("a push through the buffer cannot expect a last offset")
             return Push(lambda: self._session.buffers.add(queue, partition, limits, given))
-        return Push(lambda: self._session.verbs.push(given))
+        return Push(lambda: self._session.verbs.push(given, expected_last_offset))
+
+    async def read(self, offset: int | None = None, *, since: datetime | None = None, limit: int = 1000) -> Read:
+        """Messages of the partition (`Default` if none is named) from an offset or a moment on, without a group.
+
+        Nothing changes by it: no lease, no position. It ends at `limit` or at the bounds of the server, so go on at
+        `next_offset` until nothing comes. A partition that does not exist has no messages. Raises ReadFailed if the
+        messages at that offset are deleted already, or cannot be decrypted.
+
+        >>> history = await queen.queue("orders").partition("customer-17").read()  # doctest: +SKIP
+        """
+        self._session.check_open()
+        entry = {"queue": self._name(), "partition": self._said.partition or DEFAULT_PARTITION}
+        entry |= where_from(offset, since) | {"limit": _positive("limit", limit)}
+        return await read_partition(self._session.verbs, entry)
 
     async def schedule(
         self,

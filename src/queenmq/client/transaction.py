@@ -21,6 +21,7 @@ class TransactionSteps:
         self._operations: list[Json] = []
         self._leases: dict[str, None] = {}
         self._own_ids: set[str] = set()
+        self._expected: list[Json] = []
 
     def ack(
         self,
@@ -52,9 +53,11 @@ class TransactionSteps:
         """Where the next push goes: `.queue("b").partition("eu").push(items)`."""
         return TransactionQueue(self, name)
 
-    def add_push(self, queue: str, partition: str, items: Any) -> None:
+    def add_push(self, queue: str, partition: str, items: Any, expected_last_offset: int | None = None) -> None:
         """Push items to a partition; `.queue(…).partition(…).push(…)` says the same."""
         given = to_items(items)
+        if expected_last_offset is not None:
+            self._expected.append({"queue": queue, "partition": partition, "lastOffset": expected_last_offset})
         pushed = [to_push_item(item, queue, partition) for item in given]
         if pushed:
             self._operations.append({"type": "push", "items": pushed})
@@ -64,13 +67,13 @@ class TransactionSteps:
     async def _commit(self) -> TransactionResult:
         if not self._operations:
             raise EmptyTransaction
-        result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases))
+        result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases), self._expected)
         if result.success:
             return result
         refusal = result.error or "the transaction was refused"
         if uncertain and self._is_repetition(refusal):
             return TransactionResult(success=True, transaction_id=result.transaction_id, repeated=True)
-        raise TransactionFailed(refusal, uncertain=uncertain)
+        raise TransactionFailed(refusal, uncertain=uncertain, conflicts=result.conflicts)
 
     def _is_repetition(self, refusal: str) -> bool:
         """Whether a transactionId is in use that only this transaction can have brought there."""
@@ -89,9 +92,10 @@ class TransactionQueue(Generic[Steps]):
         self._partition = name
         return self
 
-    def push(self, items: Any) -> Steps:
-        """One item or a list, as `Queue.push` takes them. Here a transactionId that is in use fails the whole."""
-        self._steps.add_push(self._name, self._partition, items)
+    def push(self, items: Any, *, expected_last_offset: int | None = None) -> Steps:
+        """One item or a list, as `Queue.push` takes them. Here a transactionId that is in use fails the whole, and so
+        does a partition that has another last offset than expected."""
+        self._steps.add_push(self._name, self._partition, items, expected_last_offset)
         return self._steps
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -36,6 +36,8 @@ from queenmq.client.transport import Reply, Request
 LONG_POLL_MARGIN_S = 5.0
 _FIRST_LOOK_S = 0.1
 _LAST_LOOK_S = 1.0
+
+Answer = TypeVar("Answer")
 
 _encode = msgspec.json.Encoder().encode
 _push_answer = msgspec.json.Decoder(list[PushResult] | Accepted)
@@ -103,15 +105,21 @@ class Verbs:
         self._caller = caller
         self._options = options
 
-    async def push(self, items: Sequence[PushItem]) -> PushResults:
-        """One result per item, in order. Repeating it is safe: the items carry their transactionIds."""
+    async def push(self, items: Sequence[PushItem], expected: int | None = None) -> PushResults:
+        """One result per item, in order. Repeating it is safe: the items carry their transactionIds.
+
+        `expected` is the last offset that the partition of the items must have.
+        """
         if not items:
             return PushResults()
 
         def read(reply: Reply) -> PushResults:
             return _complete(items, _push_answer.decode(reply.content))
 
-        request = Request("POST", "/api/v1/push", _encode({"items": items}))
+        body: Json = {"items": items}
+        if expected is not None:
+            body["expect"] = [{"queue": items[0].queue, "partition": items[0].partition, "lastOffset": expected}]
+        request = Request("POST", "/api/v1/push", _encode(body))
         results = await self._caller.call(request, read)
         if self._options.queued_operation_behavior == "poll":
             return await self._settle_push(items, results)
@@ -126,6 +134,10 @@ class Verbs:
             return [message for message in answer.messages if message is not None]
 
         return await self._caller.call(Request("GET", with_query(path, params), timeout_s=timeout_s), read)
+
+    async def fetch(self, entries: Sequence[Json], decoder: msgspec.json.Decoder[Answer]) -> Answer:
+        request = Request("POST", "/api/v1/fetch", _encode({"entries": entries}))
+        return await self._caller.call(request, lambda reply: decoder.decode(reply.content))
 
     async def ack(self, acks: Sequence[Ack], group: str | None) -> list[AckResult]:
         """One result per ack, in order. Repeating it is safe: an ack with a lease that is over changes nothing."""
@@ -166,13 +178,15 @@ class Verbs:
         request = Request("POST", _finish_path(lease_id), _encode(body), timeout_s=timeout_s)
         return await self._caller.call(request, read)
 
-    async def transact(self, operations: Sequence[Json], leases: Sequence[str]) -> tuple[TransactionResult, bool]:
+    async def transact(
+        self, operations: Sequence[Json], leases: Sequence[str], expected: Sequence[Json]
+    ) -> tuple[TransactionResult, bool]:
         """What the server says, and whether an earlier attempt may have been the one that was applied."""
 
         def read(reply: Reply) -> tuple[TransactionResult, bool]:
             return _transaction.decode(reply.content), reply.uncertain
 
-        body = {"operations": operations, "requiredLeases": leases}
+        body = {"operations": operations, "requiredLeases": leases} | ({"expect": expected} if expected else {})
         return await self._caller.call(Request("POST", "/api/v1/transaction", _encode(body)), read)
 
     async def renew(self, lease_id: str, seconds: int) -> RenewResult:

@@ -10,6 +10,8 @@ from msgspec import Struct
 from queenmq.core.message import Message
 
 Value = TypeVar("Value")
+Target = tuple[str, str]
+"""Queue and partition."""
 Status = Literal["queued", "duplicate", "failed", "buffered", "rejected"]
 
 
@@ -36,6 +38,7 @@ class Outcome(Struct):
     message_id: str
     partition_id: str
     deferral: Deferral | None = None
+    offset: int | None = None  # only of a conditional push
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +54,10 @@ class PushCall:
     place: list[int] = field(default_factory=list)  # input position -> place in the arrays, -1 for a repeat
     was_new: bool = False  # afterwards: every message was stored
     order: list[int] = field(default_factory=list)  # the reverse: place -> input position
+
+    @property
+    def targets(self) -> list[Target]:
+        return list(zip(self.queues, self.partitions, strict=True))
 
     @classmethod
     def merge(cls, messages: list[Message]) -> PushCall:

@@ -76,7 +76,12 @@ def add_journal(page: Exposition, broker: Broker) -> None:
 
 
 def add_load(page: Exposition, broker: Broker) -> None:
-    """What the load manager measures, and what it decided."""
+    """What the load manager measures, and what it decided; and conditional pushes, which it never defers."""
+    page.counter(
+        "queen_push_offset_conflicts_total",
+        "Pushes that were refused because a partition did not end where they expected.",
+        broker.conditional_pusher.conflicts,
+    )
     load = broker.load.measured()
     page.gauge(
         "queen_load_pool_used_ratio", "Share of the database connections that are in use, from 0 to 1.", load.pool_used

@@ -54,8 +54,19 @@ class PushItem(Struct, kw_only=True, rename="camel"):
     deliver_at: Annotated[Moment, Meta(description="Push it at this moment.")] | UnsetType = UNSET
 
 
+class Expectation(Struct, kw_only=True, rename="camel"):
+    """The last offset that a partition must have, to which the same request pushes; 0 if it must be new."""
+
+    queue: Name
+    partition: Name = DEFAULT_PARTITION
+    last_offset: Count
+
+
 class PushBody(Struct):
+    """With `expect`, all items are stored if every partition in it has the last offset that it says, and none else."""
+
     items: list[PushItem]
+    expect: list[Expectation] | None = None
 
 
 class AckBody(Struct, kw_only=True, rename="camel"):
@@ -114,6 +125,7 @@ class TransactionBody(Struct, kw_only=True, rename="camel"):
 
     operations: Annotated[list[Annotated[Operation, documented_as(_BY_TYPE)]], documented_as({"minItems": 1})]
     required_leases: list[str] | None = None
+    expect: Annotated[list[Expectation], Meta(description="As in a push.")] | None = None
     kv: _Unsupported | None = None
     timers: _Unsupported | None = None
 
@@ -282,3 +294,19 @@ class TimerOperation(Struct, kw_only=True, rename="camel"):
 
 class TimersBody(Struct):
     operations: list[TimerOperation]
+
+
+class FetchEntry(Struct, kw_only=True, rename="camel"):
+    """From `offset`, or from the first message at or after `since`; without both, or with 0, from the beginning."""
+
+    queue: Name
+    partition: Name = DEFAULT_PARTITION
+    offset: Count | None = None
+    since: Moment | None = None
+    limit: Annotated[Count, Meta(description="Most messages; cut to the server's limit.")] | None = None
+    max_bytes: Annotated[Count, Meta(description="Most bytes of payload; one message comes in any case.")] | None = None
+
+
+class FetchBody(Struct, kw_only=True, rename="camel"):
+    entries: list[FetchEntry]
+    max_bytes: Annotated[Count, Meta(description="Most bytes of payload of all entries together.")] | None = None

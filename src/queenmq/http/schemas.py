@@ -41,6 +41,21 @@ class Error(Struct):
     field: str | UnsetType = UNSET
 
 
+class OffsetDiffers(Struct):
+    """A partition that does not end where a push expects."""
+
+    queue: str
+    partition: str
+    expected: int
+    actual: int
+
+
+class ConflictError(Error):
+    """With the code `offset_conflict`, the last offsets that were found; nothing was stored."""
+
+    conflicts: list[OffsetDiffers] | UnsetType = UNSET
+
+
 class Configured(Struct, kw_only=True, rename="camel"):
     configured: bool
     queue_id: Uuid
@@ -100,6 +115,7 @@ class PushResult(Struct, kw_only=True):
     queue_position: int | UnsetType = field(name="queuePosition", default=UNSET)
     estimated_wait: float | UnsetType | None = field(name="estimatedWait", default=UNSET)
     reason: str | UnsetType = UNSET
+    offset: Annotated[int, Meta(description="Only of a push with `expect`.")] | UnsetType = UNSET
     timer_key: str | UnsetType = field(name="timerKey", default=UNSET)
     deliver_at: Moment | UnsetType = field(name="deliverAt", default=UNSET)
 
@@ -166,11 +182,16 @@ class TransactionAck(Struct, kw_only=True, rename="camel", tag_field="type", tag
 
 
 class TransactionResult(Struct, kw_only=True, rename="camel"):
-    """One result per pushed item and per ack, in order; none if the transaction was refused, and `error` says why."""
+    """One result per pushed item and per ack, in order; none if the transaction was refused, and `error` says why.
+
+    If a partition does not end where `expect` says, `reason` is `offset_conflict`, and `conflicts` has what was found.
+    """
 
     transaction_id: Uuid
     success: bool
     error: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    conflicts: list[OffsetDiffers] | UnsetType = UNSET
     results: list[TransactionPush | TransactionAck]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 import asyncpg
+import msgspec
 
 from queenmq.errors import (
     Conflict,
@@ -68,6 +69,14 @@ class TransactionRefused(CallRefused):
     """A transaction was rolled back for a reason that the caller gets (SQLSTATE QN001)."""
 
 
+class OffsetsDiffer(TransactionRefused):
+    """A target of the transaction has another last offset than expected (SQLSTATE QN008)."""
+
+    def __init__(self, message: str, last_offsets: list[int]) -> None:
+        super().__init__(message)
+        self.last_offsets = last_offsets
+
+
 class EncryptionRequired(CallRefused):
     """A payload came in clear for a queue that demands encryption (SQLSTATE QN002); `detail` names the queues."""
 
@@ -96,6 +105,8 @@ def _of_postgres(error: asyncpg.PostgresError) -> QueenError:
     match error.sqlstate:
         case sqlstates.TRANSACTION_REFUSED:
             return TransactionRefused(str(error))
+        case sqlstates.OFFSET_CONFLICT:
+            return OffsetsDiffer(str(error), msgspec.json.decode(error.detail or "[]", type=list[int]))
         case sqlstates.ENCRYPTION_REQUIRED:
             return EncryptionRequired(str(error), error.detail or "[]")
         case sqlstates.QUEUE_FULL | sqlstates.TOO_MANY_OPERATIONS:

@@ -8,12 +8,14 @@ import click
 
 from queenmq.cli.arguments import COUNT, MOMENT, as_json, consent
 from queenmq.cli.group import group, under
-from queenmq.cli.places import partition_id
+from queenmq.cli.places import partition_id, queue_and_partition
 from queenmq.cli.remote import connected, queue_option, require_queue, server
 from queenmq.cli.show import Column, compact, confirm, facts, listing, moment, note, plural, print_json
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from queenmq.client import StoredMessage
 
 STATES = ("pending", "processing", "completed", "dead_letter")
 
@@ -112,6 +114,53 @@ def show(partition: str, transaction_id: str, as_json: bool, server: str) -> Non
     )
     if found["undecryptable"]:
         note("The payload is encrypted with a key that this server does not have.")
+
+
+@under(
+    command,
+    "read",
+    "queen messages read orders/customer-7",
+    "queen messages read orders/customer-7 --since 2026-01-02T03:00 --json",
+)
+@click.argument("partition")
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="Read from this offset (default: the first one).")
+@click.option("--since", type=MOMENT, metavar="TIME", help="Read messages pushed at or after this time.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of messages.")
+@as_json
+@server
+def read(partition: str, offset: int | None, since: datetime | None, limit: int, as_json: bool, server: str) -> None:
+    """Read messages of a partition in their order, without a group: no lease, no position.
+
+    PARTITION is queue/partition.
+    """
+    queue, name = queue_and_partition(partition)
+    rows: list[dict[str, Any]] = []
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        source = queen.queue(queue).partition(name)
+        found = source.read(offset, since=since, limit=limit)
+        while found.messages and len(rows) < limit:
+            rows += [_as_row(message) for message in found]
+            found = source.read(found.next_offset, limit=limit)
+    listing(
+        rows[:limit],
+        "no messages from there on",
+        Column("offset", number=True),
+        Column("createdAt", "pushed", written=moment),
+        Column("transactionId", "transaction id"),
+        Column("payload", written=compact),
+        as_json=as_json,
+    )
+
+
+def _as_row(message: StoredMessage) -> dict[str, Any]:
+    return {
+        "offset": message.offset,
+        "id": message.id,
+        "transactionId": message.transaction_id,
+        "createdAt": message.created_at,
+        "payload": message.data,
+    }
 
 
 def _progress(group: dict[str, Any]) -> str:

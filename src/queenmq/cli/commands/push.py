@@ -36,6 +36,13 @@ _ATTEMPTS: Final = 8
 @click.argument("payloads", nargs=-1, metavar="[JSON]...")
 @click.option("-p", "--partition", default="Default", show_default=True, help="Partition to push to.")
 @click.option("--transaction-id", metavar="ID", help="Key of the message: a partition stores each key once.")
+@click.option(
+    "--expect-last-offset",
+    "expected",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Push only if this is the last offset of the partition; 0 if it must be new.",
+)
 @click.option("--text", is_flag=True, help="Push the arguments as plain text instead of JSON.")
 @click.option(
     "-f",
@@ -64,6 +71,7 @@ def command(
     payloads: tuple[str, ...],
     partition: str,
     transaction_id: str | None,
+    expected: int | None,
     text: bool,
     file: Path | None,
     messages: bool,
@@ -81,9 +89,12 @@ def command(
     if payloads:
         if file is not None or messages or once:
             raise click.UsageError("give messages as arguments or with --file, not both")
-        return _push_arguments(server, queue, partition, _parsed(payloads, text), transaction_id, as_json)
-    if transaction_id or text:
-        raise click.UsageError("--transaction-id and --text apply only to messages given as arguments")
+        given = _items(_parsed(payloads, text), transaction_id)
+        return _push_arguments(server, queue, partition, given, expected, as_json)
+    if transaction_id or text or expected is not None:
+        raise click.UsageError(
+            "--transaction-id, --expect-last-offset and --text apply only to messages given as arguments"
+        )
     if file is None and sys.stdin.isatty():
         raise click.UsageError("there is nothing to push: give JSON arguments or --file")
     return _push_file(server, _File(queue, partition, file, messages, once, batch), as_json)
@@ -100,16 +111,19 @@ def _parsed(payloads: Iterable[str], text: bool) -> list[Any]:
     return [Raw(payload.encode()) for payload in payloads]
 
 
-def _push_arguments(
-    server: str, queue: str, partition: str, payloads: list[Any], transaction_id: str | None, as_json: bool
-) -> int:
+def _items(payloads: list[Any], transaction_id: str | None) -> list[Item]:
     from queenmq.client import Item
 
     if transaction_id is not None and len(payloads) > 1:
         raise click.UsageError("--transaction-id can be used with one message only")
-    items = [Item(payload, transaction_id=transaction_id) for payload in payloads]
-    with connected(server, retry_attempts=_ATTEMPTS if transaction_id else 3) as queen:
-        results = queen.queue(queue).partition(partition).push(items)
+    return [Item(payload, transaction_id=transaction_id) for payload in payloads]
+
+
+def _push_arguments(
+    server: str, queue: str, partition: str, items: list[Item], expected: int | None, as_json: bool
+) -> int:
+    with connected(server, retry_attempts=_ATTEMPTS if items[0].transaction_id else 3) as queen:
+        results = queen.queue(queue).partition(partition).push(items, expected_last_offset=expected)
     if as_json:
         print_json([_as_json(result) for result in results])
     else:
@@ -123,6 +137,7 @@ def _as_json(result: PushResult) -> dict[str, Any]:
         "status": result.status,
         "messageId": result.message_id,
         "partitionId": result.partition_id,
+        "offset": result.offset,
         "operationId": result.operation_id,
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -175,3 +175,35 @@ class TraceNames(Struct, kw_only=True):
     trace_names: list[TraceName]
     total: int
     pagination: Page
+
+
+FetchError = Literal["UNKNOWN_TOPIC_OR_PARTITION", "OFFSET_OUT_OF_RANGE", "CANNOT_DECRYPT"]
+
+
+class FetchedRecord(Struct, kw_only=True, rename="camel"):
+    offset: int
+    id: Uuid
+    transaction_id: str
+    payload: Raw
+    ts: Moment
+    trace_id: Uuid | None
+    producer_sub: str | None
+
+
+class FetchedEntry(Struct, kw_only=True, rename="camel"):
+    """`highWatermark` is the offset that the next message will get, `logStartOffset` the first that is not deleted for
+    certain, and `nextOffset` where to go on reading. With an `error` there are no records: there is no such partition,
+    its messages do not reach from `logStartOffset` to the offset, or the first payload cannot be decrypted here."""
+
+    queue: str
+    partition: str
+    error: FetchError | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    records: list[FetchedRecord]
+    high_watermark: int
+    log_start_offset: int
+    next_offset: int
+
+
+class MessagesFetched(Struct):
+    entries: list[FetchedEntry]

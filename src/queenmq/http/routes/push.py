@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from queenmq.access.permissions import Verb
+from queenmq.broker.conditional_push import ConditionalPush
 from queenmq.config import Settings
 from queenmq.core.message import Message
 from queenmq.core.names import check_name, is_plain_name, iso_millis, parse_timestamp
-from queenmq.core.push_call import Outcome
+from queenmq.core.push_call import Outcome, Target
 from queenmq.core.timer import TimerChange, TimerState
 from queenmq.core.trace_context import trace_id_of
 from queenmq.errors import HttpError, InvalidRequest
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.plans import Plan, push_plan
-from queenmq.http.requests import PushBody, PushItem
+from queenmq.http.requests import Expectation, PushBody, PushItem
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
-from queenmq.http.schemas import PushResult
+from queenmq.http.schemas import ConflictError, PushResult
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import is_uuid, uuid7_for, uuid7_text
@@ -36,15 +37,21 @@ _decoder = msgspec.json.Decoder(PushBody)
 
 
 @documented(
-    {201: list[PushResult], 202: list[PushResult]},
+    {201: list[PushResult], 202: list[PushResult], 409: ConflictError},
     body=PushBody,
     links={"pop_queue": {"parameters": {"queue": "$response.body#/0/queueName"}}},
 )
 async def push(request: Request, context: Context) -> Response:
-    """Store messages; one result for each item, in order. 202 if some are on disk but stored later."""
+    """Store messages; one result for each item, in order. 202 if some are on disk but stored later.
+
+    With `expect`, store all of them or none: 409 if a partition does not end where `expect` says.
+    """
     body = read_push(request)
     check_count(len(body.items), context.settings, "items")
+    check_expectations(body.expect or (), context.settings)
     messages = [to_message(item, "items", index, request) for index, item in enumerate(body.items)]
+    if body.expect:
+        return await _push_expected(body, messages, context)
     later = [index for index, item in enumerate(body.items) if is_later(item)]
     if later:
         return await _push_some_later(request, context, messages, later)
@@ -52,6 +59,36 @@ async def push(request: Request, context: Context) -> Response:
     outcomes = await (broker.push_unless_journalled if request.forwarded else broker.push)(messages)
     results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
     return Response(202 if any(outcome.deferral for outcome in outcomes) else 201, results)
+
+
+async def _push_expected(body: PushBody, messages: list[Message], context: Context) -> Response:
+    for index, item in enumerate(body.items):
+        if is_later(item):
+            raise InvalidRequest(f"items[{index}]: a timer cannot be pushed with expect", f"items[{index}]")
+    expected = read_expected(body.expect or (), messages)
+    outcomes = await context.broker.conditional_pusher.push(ConditionalPush(messages, expected))
+    return Response(201, [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))])
+
+
+def check_expectations(expectations: Sequence[Expectation], settings: Settings) -> None:
+    """What is wrong with them by themselves, whatever is pushed."""
+    check_count(len(expectations), settings, "expect")
+    for index, one in enumerate(expectations):
+        check_name(one.queue, f"expect[{index}].queue")
+        check_name(one.partition, f"expect[{index}].partition")
+
+
+def read_expected(expectations: Sequence[Expectation], messages: Sequence[Message]) -> Mapping[Target, int]:
+    """The last offset that each partition must have. Raises InvalidRequest if nothing is pushed to one."""
+    targets = {(message.queue, message.partition) for message in messages}
+    expected: dict[Target, int] = {}
+    for index, one in enumerate(expectations):
+        target = one.queue, one.partition
+        if target not in targets:
+            raise InvalidRequest(f"expect[{index}]: the request pushes nothing to this partition", f"expect[{index}]")
+        if expected.setdefault(target, one.last_offset) != one.last_offset:
+            raise InvalidRequest(f"expect[{index}]: the partition cannot have two last offsets", f"expect[{index}]")
+    return expected
 
 
 async def _push_some_later(request: Request, context: Context, messages: list[Message], later: list[int]) -> Response:
@@ -181,6 +218,7 @@ def result(index: int, message: Message, outcome: Outcome) -> PushResult:
             partition_id=outcome.partition_id,
             partition_id_camel=outcome.partition_id,
             trace_id=message.trace_id,
+            offset=msgspec.UNSET if outcome.offset is None else outcome.offset,
         )
     shown = PushResult(
         index=index,
@@ -203,6 +241,7 @@ def result(index: int, message: Message, outcome: Outcome) -> PushResult:
         shown.reason = outcome.deferral.reason
         return shown
     shown.message_id = shown.message_id_camel = outcome.message_id
+    shown.offset = msgspec.UNSET if outcome.offset is None else outcome.offset
     return shown
 
 

@@ -11,7 +11,7 @@ from queenmq.broker.broker import Broker
 from queenmq.broker.transaction import Committed, Transaction
 from queenmq.core.acknowledgement import TRANSACTION_STATUSES, Acknowledgement
 from queenmq.core.message import Message
-from queenmq.errors import HttpError, InvalidRequest
+from queenmq.errors import HttpError, InvalidRequest, OffsetConflict
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.plans import Plan, push_plan
@@ -19,8 +19,15 @@ from queenmq.http.requests import Operation, TransactionBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
-from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, to_message
-from queenmq.http.schemas import TransactionAck, TransactionPush, TransactionResult
+from queenmq.http.routes.push import (
+    ITEM_TEXTS,
+    check_count,
+    check_expectations,
+    read_expected,
+    refuse_later,
+    to_message,
+)
+from queenmq.http.schemas import OffsetDiffers, TransactionAck, TransactionPush, TransactionResult
 from queenmq.http.scopes import acked_partitions
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import uuid7_text
@@ -42,6 +49,7 @@ async def transaction(request: Request, context: Context) -> Response:
         raise InvalidRequest("operations array cannot be empty", "operations")
     check_count(len(body.operations), context.settings, "operations")
     check_count(len(body.required_leases or ()), context.settings, "requiredLeases")
+    check_expectations(body.expect or (), context.settings)
     outcome = TransactionResult(transaction_id=uuid7_text(), success=True, results=[])
     try:
         steps = _read_steps(body, request)
@@ -50,13 +58,17 @@ async def transaction(request: Request, context: Context) -> Response:
     except TransactionRefused as refusal:
         outcome.success = False
         outcome.error = refusal.message
+    except OffsetConflict as conflict:
+        outcome.success = False
+        outcome.error, outcome.reason = conflict.message, conflict.code
+        outcome.conflicts = [OffsetDiffers(*one) for one in conflict.found]
     return Response(200, outcome)
 
 
 async def _commit(broker: Broker, transaction: Transaction, origin: str | None) -> Committed:
     try:
         return await broker.transact(transaction)
-    except TransactionRefused:
+    except (TransactionRefused, OffsetConflict):
         earlier = None if origin is None else await broker.committed_before(transaction)
         if earlier is None:
             raise
@@ -136,10 +148,12 @@ def _read_operation(operation: Operation, field: str, request: Request) -> list[
 
 def _transaction(steps: list[Step], body: TransactionBody) -> Transaction:
     leases = [opaque_lease(lease) for lease in body.required_leases or ()]
+    messages = [step for step in steps if isinstance(step, Message)]
     return Transaction(
-        messages=[step for step in steps if isinstance(step, Message)],
+        messages=messages,
         acknowledgements=[step for step in steps if isinstance(step, Acknowledgement)],
         required_leases=[lease for lease in leases if lease is not None],
+        expected=read_expected(body.expect or (), messages),
     )
 
 
