@@ -396,6 +396,22 @@ def test_a_partition_is_read_without_a_group(queen: Run, name: str) -> None:
     assert "queue/partition" in queen("messages", "read", name).err
 
 
+# Pauses
+
+
+def test_a_group_is_paused_and_resumed(queen: Run, name: str) -> None:
+    queen("push", name, "1")
+    assert queen("queues", "pause", name, "--group", "g", "--reason", "why").out == f"{name} for group g is paused\n"
+    assert "has been paused since" in queen("queues", "pause", name, "--group", "g").out
+    assert queen("queues", "pause", name).status == 0
+    assert name in queen("queues", "pauses").out
+    resumed = queen("queues", "resume", name)
+    assert (resumed.out, "1 pause of" in resumed.err) == (f"{name} is resumed\n", True)
+    assert "was not paused" in queen("queues", "resume", name).out
+    assert "needs --group" in queen("queues", "pause", name, "--partition", "p").err
+    assert queen("queues", "resume", name, "--group", "g").err == ""
+
+
 # Timers
 
 

@@ -18,6 +18,7 @@ _NO_CONDITION = (
     b"the partition cannot have two last offsets",
     b"a timer cannot be pushed with expect",
     b"has both offset and since",
+    b"partition needs consumerGroup",
 )
 _NO_TIMER = (
     b"needs one of delayMs, deliverAt and schedule",

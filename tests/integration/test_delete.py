@@ -59,6 +59,8 @@ async def use(queen: Queen, queue: str) -> None:
     assert (await queen.http.delete(url)).status_code == 200
     timer = {"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}
     assert (await queen.http.post("/api/v1/timers", json={"operations": [timer]})).status_code == 200
+    pause = {"queue": queue, "consumerGroup": "paused"}
+    assert (await queen.http.post("/api/v1/pause", json=pause)).status_code == 200
     await queen.http.post("/api/v1/stats/refresh")
 
 

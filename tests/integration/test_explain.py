@@ -220,7 +220,7 @@ async def test_pops_are_paused(queen: Queen) -> None:
         explained = await explain(queen)
         assert (explained["reason"], explained["paused"]) == ("paused", True)
         fresh = (await get(queen, "explain/orders", consumerGroup="fresh"))["partitions"][0]
-        assert (fresh["state"], fresh["ready"]) == ("Pops are off", 0)
+        assert (fresh["state"], fresh["ready"]) == ("Paused", 0)
         assert explained["partitions"][0]["reason"] == "leased"
     finally:
         await queen.http.post("/api/v1/system/maintenance/pop", json={"enabled": False})

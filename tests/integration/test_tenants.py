@@ -128,6 +128,8 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
             "state_ops": [{"type": "upsert", "key": "k", "value": 1}],
         },
         "/api/v1/fetch": {"entries": [{"queue": queue}]},
+        "/api/v1/pause": {"queue": queue, "consumerGroup": group},
+        "/api/v1/resume": {"queue": queue, "consumerGroup": group},
         "/api/v1/timers": {
             "operations": [{"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}]
         },
@@ -324,6 +326,7 @@ async def picture(sql: asyncpg.Connection) -> Json:
         "state": "SELECT query_id, partition_id, key FROM queen.stream_state ORDER BY 1, 2, 3",
         "operations": "SELECT id, status FROM queen.operation_queue ORDER BY 1",
         "timers": "SELECT * FROM queen.timers ORDER BY 1",
+        "pauses": "SELECT * FROM queen.pauses ORDER BY 1",
         "tokens": "SELECT id, revoked_at FROM queen.tokens ORDER BY 1",
         "subscriptions": "SELECT name, since FROM queen.consumer_groups WHERE queue_name = 'b.in' ORDER BY 1",
     }

@@ -23,6 +23,7 @@ from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, figures_of, journal_of, policy_of
+from queenmq.broker.pauses import Pauses
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
 from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
@@ -127,6 +128,7 @@ class Broker:
             policy=policy_of(settings, settings.lanes.pop),
             concurrency=concurrency_of(settings.concurrency),
         )
+        self.pauses = Pauses(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
         acking = policy_of(settings, settings.lanes.ack)
         self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))
@@ -349,6 +351,8 @@ class Broker:
 
     def receive_config(self, queue: str, options: OptionValues, version: int) -> None:
         self.caches.receive_config(queue, options, version)
+        if self._popper.pauses.forget(queue):
+            self.long_polls.wake_here(queue)
 
     def receive_deletion(self, queue: str, version: int) -> None:
         self.caches.receive_deletion(queue, version)

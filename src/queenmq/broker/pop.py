@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import isinf
 
 import asyncpg
 
@@ -16,6 +17,7 @@ from queenmq.broker.lease import Leases
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.parts import Parts
+from queenmq.broker.pauses import ASK_AGAIN_S, KnownPauses
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.broker.subscriptions import Subscriptions
 from queenmq.broker.waiters import ANY_QUEUE, WaitKey
@@ -136,6 +138,7 @@ class Popper:
         self._leases = leases
         self.subscriptions = Subscriptions(parts.database, parts.locks, parts.long_polls.wake)
         self._max_weight = policy.max_weight
+        self.pauses = KnownPauses(clock)
         self.lane: Lane[Claim, Delivered] = Lane(
             "pop",
             self._run,
@@ -218,6 +221,8 @@ class Popper:
         return found
 
     async def _take(self, claim: Claim) -> Delivered:
+        if self.pauses and self.pauses.holds(claim.queue, claim.partition, claim.group):
+            return Delivered(claim, ready_in_s=ASK_AGAIN_S)
         claim = self.with_lease(claim)
         found = await self._submit(claim)
         if not found.subscribed:
@@ -295,6 +300,10 @@ class Popper:
                 result.subscribed = False
             elif row["ready_in_ms"] < 0:
                 result.crowded_out = not result.messages
+            elif isinf(row["ready_in_ms"]):
+                claim = result.claim
+                self.pauses.note(claim.queue, claim.partition, claim.group)
+                result.ready_in_s = ASK_AGAIN_S
             else:
                 result.ready_in_s = row["ready_in_ms"] / 1000
         for result in results:

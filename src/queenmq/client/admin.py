@@ -47,6 +47,21 @@ class Admin(Generic[R]):
         """Delete all messages of a queue, or of one of its partitions."""
         return self._delete(*_V1, "queues", name, "clear", partition=partition)
 
+    def pause(
+        self, queue: str, *, group: str | None = None, partition: str | None = None, reason: str | None = None
+    ) -> R:
+        """Deliver nothing more of a queue, to a group of it, or of one partition to that group. See `resume`."""
+        body = {"queue": queue, "consumerGroup": group, "partition": partition, "reason": reason}
+        return self._post(*_V1, "pause", body=body)
+
+    def resume(self, queue: str, *, group: str | None = None, partition: str | None = None) -> R:
+        """End the pause that was made with the same arguments."""
+        return self._post(*_V1, "resume", body={"queue": queue, "consumerGroup": group, "partition": partition})
+
+    def list_pauses(self, queue: str | None = None) -> R:
+        """What is paused, the oldest first."""
+        return self._get(*_V1, "pauses", queue=queue)
+
     def get_namespaces(self) -> R:
         return self._get(*_V1, "resources", "namespaces")
 

@@ -30,7 +30,7 @@ STATES: Final[dict[Reason, str]] = {
     "queue_unknown": "No such queue",
     "partition_unknown": "No such partition",
     "group_never_started": "Never started",
-    "paused": "Pops are off",
+    "paused": "Paused",
     "leased": "Leased",
     "end_reached": "Up to date",
     "expired": "Expired",
@@ -137,7 +137,7 @@ def judge(position: PositionState, options: Options, held: HeldBack = _NOTHING_H
             "leased",
             f"Lease {position.lease_id} holds {_messages(position.leased)} that {_are(position.leased)} not "
             "acknowledged yet; no other consumer of the group gets messages of this partition until "
-            f"{_time(position.lease_expires_at)}.",
+            f"{time_text(position.lease_expires_at)}.",
             "Wait for the consumer to acknowledge, or for the lease to end; if the consumer is dead, seek the group in "
             "this partition, which ends its lease. Consumers that need longer should renew, and those that die often "
             f"need a shorter leaseTime (now {options.lease_s} s).",
@@ -197,11 +197,11 @@ def _nothing_left(position: PositionState, options: Options, held: HeldBack) -> 
 def _in_pause(position: PositionState, options: Options, until: datetime) -> Verdict:
     if position.attempts:
         what = (
-            f"The message at the head failed {_times(position.attempts)} and is tried again at {_time(until)}; "
+            f"The message at the head failed {_times(position.attempts)} and is tried again at {time_text(until)}; "
             f"{_attempts(attempts_left(position, options))} left before it becomes a dead letter."
         )
     else:
-        what = f"A message behind the head failed; the partition is tried again at {_time(until)}."
+        what = f"A message behind the head failed; the partition is tried again at {time_text(until)}."
     return Verdict(
         "retry_pause",
         what,
@@ -219,7 +219,7 @@ def _due(position: PositionState, options: Options) -> Verdict | None:
         lost = options.ttl_s and options.ttl_s <= options.delay_s
         return Verdict(
             "delayed",
-            f"The queue delays its messages by {options.delay_s} s: the next one is due at {_time(ripe)}."
+            f"The queue delays its messages by {options.delay_s} s: the next one is due at {time_text(ripe)}."
             + (f" It will have expired by then: ttl is {options.ttl_s} s." if lost else ""),
             "Raise ttl, or lower delayedProcessing." if lost else "Wait, or lower delayedProcessing.",
             ripe,
@@ -230,7 +230,7 @@ def _due(position: PositionState, options: Options) -> Verdict | None:
             return Verdict(
                 "window_open",
                 f"The queue collects messages until none was pushed for {options.window_s} s. The last one was pushed "
-                f"at {_time(position.last_message_at)}, so that is at {_time(shut)} unless more are pushed.",
+                f"at {time_text(position.last_message_at)}, so that is at {time_text(shut)} unless more are pushed.",
                 "Wait for a pause of the pushes, or lower windowBuffer.",
                 shut,
             )
@@ -242,8 +242,8 @@ def _not_awake(position: PositionState) -> Verdict:
     if position.ready_at is not None:
         return Verdict(
             "delayed",
-            f"Pops find this partition again at {_time(position.ready_at)}: that time was set when its last message "
-            "was pushed, or by earlier options of the queue.",
+            f"Pops find this partition again at {time_text(position.ready_at)}: that time was set when its last "
+            "message was pushed, or by earlier options of the queue.",
             "Wait, or configure the queue again, which sets the time again.",
             position.ready_at,
         )
@@ -287,7 +287,7 @@ def held_back(held: HeldBack) -> Verdict:
             "GET /api/v1/operations shows when; `queen operations retry` retries it at once.",
         )
     if held.operations:
-        since = "" if held.oldest is None else f", the oldest since {_time(held.oldest)}"
+        since = "" if held.oldest is None else f", the oldest since {time_text(held.oldest)}"
         journal = f" In the journal of this server: {_pushes(held.journalled)}." if held.journalled else ""
         return Verdict(
             "backpressure",
@@ -310,7 +310,7 @@ def held_back(held: HeldBack) -> Verdict:
     )
 
 
-def _time(moment: datetime) -> str:
+def time_text(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -62,6 +62,13 @@ def _stored(page: Exposition, found: StoredMetrics) -> None:
     overload.add_operations(page, found.operations)
     for one in found.dead_letters:
         page.gauge("queen_dlq_depth_by_queue", "Dead letters of the queue.", one.letters, queue=one.name)
+    for paused in found.pauses:
+        page.gauge(
+            "queen_queue_pauses",
+            "Pauses of the queue, its groups and their partitions.",
+            paused.pauses,
+            queue=paused.name,
+        )
 
 
 def _process(page: Exposition, broker: Broker) -> None:

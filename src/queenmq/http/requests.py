@@ -310,3 +310,15 @@ class FetchEntry(Struct, kw_only=True, rename="camel"):
 class FetchBody(Struct, kw_only=True, rename="camel"):
     entries: list[FetchEntry]
     max_bytes: Annotated[Count, Meta(description="Most bytes of payload of all entries together.")] | None = None
+
+
+class ResumeBody(Struct, kw_only=True, rename="camel"):
+    """A queue; with `consumerGroup`, only for that group; with `partition`, only that one for the group."""
+
+    queue: Name
+    consumer_group: Name | None = None
+    partition: Name | None = None
+
+
+class PauseBody(ResumeBody, kw_only=True):
+    reason: Text | None = None

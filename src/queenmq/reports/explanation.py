@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from queenmq.core.explanation import HeldBack, Verdict, attempts_left, given_up, held_back, judge
 from queenmq.core.names import QUEUE_MODE
-from queenmq.reports.places import PAUSED, Place, options_of, under_pause
+from queenmq.reports.pauses import PauseRead
+from queenmq.reports.places import SWITCHED_OFF, Place, options_of, under_pause
 from queenmq.reports.queues import KnownQueue
 
 _NO_PARTITION: Final = Verdict("end_reached", "The queue has no partition: nothing is stored in it.", "Push something.")
@@ -69,6 +70,13 @@ class QueueRead(Struct, frozen=True):
     dead_letters: int
     is_started: bool
     starts_new: bool
+    pauses: list[PauseRead] = []
+
+    def pause(self, partition: str | None, switched_off: bool) -> Verdict | None:
+        """What keeps every pop from a partition, or from all of the queue if it is None."""
+        if switched_off:
+            return SWITCHED_OFF
+        return next((one.verdict() for one in self.pauses if one.partition in (None, partition)), None)
 
 
 class Evidence(Struct, frozen=True):
@@ -110,7 +118,7 @@ def explained(question: Question, evidence: Evidence, server: ServerState) -> Ex
     found = evidence.found
     places = _judged(found, held, server.pops_paused) if isinstance(found, QueueRead) else []
     if isinstance(found, QueueRead):
-        verdict = PAUSED if server.pops_paused else _on_queue(evidence, found, places, held)
+        verdict = found.pause(question.partition, server.pops_paused) or _on_queue(evidence, found, places, held)
     else:
         verdict = _first_held(held) or _unknown(question, found, len(evidence.groups))
     return Explanation(
@@ -149,7 +157,7 @@ def _judged(found: QueueRead, held: dict[str, HeldBack], pops_paused: bool) -> l
     places = []
     for place in found.places:
         position, waits = place.position(found.queue.now), held.get(place.partition, _NOTHING_HELD)
-        verdict = under_pause(judge(position, options, waits), pops_paused)
+        verdict = under_pause(judge(position, options, waits), found.pause(place.partition, pops_paused))
         places.append(ExplainedPlace(place, verdict, attempts_left(position, options), waits))
     return places
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from queenmq.reports import activity, dead_letters, operations
+from queenmq.reports import activity, dead_letters, operations, pauses
 from queenmq.reports.overview import Overview, overview
 from queenmq.reports.reading import Reader, Reports
 
@@ -15,6 +15,7 @@ class StoredMetrics(Struct, frozen=True):
     overview: Overview
     operations: operations.OperationGauges
     dead_letters: list[dead_letters.QueueLetters]
+    pauses: list[pauses.QueuePauses]
 
 
 async def stored(reports: Reports, most_queues: int) -> StoredMetrics:
@@ -25,6 +26,7 @@ async def stored(reports: Reports, most_queues: int) -> StoredMetrics:
             overview=await overview(reader),
             operations=await operations.gauges(reader),
             dead_letters=await dead_letters.by_queue(reader, most_queues),
+            pauses=await pauses.by_queue(reader, most_queues),
         )
 
     return await reports.snapshot(read)

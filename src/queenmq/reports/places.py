@@ -11,7 +11,12 @@ from msgspec import Struct
 from queenmq.core.explanation import Options, PositionState, Verdict, judge
 
 _DEFAULT_LEASE_S: Final = 60
-PAUSED: Final = Verdict(
+_STOPPED: Final = Verdict(
+    "paused",
+    "It is paused, itself or with its group or queue.",
+    "See who has paused it and why: GET /api/v1/pauses, or `queen queues pauses`.",
+)
+SWITCHED_OFF: Final = Verdict(
     "paused",
     "Pops are switched off for maintenance on every server; long polls are held meanwhile.",
     'Switch them on again: POST /api/v1/system/maintenance/pop {"enabled": false}.',
@@ -69,10 +74,12 @@ class JudgedPlace(Place, frozen=True):
     ttl_s: int | None
     now: datetime
     is_leased: bool | None
+    is_stopped: bool
 
-    def verdict(self, paused: bool) -> Verdict:
-        """What keeps a pop away; `paused` if pops are switched off."""
-        return under_pause(judge(self.position(self.now), options_of(self)), paused)
+    def verdict(self, switched_off: bool) -> Verdict:
+        """What keeps a pop away; `switched_off` if pops are, on every server."""
+        pause = SWITCHED_OFF if switched_off else _STOPPED if self.is_stopped else None
+        return under_pause(judge(self.position(self.now), options_of(self)), pause)
 
 
 class _Configured(Protocol):
@@ -101,6 +108,6 @@ def options_of(queue: _Configured) -> Options:
     )
 
 
-def under_pause(verdict: Verdict, paused: bool) -> Verdict:
-    """The verdict on a place, which cannot be that a pop gets something while pops are switched off."""
-    return PAUSED if paused and verdict.reason == "deliverable" else verdict
+def under_pause(verdict: Verdict, pause: Verdict | None) -> Verdict:
+    """The verdict on a place, which cannot be that a pop gets something while that is paused."""
+    return pause if pause is not None and verdict.reason == "deliverable" else verdict

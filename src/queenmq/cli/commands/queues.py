@@ -1,4 +1,4 @@
-"""`queen queues`: list, show, create, set, clear and delete them."""
+"""`queen queues`: list, show, create, set, pause, resume, clear and delete them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIGURES = (
 
 @group("queues", "queen queues", "queen queues show orders", default="list")
 def command() -> None:
-    """List, show, create, set, clear and delete queues. Without a subcommand, list them."""
+    """List, show, create, set, pause, resume, clear and delete queues. Without a subcommand, list them."""
 
 
 @under(command, "list", "queen queues --search order", "queen queues --json | jq -r '.[].name'")
@@ -192,3 +192,84 @@ def delete(queue: str, yes: bool, as_json: bool, server: str) -> None:
         if answer.get("existed") is False:
             no_queue(queen, queue)
     print_json(answer) if as_json else print(f"{queue} is deleted")
+
+
+_GROUP = click.option("-g", "--group", metavar="NAME", help="Only for this consumer group.")
+_PARTITION = click.option("-p", "--partition", metavar="NAME", help="Only this partition; it needs --group.")
+
+
+@under(
+    command,
+    "pause",
+    "queen queues pause orders --group billing --reason 'the bank is down'",
+    "queen queues pause orders --group billing --partition customer-7",
+)
+@queue
+@_GROUP
+@_PARTITION
+@click.option("--reason", metavar="TEXT", help="Why it is paused; `queen explain` shows it.")
+@as_json
+@server
+def pause(queue: str, group: str | None, partition: str | None, reason: str | None, as_json: bool, server: str) -> None:
+    """Deliver nothing more of a queue until it is resumed. Leases that are out can be acknowledged."""
+    _check_place(group, partition)
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        answer = queen.admin.pause(queue, group=group, partition=partition, reason=reason)
+    if as_json:
+        print_json(answer)
+    elif answer["changed"]:
+        print(f"{_place(queue, group, partition)} is paused")
+    else:
+        print(f"{_place(queue, group, partition)} has been paused since {moment(answer['pausedAt'])}")
+
+
+@under(command, "resume", "queen queues resume orders --group billing")
+@queue
+@_GROUP
+@_PARTITION
+@as_json
+@server
+def resume(queue: str, group: str | None, partition: str | None, as_json: bool, server: str) -> None:
+    """End a pause of exactly this queue, group and partition; other pauses stay."""
+    _check_place(group, partition)
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        answer = queen.admin.resume(queue, group=group, partition=partition)
+        left = queen.admin.list_pauses(queue)["pauses"]
+    if as_json:
+        print_json(answer)
+    else:
+        print(f"{_place(queue, group, partition)} {'is resumed' if answer['changed'] else 'was not paused'}")
+    if left:
+        note(f"{plural(len(left), 'pause')} of {queue} left; `queen queues pauses` lists them.")
+
+
+@under(command, "pauses", "queen queues pauses")
+@as_json
+@server
+def pauses(as_json: bool, server: str) -> None:
+    """List what is paused, by whom and since when."""
+    with connected(server) as queen:
+        rows = queen.admin.list_pauses()["pauses"]
+    listing(
+        rows,
+        "nothing is paused",
+        Column("queue"),
+        Column("consumerGroup", "group"),
+        Column("partition"),
+        Column("pausedAt", "since", written=moment),
+        Column("pausedBy", "by"),
+        Column("reason"),
+        as_json=as_json,
+    )
+
+
+def _check_place(group: str | None, partition: str | None) -> None:
+    if partition is not None and group is None:
+        raise click.UsageError("--partition needs --group: a partition is paused for one group")
+
+
+def _place(queue: str, group: str | None, partition: str | None) -> str:
+    where = queue if partition is None else f"{queue}/{partition}"
+    return where if group is None else f"{where} for group {group}"

@@ -183,3 +183,31 @@ class Explained(Struct, kw_only=True, rename="camel"):
     journalled_pushes: int
     dead_letters: int
     partitions: list[ExplainedPlace]
+
+
+class PauseListed(Struct, kw_only=True, rename="camel"):
+    """Without a group, of all groups; without a partition, of all partitions."""
+
+    queue: str
+    consumer_group: str | None
+    partition: str | None
+    paused_at: Moment
+    paused_by: str | None
+    reason: str | None
+
+
+class PauseMade(PauseListed, kw_only=True):
+    """`changed` is false if it was paused before."""
+
+    changed: bool
+
+
+class Resumed(Struct, kw_only=True, rename="camel"):
+    queue: str
+    consumer_group: str | None
+    partition: str | None
+    changed: bool
+
+
+class PausesListed(Struct):
+    pauses: list[PauseListed]

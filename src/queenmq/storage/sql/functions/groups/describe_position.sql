@@ -101,7 +101,7 @@ BEGIN
         RETURN;
     END IF;
     due := queen.count_stored(l, v_low, v_high, v_done);
-    IF ready_at <= p_now THEN
+    IF ready_at <= p_now AND NOT (p_queue.has_pauses AND queen.is_paused(p_queue.id, p_partition, p_group)) THEN
         ready := due;
     END IF;
 END $$;

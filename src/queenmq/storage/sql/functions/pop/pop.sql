@@ -7,7 +7,8 @@
 -- partition is served with as many messages as fit.
 -- A returned row without a message is about a request that got nothing: with ready_in_ms, something may be there after that
 -- time (a lease ends, a delay or window ripens; negative: at once, but the call was full); without, its group is not
--- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push.
+-- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push. If ready_in_ms is
+-- infinite, what it asks for is paused (see queen.pause).
 -- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
 -- pop could deliver is hidden from it. Then what queen.settle takes.
 CREATE OR REPLACE FUNCTION queen.pop(
@@ -41,6 +42,8 @@ DECLARE
     v_bytes    bigint;
     v_counted  boolean;
     v_walked   timestamptz;
+    v_stopped  boolean;
+    v_paused   uuid[];      -- partitions that are paused for the group
 BEGIN
     FOR r IN
         SELECT t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack,
@@ -68,6 +71,18 @@ BEGIN
             CONTINUE;
         END IF;
 
+        v_paused := NULL;
+        IF v_queue.has_pauses THEN
+            SELECT f.everything OR coalesce(v_only = ANY (f.partitions), false), f.partitions INTO v_stopped, v_paused
+            FROM queen.paused_for(v_queue.id, r.grp) f;
+            IF v_stopped THEN
+                RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
+                                    NULL::timestamptz, NULL::integer, 'Infinity'::double precision, NULL::bigint
+                             FROM unnest(r.requests) AS t (i);
+                CONTINUE;
+            END IF;
+        END IF;
+
         v_now := clock_timestamp();
         v_reached := '-infinity';
         v_passed := NULL;
@@ -88,6 +103,7 @@ BEGIN
                     WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
                       AND c.ready_at >= v_reached AND c.ready_at <= v_now
                       AND (v_passed IS NULL OR c.partition_id <> ALL (v_passed))
+                      AND (v_paused IS NULL OR c.partition_id <> ALL (v_paused))
                     ORDER BY c.ready_at LIMIT v_want FOR NO KEY UPDATE SKIP LOCKED
                 ) x;
             ELSE

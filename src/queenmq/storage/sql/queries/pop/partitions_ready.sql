@@ -13,3 +13,4 @@ LEFT JOIN LATERAL (
     WHERE c.partition_id = p.id AND c.consumer_group = $2 LIMIT 1
 ) c ON true
 WHERE q.name = $1 AND (c.known IS NULL OR (c.ready_at <= clock_timestamp() AND NOT c.is_read))
+  AND NOT (q.has_pauses AND queen.is_paused(q.id, p.id, $2))

@@ -1,0 +1,1 @@
+SELECT queen.resume($1, $2, $3)
