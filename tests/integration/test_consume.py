@@ -493,6 +493,22 @@ class TestTokens:
             assert code == 1013
             assert "long polls" in reason
 
+    async def test_one_that_may_send_few_requests_is_read_more_slowly(
+        self, server: Server, http: httpx.AsyncClient
+    ) -> None:
+        http.headers.update(self.bearing(signed(role="admin")))
+        about = {"name": "worker", "role": "read-write", "expiresInSeconds": 600, "limits": {"requestsPerSecond": 4}}
+        made = (await http.post("/api/v1/tokens", json=about)).json()
+        for number in range(8):
+            await Queen(http).push("orders", number, partition=str(number))
+        async with consuming(server, headers=self.bearing(made["token"]), inFlight=8) as connection:
+            batches = [await connection.next_batch() for _ in range(8)]
+            await connection.send(finish=[{"leaseId": batch["leaseId"]} for batch in batches])
+            while len(connection.finished) < 8:
+                await connection.read()
+            assert all(result["success"] for result in connection.finished)
+            assert server._app._context.rates.refused["requests"] > 0
+
 
 async def test_too_many_connections_are_refused(queen: Queen, database_url: str) -> None:
     for most, status in ((1, 429), (0, 404)):

@@ -236,7 +236,16 @@ class Popper:
     @staticmethod
     def with_lease(claim: Claim) -> Claim:
         """The claim for one try, which has a lease of its own."""
-        return replace(claim, lease_id=uuid7_text())
+        return Claim(  # `replace` would take several times as long
+            queue=claim.queue,
+            partition=claim.partition,
+            group=claim.group,
+            batch=claim.batch,
+            partitions=claim.partitions,
+            auto_ack=claim.auto_ack,
+            start=claim.start,
+            lease_id=uuid7_text(),
+        )
 
     def open(self, found: Delivered) -> None:
         """Decrypt what is encrypted; if that is not possible, give it back and raise why."""

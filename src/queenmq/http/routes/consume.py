@@ -123,7 +123,8 @@ class _Session:
         finally:
             consumers.discard(in_flight)
             for task in tasks:
-                task.cancel()
+                if not task.cancel() and not task.cancelled():
+                    task.exception()  # of several that fail at once, the first is what the client gets
             in_flight.close(gives_back=gives_back)
 
     async def _read(self) -> None:
