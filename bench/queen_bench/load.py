@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -45,14 +46,27 @@ class Pushing:
 class Load:
     """Producers and consumers on one broker that share an audit.
 
-    Producer `n` of N owns the lanes n, n + N, n + 2N and so on; nobody else writes to them.
+    Producer `n` of N owns the lanes n, n + N, n + 2N and so on; nobody else writes to them. With `shared` every
+    producer has a lane in every partition, so that requests of several producers meet there.
     """
 
-    def __init__(self, broker: Broker, audit: Audit, *, producers: int, lanes: int, cold: bool = False) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        audit: Audit,
+        *,
+        producers: int,
+        lanes: int,
+        cold: bool = False,
+        shared: bool = False,
+    ) -> None:
         self.audit = audit
         self.lanes = max(lanes, producers)
         self._broker = broker
-        self._own = [_own_lanes(number, producers, None if cold else self.lanes) for number in range(producers)]
+        if shared:
+            self._own = [_lanes_everywhere(number, self.lanes) for number in range(producers)]
+        else:
+            self._own = [_own_lanes(number, producers, None if cold else self.lanes) for number in range(producers)]
 
     async def touch(self) -> None:
         """Put one message into every lane, so that every partition exists."""
@@ -163,6 +177,13 @@ def _own_lanes(number: int, producers: int, lanes: int | None) -> Iterator[int]:
     if lanes is None:
         return itertools.count(number, producers)
     return itertools.cycle(range(number, lanes, producers))
+
+
+def _lanes_everywhere(number: int, partitions: int) -> Iterator[int]:
+    """The lanes of one producer in turn, one in each partition, in an order that no other producer has."""
+    lanes = list(range(number * partitions, (number + 1) * partitions))
+    random.Random(number).shuffle(lanes)  # noqa: S311 - no secret
+    return itertools.cycle(lanes)
 
 
 def _dues(number: int, producers: int, pushing: Pushing) -> Iterator[float] | None:

@@ -40,6 +40,7 @@ TINY = Options(
 )
 ONE_OF_EACH_KIND = (
     "push-1",
+    "spread-10",
     "cold-10",
     "pop-ack-10",
     "pop-auto-10",

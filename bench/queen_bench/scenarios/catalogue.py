@@ -31,6 +31,7 @@ def scenarios(options: Options) -> list[Scenario]:
     groups = options.groups
     return [
         *(Push(f"push-{batch}", batch) for batch in BATCHES),
+        *(Push(f"spread-{batch}", batch, spread=True) for batch in BATCHES if batch > 1),
         *(Push(f"cold-{batch}", batch, cold=True) for batch in BATCHES),
         *(Pop(f"pop-ack-{batch}", batch) for batch in BATCHES),
         *(Pop(f"pop-auto-{batch}", batch, auto_ack=True) for batch in BATCHES),

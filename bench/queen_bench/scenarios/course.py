@@ -30,12 +30,18 @@ class Course:
         producers: int | None = None,
         groups: int = 0,
         cold: bool = False,
+        shared: bool = False,
     ) -> None:
         self.audit = Audit(*(f"g{number}" for number in range(groups)))
         self.layout = Layout(partitions, options.payload, cold)
         self.broker = subject.broker(self.layout, options.connections)
         self.load = Load(
-            self.broker, self.audit, producers=producers or options.connections, lanes=partitions, cold=cold
+            self.broker,
+            self.audit,
+            producers=producers or options.connections,
+            lanes=partitions,
+            cold=cold,
+            shared=shared,
         )
         self._subject = subject
 

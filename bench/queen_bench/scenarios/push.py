@@ -18,21 +18,24 @@ class Push:
     partitions: int | None = None
     groups: int = 0
     cold: bool = False
+    spread: bool = False  # each item of a request to another partition, all connections to all partitions
 
     @property
     def peers(self) -> bool:
-        return not (self.cold or self.groups or self.partitions)
+        return not (self.cold or self.groups or self.partitions or self.spread)
 
     @property
     def about(self) -> str:
         where = "each request to a new partition" if self.cold else f"{self.partitions or 'all'} partitions"
+        if self.spread:
+            where = "each item to another partition, all connections to all partitions"
         groups = f", {self.groups} groups subscribed" if self.groups else ""
         return f"push, batch {self.batch}, {where}{groups}"
 
     async def run(self, subject: Subject, options: Options) -> Result:
         partitions = self.partitions or options.partitions
-        course = Course(subject, options, partitions=partitions, groups=self.groups, cold=self.cold)
-        pushing = Pushing(self.batch, options.spread)
+        course = Course(subject, options, partitions=partitions, groups=self.groups, cold=self.cold, shared=self.spread)
+        pushing = Pushing(self.batch, self.spread or options.spread)
         if not self.cold:
             await course.load.touch()
         if self.groups:

@@ -101,10 +101,10 @@ class PushCall:
             self.rank,
             [m.id for m in messages],
             [m.transaction_id for m in messages],
-            _unless_empty([m.trace_id for m in messages]),
+            _unless_all(None, [m.trace_id for m in messages]),
             [m.payload for m in messages] if sealed is None else [payload for payload, _ in sealed],
-            None if sealed is None else _unless_empty([is_encrypted for _, is_encrypted in sealed]),
-            _unless_empty([m.producer for m in messages]),
+            None if sealed is None else _unless_all(False, [is_encrypted for _, is_encrypted in sealed]),
+            _unless_all(None, [m.producer for m in messages]),
         )
 
     def outcomes_of(self, row: Row) -> list[Outcome]:
@@ -142,8 +142,8 @@ class PushCall:
         return Outcome("failed" if place in refused else "queued", message.id, partition_id)
 
 
-def _unless_empty(values: list[Value]) -> list[Value] | None:
-    return values if any(values) else None
+def _unless_all(usual: Value, values: list[Value]) -> list[Value] | None:
+    return None if values.count(usual) == len(values) else values
 
 
 def _repeat(first: Outcome) -> Outcome:
