@@ -161,15 +161,9 @@ class Broker:
             self.activity,
             changed=self.long_polls.wake,
         )
-        lanes: tuple[Lane[Any, Any], ...] = (
-            self._pusher.lane,
-            self._pusher.queue_lane,
-            self.conditional_pusher.lane,
-            self._popper.lane,
-            self._acker.lane,
-            self._finisher.lane,
-            self._leases.lane,
-        )
+        pushing = (self._pusher.lane, self._pusher.queue_lane, self.conditional_pusher.lane)
+        consuming = (self._popper.lane, self._acker.lane, self._finisher.lane, self._leases.lane)
+        lanes: tuple[Lane[Any, Any], ...] = (*pushing, *consuming)
         self.lanes = {lane.name: lane for lane in lanes}
         self.live = Live()
         self.consumers: set[InFlight] = set()  # one for each consumer connection
