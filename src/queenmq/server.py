@@ -12,7 +12,8 @@ from typing import Any, Final
 import queenmq
 from queenmq.access.tokens import REVOKED
 from queenmq.broker.broker import Broker
-from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
+from queenmq.broker.outbox import SENT
+from queenmq.broker.wake_ups import FINISHED_ELSEWHERE, WRITTEN_ELSEWHERE
 from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node, Siblings
 from queenmq.config import Settings
@@ -38,6 +39,7 @@ from queenmq.services.database_watch import DatabaseWatch, unhide
 from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
 from queenmq.services.operation_worker import OperationWorker
+from queenmq.services.outbox import OutboxPush
 from queenmq.services.promotions import Promotions
 from queenmq.services.quotas import QuotaRefresh
 from queenmq.services.retention import Eviction, Retention
@@ -81,6 +83,7 @@ class Server:
         self.node = Node(settings, clock, siblings)
         self.broker = Broker(settings, self.database, self.node, clock, journal)
         self.database.on_notice(WRITTEN_ELSEWHERE, self.broker.written_elsewhere)
+        self.database.on_notice(FINISHED_ELSEWHERE, self.broker.long_polls.freed_elsewhere)
         tls = Tls.from_settings(settings.tls, clock)
         self._forwarder = (
             Forwarder(settings.coordinator, self.node, clock, tls) if settings.coordinator.enabled else None
@@ -125,6 +128,9 @@ class Server:
         yield LoadMonitor(database, broker.load, broker.vitals, settings.overload, clock)
         yield OperationWorker(database, broker.operation_runner, broker.operations, clock, settings.operations)
         yield TimerPush(broker.timers, settings.timers, clock)
+        outbox = OutboxPush(broker.outbox, settings.outbox, clock)
+        database.on_notice(SENT, outbox.notice)
+        yield outbox
         yield StatisticsRefresh(broker.statistics, broker.long_polls.registry, settings.statistics, clock)
         yield Sampler(
             broker,

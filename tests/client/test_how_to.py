@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [DOCS / "quick-start.md", DOCS / "client.md", *sorted((DOCS / "how-to").glob("*.md"))]
 WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
-NOT_RUN = {"console"}  # what starts servers or changes the machine
+NOT_RUN = {"console", "sql"}  # what starts servers or changes the machine
 WITHOUT_CODE = {"deploy.md", "high-availability.md", "tls.md", "upgrade.md"}
 OF_THE_COMMAND = {"QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE"}
 KNOWN = OF_THE_COMMAND | {
@@ -36,8 +36,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def url(database_url: str, settings: Settings) -> Iterator[str]:
+def url(database_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of a server in a thread of its own: what is typed may block."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
     with serving(settings, database_url) as server:
         yield server.url
 

@@ -159,7 +159,8 @@ class TestFencing:
         answer = await queen.pop_answer("orders", batch=2)
         lease_ids = [answer["leaseId"]] * 2
         rows = await sql.fetch(
-            "SELECT * FROM queen.finish($1, ARRAY['completed', 'completed'], ARRAY[NULL, NULL]::text[])", lease_ids
+            "SELECT * FROM queen.finish_leases($1, ARRAY['completed', 'completed'], ARRAY[NULL, NULL]::text[])",
+            lease_ids,
         )
         assert [(row["finishing"], row["messages"]) for row in rows] == [(1, 2)]
         assert await sql.fetchval("SELECT total_consumed FROM queen.partition_consumers") == 2

@@ -90,7 +90,7 @@ async def test_every_function_and_trigger_of_the_folder_exists_and_no_other(
     assert named == set(re.findall(r"REPLACE FUNCTION queen\.(\w+)", text))
     assert function_set().public <= {row["proname"] for row in functions}
     triggers = await sql.fetch("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal")
-    assert {row["tgname"] for row in triggers} == set(re.findall(r"REPLACE TRIGGER (\w+)", text))
+    assert {row["tgname"] for row in triggers} == set(re.findall(r"^CREATE .*TRIGGER (\w+)", text, re.MULTILINE))
 
 
 async def test_no_two_have_the_same_number() -> None:

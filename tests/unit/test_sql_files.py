@@ -22,6 +22,7 @@ NAME = re.compile(r"[a-z0-9_]+")
 QUERIES = sql_files("queries")
 FUNCTIONS = {name: file.read_text("utf-8") for name, file in sql_files("functions").items()}
 COMMENT = re.compile(r"--.*")
+APPLICATIONS_CALL = "-- Public: applications call it.\n"
 CREATED = re.compile(r"CREATE OR REPLACE FUNCTION queen\.(\w+)")
 
 
@@ -79,10 +80,9 @@ def test_every_function_has_a_caller() -> None:
     for text in FUNCTIONS.values():
         for name in CREATED.findall(text):
             mentioned = len(re.findall(rf"queen\.{name}\b", everything))
-            recursive = len(
-                re.findall(rf"queen\.{name}\b", COMMENT.sub("", text.split("CREATE OR REPLACE TRIGGER")[0]))
-            )
-            if mentioned <= recursive:
+            without_trigger = re.split(r"^CREATE .*TRIGGER", COMMENT.sub("", text), flags=re.MULTILINE)[0]
+            recursive = len(re.findall(rf"queen\.{name}\b", without_trigger))
+            if mentioned <= recursive and APPLICATIONS_CALL not in text:
                 unused.append(name)
     assert not unused
 

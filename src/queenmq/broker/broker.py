@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Collection
 from datetime import datetime
 from typing import Any
 
+from queenmq.broker.accepted import AcceptedPush
 from queenmq.broker.ack import Acked, Acker
 from queenmq.broker.activity import Activity
 from queenmq.broker.administration import Administration, Purge, Trace
@@ -22,6 +23,7 @@ from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
+from queenmq.broker.outbox import Outbox
 from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, figures_of, journal_of, policy_of
 from queenmq.broker.pauses import Pauses
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
@@ -134,14 +136,9 @@ class Broker:
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))
         self._transactor = Transactor(parts, self.encryption, targets, self._unmerged("transactions", targets))
         self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))
-        self.timers = Timers(
-            parts,
-            encryption=self.encryption,
-            options=self._options,
-            maintenance=self.maintenance,
-            load=self.load,
-            journal=self.journal,
-        )
+        accepted = AcceptedPush(parts, self.encryption, self._options, self.load, self.maintenance, self.journal)
+        self.timers = Timers(accepted, self.encryption, self._options)
+        self.outbox = Outbox(accepted, clock)
         self.operations = OperationQueue(database)
         self.operation_runner = OperationRunner(
             database,

@@ -212,7 +212,7 @@ def _failed(request: FinishRequest, error: QueenError) -> Finished:
 
 
 def finish_columns(finishes: list[Finish]) -> tuple[list[object], ...]:
-    """The arrays that `queen.finish` wants."""
+    """The arrays that `queen.finish_leases` wants."""
     excepted = [(number, one) for number, finish in enumerate(finishes, 1) for one in finish.excepted]
     return (
         [finish.lease_id for finish in finishes],

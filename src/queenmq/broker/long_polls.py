@@ -14,6 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable
 from typing import Generic
 
+import msgspec
+
 from queenmq.broker.safety_net import SafetyNet
 from queenmq.broker.waiters import (
     KeyWaiters,
@@ -34,6 +36,7 @@ from queenmq.errors import Overloaded, QueenError
 
 log = logging.getLogger(__name__)
 
+_lease = msgspec.json.Decoder(tuple[str, str, str])  # queue, partition, group
 _SHORTEST_S = 0.001
 _LATE_S = 3.0
 
@@ -108,6 +111,12 @@ class LongPolls(Generic[Result]):
                 self.wake_here(queue, partitions)
         if self.linked:
             self._cluster.released(leases)
+
+    def freed_elsewhere(self, payload: str) -> None:
+        """No server has ended this lease. Every server is notified of it by the database."""
+        queue, partition, group = _lease.decode(payload)
+        self._cluster.found_free(queue, partition, group)
+        self.wake_here(queue, (partition,))
 
     def wake_here(self, queue: str, partitions: Collection[str] | None = None) -> None:
         """Wake only the long polls of this server."""

@@ -17,23 +17,18 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from queenmq.broker.accepted import LOCK_TIMEOUT, LOCK_TIMEOUT_APART, AcceptedPush, may_succeed_apart
 from queenmq.broker.encryption import PayloadEncryption
-from queenmq.broker.load import LoadWatch
-from queenmq.broker.maintenance import Maintenance
-from queenmq.broker.parts import Parts
 from queenmq.broker.queue_options import QueueOptions
-from queenmq.broker.wake_ups import by_queue
 from queenmq.core.encryption import place_of_timer
 from queenmq.core.message import Message
 from queenmq.core.names import iso_millis
 from queenmq.core.push_call import PushCall
 from queenmq.core.schedule import check_schedule, next_moment
 from queenmq.core.timer import TimerChange, TimerState
-from queenmq.errors import HttpError, InternalError, QueenError
+from queenmq.errors import HttpError, QueenError
 from queenmq.ids import uuid7_text
-from queenmq.journal.interface import Journal
-from queenmq.storage.failures import EncryptionRequired
-from queenmq.storage.sqlstates import described, is_about_the_statement
+from queenmq.storage.sqlstates import described
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
@@ -41,9 +36,6 @@ log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 1000
 _MOST_BYTES = 8 * 1024 * 1024
 NEVER = datetime.min.replace(tzinfo=UTC)
-# How long a batch waits for a partition that another transaction has locked, and then each partition alone.
-_LOCK_TIMEOUT = "500ms"
-_LOCK_TIMEOUT_APART = "50ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +67,11 @@ class Batch:
 
 
 class Timers:
-    def __init__(
-        self,
-        parts: Parts,
-        *,
-        encryption: PayloadEncryption,
-        options: QueueOptions,
-        maintenance: Maintenance,
-        load: LoadWatch,
-        journal: Journal | None,
-    ) -> None:
-        self._database = parts.database
-        self._activity = parts.activity
-        self._long_polls = parts.long_polls
+    def __init__(self, accepted: AcceptedPush, encryption: PayloadEncryption, options: QueueOptions) -> None:
+        self._database = accepted.database
+        self._accepted = accepted
         self._encryption = encryption
         self._options = options
-        self._maintenance = maintenance
-        self._load = load
-        self._journal = journal
         self.pushed = 0
         self.failed = 0
         self.late_s = 0.0  # how late the last batch was
@@ -136,7 +115,7 @@ class Timers:
 
         If that fails, those of each partition are tried apart, and what fails then is tried again later.
         """
-        if not self._maintenance.switches.pushes_allowed:
+        if not self._accepted.is_allowed:
             return 0
         batch = Batch()
         try:
@@ -145,12 +124,11 @@ class Timers:
                 if not rows:
                     return 0
                 batch = self._read(rows)
-                call = await self._push(connection, batch, _LOCK_TIMEOUT)
+                call = await self._push(connection, batch, LOCK_TIMEOUT)
         except HttpError as error:
-            if not batch.due or not _may_succeed_apart(error):
+            if not batch.due or not may_succeed_apart(error):
                 raise
-            if isinstance(error, EncryptionRequired):
-                await self._options.correct(sorted({one.message.queue for one in batch.due}))
+            await self._accepted.learn_from(error, [one.message for one in batch.due])
             for apart in batch.partitions():
                 await self._push_apart(apart)
         else:
@@ -167,9 +145,9 @@ class Timers:
                 rows = await connection.fetch(statement("lock_timers"), *_names(due))
                 ours = {(row["queue_name"], row["key"]) for row in rows}
                 batch = replace(batch, due=[one for one in due if (one.message.queue, one.key) in ours])
-                call = await self._push(connection, batch, _LOCK_TIMEOUT_APART)
+                call = await self._push(connection, batch, LOCK_TIMEOUT_APART)
         except HttpError as error:
-            if not _may_succeed_apart(error):
+            if not may_succeed_apart(error):
                 raise
             await self._put_off(due, described(error))
         else:
@@ -190,22 +168,7 @@ class Timers:
     async def _push(self, connection: asyncpg.Connection[asyncpg.Record], batch: Batch, lock_timeout: str) -> PushCall:
         """Store their messages and remove them, or move them to their next moment, in a transaction."""
         due = batch.due
-        call = PushCall.merge([one.message for one in due])
-        if not due:
-            return call
-        answer = await connection.fetchrow(
-            statement("push_or_queue"),
-            *call.arguments(None, self._encryption.seal(call.messages)),
-            "accepted",  # as for the journal: what was accepted is stored, also in a full queue
-            [0] * len(call.messages),
-            None,
-            None,
-            lock_timeout,
-        )
-        if answer is None:
-            raise AssertionError("queen.push returned no row")
-        if answer["queued_id"] is not None:
-            self._load.note_queued((answer["queued_before"] or 0) + len(answer["queued_id"]))
+        call = await self._accepted.store(connection, [one.message for one in due], lock_timeout)
         repeated = [(one, one.next_at) for one in due if one.next_at is not None]
         once = [one for one in due if one.next_at is None]
         if once:
@@ -226,10 +189,9 @@ class Timers:
     def _read(self, rows: list[asyncpg.Record]) -> Batch:
         """The timers of these rows, but for those whose partition has older messages in the journal: these go first."""
         batch = Batch(rows[0]["now"])
-        journal = self._journal if self._journal is not None and self._journal.messages else None
         for row in rows:
             one = Due(row["key"], _message(row), row["deliver_at"])
-            if journal is not None and journal.holds([one.message]):
+            if self._accepted.must_wait(one.message):
                 continue
             try:
                 if row["schedule"] is not None:
@@ -251,10 +213,7 @@ class Timers:
         repeated = Counter(one.message.queue for one in batch.due if one.next_at is not None)
         if repeated:
             self.on_repeated(repeated)
-        for target, messages in Counter(call.target).items():
-            self._activity.pushed(call.queues[target - 1], 0, messages)
-        for queue, partitions in by_queue(zip(call.queues, call.partitions, strict=True)).items():
-            self._long_polls.wake(queue, partitions)
+        self._accepted.announce(call)
 
 
 def _message(row: asyncpg.Record) -> Message:
@@ -293,11 +252,6 @@ def _message_of(change: TimerChange) -> Message:
     if change.message is not None:
         return change.message
     return Message(change.queue, "", b"", "00000000-0000-0000-0000-000000000000", "")
-
-
-def _may_succeed_apart(error: HttpError) -> bool:
-    """Whether it may be the fault of one partition; so also of unknown errors, which must not hold up all others."""
-    return isinstance(error, (InternalError, EncryptionRequired)) or is_about_the_statement(error)
 
 
 def _text(value: UUID | None) -> str | None:

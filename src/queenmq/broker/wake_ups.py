@@ -8,6 +8,9 @@ from typing import Final, Protocol
 # The channel of NOTIFY on which the database announces messages that no server has written (promote.sql,
 # messages_allocate.sql); the payload is the queue.
 WRITTEN_ELSEWHERE: Final = "queen_written"
+# The channel on which it announces leases that an application has finished in its own transaction (finish.sql); the
+# payload is a JSON array of queue, partition and group.
+FINISHED_ELSEWHERE: Final = "queen_finished"
 
 
 class Wake(Protocol):

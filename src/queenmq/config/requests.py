@@ -228,3 +228,17 @@ class TimerSettings:
         "Pause between two questions for timers that are due, in ms; 0: this server pushes no timers.",
         parse.count,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxSettings:
+    """Outbox: how often this server checks for messages sent with queen.send that no notification has announced."""
+
+    interval_ms: int = setting(
+        "QUEEN_OUTBOX_INTERVAL_MS",
+        500,
+        "Pause between two questions for messages that applications have sent with queen.send, in ms. A notification "
+        "of the database ends the pause, unless there is a pooler without QUEEN_DB_LISTEN_URL; 0: this server pushes "
+        "none of them.",
+        parse.count,
+    )

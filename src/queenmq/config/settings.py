@@ -13,6 +13,7 @@ from queenmq.config.requests import (
     ConsumerSettings,
     LimitSettings,
     OperationSettings,
+    OutboxSettings,
     OverloadSettings,
     PopSettings,
     TimerSettings,
@@ -37,6 +38,7 @@ class Settings:
     overload: OverloadSettings = OverloadSettings()
     operations: OperationSettings = OperationSettings()
     timers: TimerSettings = TimerSettings()
+    outbox: OutboxSettings = OutboxSettings()
     journal: JournalSettings = JournalSettings()
     retention: RetentionSettings = RetentionSettings()
     statistics: StatisticsSettings = StatisticsSettings()

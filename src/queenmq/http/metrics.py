@@ -35,6 +35,7 @@ async def collect(context: Context) -> Exposition:
     overload.add_load(page, broker)
     overload.add_stepped_operations(page, broker)
     overload.add_timers(page, broker)
+    overload.add_outbox(page, broker)
     overload.add_access(page, context.rates, context.quotas, context.audit)
     if broker.caches.switches.were_read:  # a server may start without its database
         _shared_state(page, broker)

@@ -221,6 +221,23 @@ def add_timers(page: Exposition, broker: Broker) -> None:
     )
 
 
+def add_outbox(page: Exposition, broker: Broker) -> None:
+    outbox = broker.outbox
+    page.counter(
+        "queen_outbox_pushed_total", "Messages sent with queen.send that this server has pushed.", outbox.pushed
+    )
+    page.counter(
+        "queen_outbox_failed_total",
+        "Messages sent with queen.send that this server could not push; they are kept and tried again.",
+        outbox.failed,
+    )
+    page.gauge(
+        "queen_outbox_late_seconds",
+        "How long the oldest message of this server's last batch had waited since it was sent.",
+        outbox.late_s,
+    )
+
+
 def add_access(page: Exposition, rates: Rates, quotas: Quotas, audit: AuditLog) -> None:
     for kind, refused in (*rates.refused.items(), ("stored", quotas.refused)):
         page.counter(

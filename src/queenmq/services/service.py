@@ -43,10 +43,14 @@ class Service(ABC):
             await asyncio.wait((self._task,), timeout=_CANCEL_AGAIN_S)
         self._task = None
 
+    async def _wait(self) -> None:
+        """Until the next turn."""
+        await self._clock.sleep(self._interval_s)
+
     async def _loop(self) -> None:
         while True:
             due = self._clock.monotonic() + self._interval_s
-            await self._clock.sleep(self._interval_s)
+            await self._wait()
             self.late_s = max(0.0, self._clock.monotonic() - due)
             try:
                 await self.work()

@@ -156,8 +156,11 @@ async def _changes_of_triggers(connection: Connection, ours: FunctionSet, table:
     """Make those that are missing or differ, and drop those that this version does not have."""
     wanted = ours.triggers.get(table, {})
     there = {row["name"]: row["definition"] for row in await connection.fetch(_TRIGGERS) if row["table_name"] == table}
-    made = [text for name, text in wanted.items() if name not in there or _plain(there[name]) != _plain(text)]
-    return made + [f'DROP TRIGGER "{name}" ON queen."{table}"' for name in there.keys() - wanted.keys()]
+    differ = {name for name, text in wanted.items() if name not in there or _plain(there[name]) != _plain(text)}
+    # PostgreSQL replaces no constraint trigger.
+    replaced = {name for name in differ & there.keys() if wanted[name].startswith("CREATE CONSTRAINT ")}
+    dropped = [f'DROP TRIGGER "{name}" ON queen."{table}"' for name in (there.keys() - wanted.keys()) | replaced]
+    return dropped + [wanted[name] for name in wanted if name in differ]
 
 
 async def tables_with_changed_triggers(database: Database) -> list[str]:

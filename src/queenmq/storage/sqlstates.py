@@ -29,6 +29,7 @@ TOO_MANY_OPERATIONS: Final = "QN005"  # the queue has as many operations to be d
 TRANSACTION_ID_TAKEN: Final = "QN006"  # another message has the transactionId of a dead letter
 NEEDS_ADMIN: Final = "QN007"  # the change would destroy something; the message is for the caller
 OFFSET_CONFLICT: Final = "QN008"  # a target has another last offset than expected; the detail has those of all
+LEASE_ENDED: Final = "QN009"  # queen.finish of a lease that somebody else may have now
 # Of PostgreSQL, where one is answered in a way of its own.
 READ_ONLY: Final = "25006"
 INVALID_PASSWORD: Final = "28P01"  # noqa: S105

@@ -20,7 +20,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 _FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION queen\.(\w+)\(", re.MULTILINE)
-_TRIGGER = re.compile(r"^CREATE OR REPLACE TRIGGER (\w+)\s.*?\sON queen\.(\w+)\s.*?;$", re.MULTILINE | re.DOTALL)
+_TRIGGER = re.compile(
+    r"^CREATE (?:OR REPLACE|CONSTRAINT) TRIGGER (\w+)\s.*?\sON queen\.(\w+)\s.*?;$", re.MULTILINE | re.DOTALL
+)
 _PUBLIC = re.compile(r"^-- Public: |\) RETURNS trigger ", re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
--- Finish leases and pop in one transaction: queen.finish with the arguments of the same names, then queen.pop with the others.
+-- Finish leases and pop in one transaction: queen.finish_leases with the arguments of the same names, then queen.pop with the others.
 -- A row is of the one (finishing is not null) or of the other (request is not null). Neither half is undone by the other: if something
 -- that a pop would have to write is locked, the pops find nothing for half a second and the leases are finished.
--- Locks: what queen.finish and then queen.pop take, which waits for no row of partition_consumers.
+-- Locks: what queen.finish_leases and then queen.pop take, which waits for no row of partition_consumers.
 CREATE OR REPLACE FUNCTION queen.take(
     p_finish uuid[], p_status text[], p_error text[], p_except_of integer[], p_except_partition uuid[], p_except_transaction text[],
     p_except_status text[], p_except_error text[],
@@ -16,8 +16,8 @@ BEGIN
     RETURN QUERY
     SELECT f.*, NULL::integer, NULL::uuid, NULL::text, NULL::uuid, NULL::text, NULL::uuid, NULL::bytea, NULL::boolean, NULL::text,
            NULL::timestamptz, NULL::integer, NULL::double precision, NULL::bigint
-    FROM queen.finish(p_finish, p_status, p_error, p_except_of, p_except_partition, p_except_transaction, p_except_status,
-                      p_except_error) f;
+    FROM queen.finish_leases(p_finish, p_status, p_error, p_except_of, p_except_partition, p_except_transaction, p_except_status,
+                             p_except_error) f;
     BEGIN
         RETURN QUERY
         SELECT NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, NULL::integer, p.*
