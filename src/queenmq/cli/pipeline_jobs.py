@@ -139,7 +139,12 @@ def _archive(given: Given, url: str) -> Job:
     from queenmq.pipeline.jobs.archive import Settings, archive
 
     settings = Settings(
-        url=url, queue=given.queue, lake=given.lake, schema=given.schema, file_bytes=given.file_mb << 20
+        url=url,
+        queue=given.queue,
+        lake=given.lake,
+        schema=given.schema,
+        format=given.format,
+        file_bytes=given.file_mb << 20,
     )
     return lambda spark, run: archive(spark, settings, run)
 

@@ -120,19 +120,19 @@ def _split(text: str) -> list[str]:
 
 
 def arrow_type(text: str) -> Any:
-    return _arrow(spark_type(text))
+    return arrow_of(spark_type(text))
 
 
-def _arrow(kind: Any) -> Any:
+def arrow_of(kind: Any) -> Any:
     import pyarrow as pa
 
     name = kind.typeName()
     if name == "struct":
-        return pa.struct([(f.name, _arrow(f.dataType)) for f in kind.fields])
+        return pa.struct([(f.name, arrow_of(f.dataType)) for f in kind.fields])
     if name == "array":
-        return pa.list_(_arrow(kind.elementType))
+        return pa.list_(arrow_of(kind.elementType))
     if name == "map":
-        return pa.map_(_arrow(kind.keyType), _arrow(kind.valueType))
+        return pa.map_(arrow_of(kind.keyType), arrow_of(kind.valueType))
     if name == "decimal":
         return pa.decimal128(kind.precision, kind.scale)
     if name == "variant":
@@ -156,6 +156,36 @@ def _arrow(kind: Any) -> Any:
     return simple[name]
 
 
+def spark_of(kind: Any) -> Any:
+    """The Spark type of one in Arrow, as tables of other formats have it."""
+    import pyarrow.types as arrow
+    from pyspark.sql import types
+
+    if arrow.is_struct(kind):
+        return types.StructType([types.StructField(field.name, spark_of(field.type)) for field in kind])
+    if arrow.is_list(kind) or arrow.is_large_list(kind) or arrow.is_list_view(kind):
+        return types.ArrayType(spark_of(kind.value_type))
+    if arrow.is_map(kind):
+        return types.MapType(spark_of(kind.key_type), spark_of(kind.item_type))
+    if arrow.is_decimal(kind):
+        return types.DecimalType(kind.precision, kind.scale)
+    if arrow.is_timestamp(kind):
+        return types.TimestampType()
+    names = {
+        "large_string": "string",
+        "string_view": "string",
+        "bool": "boolean",
+        "large_binary": "binary",
+        "binary_view": "binary",
+        "int8": "byte",
+        "int16": "short",
+        "int32": "integer",
+        "int64": "long",
+        "date32[day]": "date",
+    }
+    return getattr(types, _SIMPLE[names.get(str(kind), str(kind))])()
+
+
 class Misfit(Exception):
     """A value that is not of its type; the text says which and what it is."""
 
@@ -169,7 +199,7 @@ def parser(text: str, lenient: frozenset[str] | None = None) -> Callable[[Any], 
     import pyarrow as pa
 
     kind = spark_type(text)
-    target, convert, check = _arrow(kind), _converter(kind, "", None), _converter(kind, "", lenient)
+    target, convert, check = arrow_of(kind), _converter(kind, "", None), _converter(kind, "", lenient)
 
     def parse(values: Any) -> tuple[Any, list[str | None]]:
         found: list[Any] = []

@@ -49,6 +49,7 @@ class Lake:
             raise BadOption("the lake is missing: a folder, or a URI such as s3://bucket/folder")
         try:
             if re.match(r"[a-z][a-z0-9+.-]*://", place):
+                place = re.sub(r"^s3a://", "s3://", place)  # Hadoop's name for it
                 self._files, root = fs.FileSystem.from_uri(place)
             else:
                 self._files, root = fs.LocalFileSystem(), str(Path(place).expanduser().resolve())
@@ -63,7 +64,7 @@ class Lake:
         """The path as Spark wants it."""
         if self._files.type_name == "local":
             return f"file://{self.root}/{path}"  # Spark takes it as it is, percent signs included
-        return f"{self.place}/{path}"
+        return f"{self.place.replace('s3://', 's3a://', 1)}/{path}"
 
     def write(self, path: str, content: Any) -> str:
         """Store a buffer under a new name, all of it or nothing. Returns its SHA-256.
@@ -74,7 +75,8 @@ class Lake:
         local = self._files.type_name == "local"
         target = f"{whole}.part" if local else whole
         try:
-            self._files.create_dir(whole.rsplit("/", 1)[0], recursive=True)
+            if local:
+                self._files.create_dir(whole.rsplit("/", 1)[0], recursive=True)
             with self._files.open_output_stream(target) as stream:
                 stream.write(content)
             if local:
@@ -82,6 +84,35 @@ class Lake:
         except OSError as error:
             raise PipelineError(f"the lake {self.place} cannot be written to: {str(error).splitlines()[0]}") from error
         return hashlib.sha256(content).hexdigest()
+
+    def native(self, path: str) -> str:
+        """The path as libraries want it that know nothing of Hadoop."""
+        return f"{self.place}/{path}"
+
+    def location(self, path: str) -> str:
+        """The path as a URI of Iceberg, which takes it as it is, too."""
+        return f"file://{self.root}/{path}" if self._files.type_name == "local" else self.native(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file, or a folder with something in it."""
+        from pyarrow import fs
+
+        return bool(self._files.get_file_info(f"{self.root}/{path}").type != fs.FileType.NotFound)
+
+    def changed(self, path: str) -> datetime:
+        """When the file was written."""
+        return (self._files.get_file_info(f"{self.root}/{path}").mtime or utc_now()).astimezone(UTC)
+
+    def described(self, path: str) -> File:
+        """A file of messages, as it is there."""
+        import pyarrow.compute as pc
+        from pyarrow import parquet
+
+        with self._files.open_input_file(f"{self.root}/{path}") as opened:
+            times = parquet.read_table(opened, columns=["timestamp"]).column("timestamp")
+        span = pc.min_max(times)
+        ends = (span["min"].as_py(), span["max"].as_py())
+        return File(path, len(times), self.size(path) or 0, self.digest(path) or "", *ends)
 
     def size(self, path: str) -> int | None:
         """The bytes of a file; None if there is none."""
@@ -102,14 +133,15 @@ class Lake:
         return found.hexdigest()
 
     def listed(self, queue: str) -> Iterator[tuple[str, datetime]]:
-        """Every file of a queue with the time of its last change."""
+        """Every file of a queue with the time of its last change, without those of a table format."""
         from pyarrow import fs
 
         folder = fs.FileSelector(f"{self.root}/{folder_of(queue)}", allow_not_found=True, recursive=True)
+        of_ours = re.compile(rf"{re.escape(folder_of(queue))}/(date=|_run-)")
         for info in self._files.get_file_info(folder):
-            if info.type == fs.FileType.File:
-                changed = info.mtime or utc_now()
-                yield info.path[len(self.root) + 1 :], changed.astimezone(UTC)
+            path = info.path[len(self.root) + 1 :]
+            if info.type == fs.FileType.File and of_ours.match(path):
+                yield path, (info.mtime or utc_now()).astimezone(UTC)
 
     def keys(self, path: str) -> Iterator[tuple[list[str], list[str], list[int], list[str]]]:
         """Partition ids, names, offsets and message ids of the messages in a file, in pieces."""
@@ -128,6 +160,24 @@ class Lake:
         with self._files.open_input_file(f"{self.root}/{path}") as opened:
             found = parquet.read_schema(opened)
         return str(found.field(column).type) if column in found.names else ""
+
+    def parsed_type(self, path: str) -> str | None:
+        """The type of the parsed values in a file, as the JSON of Spark; None if it has none."""
+        from pyarrow import parquet
+
+        from queenmq.pipeline.columns import PARSED
+        from queenmq.pipeline.json_values import spark_of
+
+        with self._files.open_input_file(f"{self.root}/{path}") as opened:
+            found = parquet.read_schema(opened)
+        return str(spark_of(found.field(PARSED).type).json()) if PARSED in found.names else None
+
+    def batches(self, path: str, rows: int) -> Iterator[Any]:
+        """The messages of a file, in pieces."""
+        from pyarrow import parquet
+
+        with self._files.open_input_file(f"{self.root}/{path}") as opened:
+            yield from parquet.ParquetFile(opened).iter_batches(rows)
 
     def delete(self, path: str) -> None:
         self._files.delete_file(f"{self.root}/{path}")

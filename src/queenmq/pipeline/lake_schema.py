@@ -13,6 +13,7 @@ from queenmq.pipeline.columns import PARSED
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.json_values import spark_type
 from queenmq.pipeline.lake import File, Lake
+from queenmq.pipeline.lake_reader import can_read, native_frame
 
 # From the narrowest to the widest.
 _NUMBERS: Final = ("byte", "short", "integer", "long", "float", "double")
@@ -34,6 +35,8 @@ def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:
     paths = [file.path for file in files]
     if not paths:
         return None
+    if not can_read(spark, lake.uri("")):
+        return native_frame(spark, lake, paths)
     try:
         return spark.read.option("mergeSchema", "true").parquet(*map(lake.uri, paths))
     except (PySparkException, Py4JJavaError) as error:

@@ -71,9 +71,15 @@ _lake = click.option(
     metavar="MB",
     help="Target size of a file in MB, before compression.",
 )
+@click.option(
+    "--format",
+    type=click.Choice(("parquet", "delta", "iceberg")),
+    help="Format of a new archive: plain Parquet, a Delta Lake or an Iceberg table (default: the one that is there, or "
+    "parquet).",
+)
 @click.option("--forget", is_flag=True, help="Let retention no longer wait for this lake; archive nothing.")
 def archive() -> None:
-    """Copy messages into a lake of Parquet files, incrementally and exactly once."""
+    """Copy messages into a lake of Parquet files or tables, incrementally and exactly once."""
 
 
 @_job_of("replay", "queen pipeline replay --queue orders --lake ./lake --into orders-again --since 2026-01-02")

@@ -1,7 +1,8 @@
 """archive: messages of a queue into the lake, incrementally and exactly once.
 
 Tasks read slices beyond the archived positions and write Parquet files; the driver reads them back (`lake_proof`), then
-publishes them and moves the positions in one transaction. A run that dies leaves files that nobody reads. Two runs at
+publishes them and moves the positions in one transaction. If the lake has the queue as a table of another format
+(`lake_table`), the table commits with it. A run that dies leaves files that nobody reads. Two runs at
 once cannot publish the same messages: the second finds that the positions have moved and gives up.
 """
 
@@ -25,6 +26,7 @@ from queenmq.pipeline.heads import find_queue, heads, partitions, ranges
 from queenmq.pipeline.lake import Lake, published, sweep
 from queenmq.pipeline.lake_proof import check_mark, marked, read_back
 from queenmq.pipeline.lake_schema import check_schema
+from queenmq.pipeline.lake_table import LakeTable, fit, open_table, reconcile
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range, Slice, slices
 from queenmq.pipeline.reading import read_slice
@@ -47,6 +49,7 @@ class Settings:
     queue: str
     lake: str
     schema: str | None = None
+    format: str | None = None
     tasks: int | None = None
     file_bytes: int = FILE_BYTES
     round_offsets: int = ROUND_OFFSETS
@@ -69,17 +72,21 @@ def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
     """
     lake = Lake(settings.lake)
     settings = replace(settings, lake=lake.place)
-    options = read_options(settings)
     outcome = run.outcome
     files = size = skipped = rounds = 0
     touched: set[str] = set()
     with ExitStack() as stack:
         opened = stack.enter_context(connection(settings.url))
-        queue_id = find_queue(opened, options)
-        if settings.schema:
+        queue_id = find_queue(opened, read_options(settings))
+        table = stack.enter_context(open_table(lake, settings.url, settings.queue, settings.format))
+        if table is not None:
+            settings = replace(settings, schema=fit(table, settings.schema))
+        elif settings.schema:
             check_schema(spark, lake, published(opened, lake, settings.queue), settings.schema)
         stack.enter_context(marked(lake, settings.queue, run.id))
         rows(opened, "archive_register", lake.name, queue_id)
+        if table is not None:
+            reconcile(opened, lake, table, settings.queue, queue_id, run.id)
         until = heads(opened, queue_id).last
         while True:
             plan = plan_round(opened, lake, queue_id, until, settings.round_offsets)
@@ -87,13 +94,14 @@ def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
             if not plan.ranges:
                 break
             written = run_round(spark, settings, run.id, rounds, plan)
-            written = publish(opened, lake, settings.queue, run.id, plan, written)
+            written = publish(opened, lake, settings.queue, run.id, plan, written, table)
             rounds += 1
             files += len(written)
             size += sum(row["bytes"] for row in written)
             touched |= {part.partition_id for part in plan.ranges}
             run.progress(sum(row["rows"] for row in written))
-        swept = sweep(opened, lake, settings.queue)
+        # What a table does not count any more, older versions of it still do.
+        swept = sweep(opened, lake, settings.queue) if table is None else 0
     outcome.offsets = {"partitions": len(touched), "messages": outcome.rows}
     outcome.summary = {
         "messages": outcome.rows,
@@ -151,7 +159,15 @@ def run_round(spark: Any, settings: Settings, run_id: str, number: int, plan: Pl
     return list(spark.read.format("queen_archive").load().collect())
 
 
-def publish(opened: Any, lake: Lake, queue: str, run_id: str, plan: Plan, written: list[Any]) -> list[Any]:
+def publish(
+    opened: Any,
+    lake: Lake,
+    queue: str,
+    run_id: str,
+    plan: Plan,
+    written: list[Any],
+    table: LakeTable | None = None,
+) -> list[Any]:
     """Make the files count and move the positions, in one transaction. Returns the rows of files.
 
     Raises PipelineError if a file is not there as it was written, or another run was faster.
@@ -179,6 +195,9 @@ def publish(opened: Any, lake: Lake, queue: str, run_id: str, plan: Plan, writte
             if gaps:
                 spans = [g.partition_id for g in gaps], [g.first for g in gaps], [g.last for g in gaps]
                 rows(opened, "archive_note_gaps", lake.name, queue, *spans)
+            if table is not None and files:
+                # The last step: what comes after it can only fail with the database, and is made up for by `reconcile`.
+                table.commit(files, {"queen.queue": queue, "queen.run": run_id})
     except psycopg.Error as error:
         if sqlstate_of(error) == MISSING_PARENT:
             raise PipelineError("a partition was deleted while it was archived: run it again") from error

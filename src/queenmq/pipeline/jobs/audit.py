@@ -16,6 +16,7 @@ from queenmq.pipeline.errors import PipelineError, explained
 from queenmq.pipeline.heads import Heads, find_queue, heads, partitions
 from queenmq.pipeline.lake import Lake, lost, published, unpublished
 from queenmq.pipeline.lake_schema import frame
+from queenmq.pipeline.lake_table import differences, open_table
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.runs import Outcome, Run
 
@@ -180,6 +181,13 @@ def _archive(spark: Any, settings: Settings, opened: Any, queue_id: str, lake: L
                     "database has lost them and the record of that file: it went back, by a failover or a restore",
                 )
             )
+    with open_table(lake, settings.url, settings.queue) as table:
+        ours, theirs = differences(opened, lake, table, settings.queue)
+    found += [Finding("archive", path, "the table has not this file, which was published") for path in sorted(ours)]
+    found += [
+        Finding("archive", path, "only the table has this file: the next run of archive takes it over")
+        for path in sorted(theirs)
+    ]
     done = dict(rows(opened, "archive_positions", lake.name, queue_id))
     known = partitions(opened, queue_id)
     archived = frame(spark, lake, sound)

@@ -1,0 +1,101 @@
+"""A queue as a table of Delta Lake, by the package `deltalake`: no jars, and no Spark in it.
+
+Each commit is a transaction of the application `queen:<queue>` (`txn` in the log): of two commits upon the same state
+the second is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from queenmq.clock import utc_now
+from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
+from queenmq.pipeline.json_values import arrow_of, spark_of
+from queenmq.pipeline.lake import Lake, folder_of
+from queenmq.pipeline.lake_table import TableChanged
+from queenmq.pipeline.options import ReadOptions
+
+DATE: Final = "date"
+
+
+class DeltaTable:
+    def __init__(self, lake: Lake, queue: str) -> None:
+        import deltalake
+        import pyarrow as pa
+
+        self._folder = folder_of(queue)
+        self._application = f"queen:{queue}"
+        columns = Columns(ReadOptions(url="", queue=queue, headers=True), [*BASE, *HEADERS]).schema
+        made = deltalake.Schema.from_arrow(columns.append(pa.field(DATE, pa.date32())))
+        self._table = deltalake.DeltaTable.create(
+            lake.native(self._folder),
+            made,
+            mode="ignore",
+            partition_by=[DATE],
+            name=queue,
+            description=f"Messages of the queue {queue}, archived by Queen",
+        )
+
+    def refresh(self) -> None:
+        self._table.update_incremental()
+
+    def files(self) -> set[str]:
+        import pyarrow as pa
+
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        return {f"{self._folder}/{path}" for path in found.column("path").to_pylist()}
+
+    def parsed(self) -> Any:
+        import pyarrow as pa
+
+        found = pa.schema(self._table.schema().to_arrow())
+        return spark_of(found.field(PARSED).type) if PARSED in found.names else None
+
+    def fitting(self, kind: Any) -> Any:
+        there = self.parsed()
+        if there is not None:
+            _check_kept(there, kind, "")
+        return kind
+
+    def evolve(self, kind: Any) -> None:
+        import deltalake
+        import pyarrow as pa
+
+        added = deltalake.Schema.from_arrow(pa.schema([pa.field(PARSED, arrow_of(kind))]))
+        self._table.alter.add_columns(list(added.fields))
+
+    def commit(self, added: list[Any], note: dict[str, str]) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction
+
+        now = int(utc_now().timestamp() * 1000)
+        actions = []
+        for file in added:
+            path = file["path"].removeprefix(f"{self._folder}/")
+            date = path.partition("/")[0].removeprefix(f"{DATE}=")
+            stats = json.dumps({"numRecords": file["rows"]})
+            actions.append(AddAction(path, file["bytes"], {DATE: date}, now, True, stats))
+        version = (self._table.transaction_version(self._application) or 0) + 1
+        properties = CommitProperties(
+            custom_metadata=note, app_transactions=[Transaction(self._application, version, now)]
+        )
+        try:
+            self._table.create_write_transaction(
+                actions, "append", self._table.schema(), partition_by=[DATE], commit_properties=properties
+            )
+        except CommitFailedError as error:
+            raise TableChanged from error
+        self.refresh()  # the object itself is still as it was before
+
+
+def _check_kept(there: Any, kind: Any, path: str) -> None:
+    """Fields may be new. What is there keeps its type: readers of Delta know no wider one."""
+    if there == kind:
+        return
+    if there.typeName() != "struct":
+        raise TypeError(f"the field {path} is {there.simpleString()} there and {kind.simpleString()} here")
+    wanted = {field.name: field.dataType for field in kind.fields}
+    for field in there.fields:
+        _check_kept(field.dataType, wanted[field.name], f"{path}.{field.name}" if path else field.name)

@@ -1,0 +1,137 @@
+"""A queue as a table of Iceberg, by the package `pyiceberg`: no jars, and no Spark in it.
+
+The catalog, which names the newest metadata of each table, is in the database of the queue (schema `queen_iceberg`), in
+the form that Iceberg's JDBC catalogs share. A commit is refused unless it follows upon the snapshot that was seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import quote
+
+from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
+from queenmq.pipeline.connection import connection, rows
+from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.json_values import arrow_of, spark_of, spark_type
+from queenmq.pipeline.lake import Lake, folder_of
+from queenmq.pipeline.lake_table import TableChanged
+from queenmq.pipeline.options import ReadOptions
+
+CATALOG: Final = "queen"
+NAMESPACE: Final = "queen"
+SCHEMA: Final = "queen_iceberg"
+PROPERTIES: Final = {
+    "format-version": "2",
+    # A second try would come after what another driver has committed.
+    "commit.retry.num-retries": "0",
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+class IcebergTable:
+    def __init__(self, catalog: Any, lake: Lake, queue: str) -> None:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        self._lake = lake
+        self._folder = folder_of(queue)
+        self._location = lake.location(self._folder)
+        # A queue may be in several lakes, and the catalog is one.
+        names = (queue, f"{queue}_{hashlib.sha256(lake.name.encode()).hexdigest()[:8]}")
+        for name in names:
+            try:
+                self._table = catalog.load_table((NAMESPACE, name))
+            except NoSuchTableError:
+                self._table = _create(catalog, (NAMESPACE, name), self._location, queue)
+            if self._table.location() == self._location:
+                break
+
+    def refresh(self) -> None:
+        self._table.refresh()
+
+    def files(self) -> set[str]:
+        return {self._path(task.file) for task in self._table.scan().plan_files()}
+
+    def parsed(self) -> Any:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        found = schema_to_pyarrow(self._table.schema(), include_field_ids=False)
+        return spark_of(found.field(PARSED).type) if PARSED in found.names else None
+
+    def fitting(self, kind: Any) -> Any:
+        from pyiceberg.exceptions import ValidationError
+
+        text = kind.json()
+        for key in ("type", "elementType", "valueType"):  # Iceberg has no whole numbers below 32 bits
+            for small in ("byte", "short"):
+                text = text.replace(f'"{key}":"{small}"', f'"{key}":"integer"')
+        made = spark_type(text)
+        try:
+            self._union(self._table.transaction(), made)
+        except ValidationError as error:
+            raise TypeError(str(error)) from None
+        return made
+
+    def evolve(self, kind: Any) -> None:
+        with self._table.transaction() as transaction:
+            self._union(transaction, kind)
+
+    def _union(self, transaction: Any, kind: Any) -> None:
+        import pyarrow as pa
+
+        with transaction.update_schema() as update:
+            update.union_by_name(pa.schema([pa.field(PARSED, arrow_of(kind))]))
+
+    def commit(self, added: list[Any], note: dict[str, str]) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        paths = [self._lake.location(file["path"]) for file in added]
+        try:
+            self._table.add_files(paths, note, check_duplicate_files=False)
+        except CommitFailedException as error:
+            raise TableChanged from error
+        self._hint()
+
+    def _hint(self) -> None:
+        """For readers that know the folder and no catalog; an older snapshot is no harm."""
+        name = self._table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
+        with suppress(PipelineError):
+            self._lake.write(f"{self._folder}/metadata/version-hint.text", name.encode())
+
+    def _path(self, file: Any) -> str:
+        return f"{self._folder}/{file.file_path.removeprefix(self._location + '/')}"
+
+
+def catalog_in(url: str) -> Any:
+    """The catalog in a database, made if it is not there."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    with connection(url) as opened:
+        rows(opened, "iceberg_schema")
+    body = url.partition("://")[2]
+    search = quote(f"-c search_path={SCHEMA}", safe="")
+    uri = f"postgresql+psycopg://{body}{'&' if '?' in body else '?'}options={search}"
+    # Keys come from the environment by themselves.
+    stores = {
+        "s3.endpoint": os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
+        "s3.region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+    }
+    catalog = SqlCatalog(CATALOG, uri=uri, **{name: value for name, value in stores.items() if value})
+    catalog.create_namespace_if_not_exists(NAMESPACE)
+    return catalog
+
+
+def _create(catalog: Any, name: tuple[str, str], location: str, queue: str) -> Any:
+    from pyiceberg.exceptions import TableAlreadyExistsError
+    from pyiceberg.transforms import DayTransform
+
+    columns = Columns(ReadOptions(url="", queue=queue, headers=True), [*BASE, *HEADERS]).schema
+    try:
+        made = catalog.create_table_transaction(name, columns, location, properties=PROPERTIES)
+        with made as transaction, transaction.update_spec() as spec:
+            spec.add_field("timestamp", DayTransform(), "date")
+    except TableAlreadyExistsError:
+        pass  # another run was faster
+    return catalog.load_table(name)

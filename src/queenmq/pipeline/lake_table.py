@@ -1,0 +1,197 @@
+"""Lakes in an open table format, Delta Lake or Iceberg: what the two have in common.
+
+Tasks write the same Parquet files as for a plain lake. Which of them count is said by the table's own log, for
+everybody, and by `queen.archive_files`, for the jobs. A round is published in one transaction of PostgreSQL, whose last
+step is the commit of the table. If the driver dies between the two commits, the table has files that the database does
+not know: `reconcile` takes them over before anything else is archived. A driver that was taken for dead cannot commit
+behind the back of its successor, because the table refuses a commit upon a state that is not the newest of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
+from typing import Any, Final, Protocol
+
+from queenmq.pipeline.connection import rows
+from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.heads import partitions, some
+from queenmq.pipeline.json_values import spark_type
+from queenmq.pipeline.lake import Lake, folder_of, published
+from queenmq.pipeline.lake_schema import wider
+
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+ICEBERG: Final = "iceberg"
+FORMATS: Final = (PARQUET, DELTA, ICEBERG)
+# What only a table of the format has in its folder, and the package that the format needs.
+_MARKS: Final = {DELTA: "_delta_log", ICEBERG: "metadata"}
+_NEEDED: Final = {DELTA: "deltalake", ICEBERG: "pyiceberg"}
+_FASTER: Final = "another archive run of this queue was faster: nothing of this round was published"
+
+
+class TableChanged(PipelineError):
+    """Somebody else has committed to the table meanwhile."""
+
+    code = "table_changed"
+
+    def __init__(self) -> None:
+        super().__init__(_FASTER)
+
+
+class LakeTable(Protocol):
+    """One queue as a table. Paths are relative to the lake, as those of `File`."""
+
+    def refresh(self) -> None:
+        """See what others have committed."""
+
+    def files(self) -> set[str]:
+        """The files that count."""
+
+    def parsed(self) -> Any:
+        """The Spark type of the parsed values; None if the table has none."""
+
+    def fitting(self, kind: Any) -> Any:
+        """The type, as near as the format has it. Raises TypeError if the table cannot become that."""
+
+    def evolve(self, kind: Any) -> None:
+        """Give the table a column for parsed values of this type, or its new fields."""
+
+    def commit(self, added: list[Any], note: dict[str, str]) -> None:
+        """Let files (path, rows, bytes) count, all of them or none. The note stays with the commit.
+
+        Raises TableChanged if the table is not as this object has last seen it.
+        """
+
+
+def format_of(lake: Lake, queue: str) -> str:
+    """How the lake has the queue; `parquet` if it has nothing of it."""
+    for name, mark in _MARKS.items():
+        if lake.exists(f"{folder_of(queue)}/{mark}"):
+            return name
+    return PARQUET
+
+
+@contextmanager
+def open_table(lake: Lake, url: str, queue: str, wanted: str | None = None) -> Iterator[LakeTable | None]:
+    """The queue as a table, made if it is not there; None if the lake has it, or is to have it, as plain Parquet.
+
+    Raises BadOption if it is there in another format than the wanted one.
+    """
+    there = format_of(lake, queue)
+    if wanted is not None and there not in (wanted, PARQUET):
+        raise BadOption(f"the lake {lake.place} has queue {queue!r} as {there}: keep that format, or use another lake")
+    chosen = wanted or there
+    if chosen == PARQUET:
+        yield None
+        return
+    if find_spec(_NEEDED[chosen]) is None:
+        raise PipelineError(f"the format {chosen} needs {_NEEDED[chosen]}: pip install 'queenmq[pipeline,{chosen}]'")
+    if there == PARQUET and any(path.endswith(".parquet") for path, _ in lake.listed(queue)):
+        raise BadOption(f"the lake {lake.place} has queue {queue!r} as plain Parquet: use another lake for {chosen}")
+    if chosen == DELTA:
+        from queenmq.pipeline.delta import DeltaTable
+
+        yield DeltaTable(lake, queue)
+        return
+    from queenmq.pipeline.iceberg import IcebergTable, catalog_in
+
+    with closing(catalog_in(url)) as catalog:
+        yield IcebergTable(catalog, lake, queue)
+
+
+def fit(table: LakeTable, schema: str | None) -> str | None:
+    """Let the table have what the schema asks for. Returns the schema to parse with: everything that the table has.
+
+    Raises BadOption if they do not go together.
+    """
+    there = table.parsed()
+    given = spark_type(schema) if schema else None
+    if given is None:
+        return None if there is None else str(there.json())
+    if "variant" in given.simpleString():
+        raise BadOption("the lake has no VARIANT: leave the field out, and use parse_json(value) of what is archived")
+    try:
+        kind = table.fitting(given if there is None else wider(there, given, ""))
+    except TypeError as error:
+        raise BadOption(
+            f"the schema does not fit the table: {error}. Nothing was archived; keep the type, give the field another "
+            "name, or archive into another lake"
+        ) from None
+    if kind != there:
+        table.evolve(kind)
+    return str(kind.json())
+
+
+def reconcile(opened: Any, lake: Lake, table: LakeTable, queue: str, queue_id: str, run_id: str) -> int:
+    """Let the database know what the table has: files whose run died before it could say so, or that somebody has
+    compacted or deleted. Returns how many files are new.
+
+    Raises PipelineError if the table has messages that the database has lost, or lacks some between others.
+    """
+    with opened.transaction():
+        rows(opened, "archive_lock", lake.name, queue_id)
+        table.refresh()
+        known, there = {file.path for file in published(opened, lake, queue)}, table.files()
+        if gone := sorted(known - there):
+            rows(opened, "archive_unpublish", lake.name, gone)
+        new = sorted(there - known)
+        if new:
+            files = [lake.described(path) for path in new]
+            columns = ("path", "rows", "bytes", "digest", "first_at", "last_at")
+            rows(
+                opened, "archive_publish", lake.name, queue, run_id, *([getattr(f, c) for f in files] for c in columns)
+            )
+            _advance(opened, lake, queue, queue_id, new)
+    return len(new)
+
+
+def _advance(opened: Any, lake: Lake, queue: str, queue_id: str, paths: list[str]) -> None:
+    """Move the positions over the messages in these files."""
+    done = dict(rows(opened, "archive_positions", lake.name, queue_id))
+    before = {partition.id: done.get(number, 0) for number, partition in partitions(opened, queue_id).items()}
+    beyond: dict[str, set[int]] = {}
+    names: dict[str, str] = {}
+    for path in paths:
+        written = lake.changed(path)
+        for ids, called, offsets, messages in lake.keys(path):
+            fresh = [
+                found
+                for found in zip(ids, called, offsets, messages, strict=True)
+                if found[0] in before and found[2] > before[found[0]]
+            ]
+            if fresh and (lost := rows(opened, "archive_lost", queue, written, *map(list, zip(*fresh, strict=True)))):
+                raise PipelineError(
+                    f"the table of queue {queue!r} in the lake {lake.place} has {len(lost)} messages that the database "
+                    f"has lost ({lost[0][0]}, offset {lost[0][1]}, for example): it went back, by a failover or a "
+                    "restore. Keep the table, and archive into another lake"
+                )
+            for partition_id, name, offset, _ in fresh:
+                beyond.setdefault(partition_id, set()).add(offset)
+                names[partition_id] = name
+    ids = list(beyond)
+    first = [before[one] + 1 for one in ids]
+    last = [max(beyond[one]) for one in ids]
+    deleted = [(str(key), a, b) for key, a, b in rows(opened, "pipeline_deleted", ids, first, last)] if ids else []
+    for one in ids:
+        by_hand = {offset for key, a, b in deleted if key == one for offset in range(a, b + 1)}
+        missing = sorted(set(range(min(beyond[one]), max(beyond[one]))) - beyond[one] - by_hand)
+        if missing:
+            raise PipelineError(
+                f"the table of queue {queue!r} in the lake {lake.place} lacks messages between others that are new in "
+                f"it (partition {names[one]!r}, offsets {some([str(offset) for offset in missing])}): somebody has "
+                "changed it. Archive into another lake"
+            )
+    rows(opened, "archive_advance", lake.name, ids, [offset - 1 for offset in first], last)
+    if deleted:
+        spans = [key for key, _, _ in deleted], [a for _, a, _ in deleted], [b for _, _, b in deleted]
+        rows(opened, "archive_note_gaps", lake.name, queue, *spans)
+
+
+def differences(opened: Any, lake: Lake, table: LakeTable | None, queue: str) -> tuple[set[str], set[str]]:
+    """Files that only the database, and files that only the table has."""
+    if table is None:
+        return set(), set()
+    known, there = {file.path for file in published(opened, lake, queue)}, table.files()
+    return known - there, there - known
