@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
 from pipeline.db import Db
+from queenmq.cli.main import main
 from queenmq.pipeline import archived
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.jobs import archive as archiving
@@ -222,6 +223,37 @@ def test_what_others_do_with_the_table_is_taken_over(spark: Any, db: Db, tmp_pat
     DeltaTable(str(tmp_path / "queue=orders")).delete('"offset" <= 5')
     assert any("messages are stored" in one or "not this file" in one for one in findings(spark, db, tmp_path))
     assert run(spark, db, tmp_path, None)["messages"] == 0, "what was archived once is not archived again"
+
+
+@formats
+def test_compaction_and_expiry(spark: Any, db: Db, tmp_path: Path, kind: str) -> None:
+    for schema in (None, "n INT", "n INT, p INT"):
+        db.fill("orders", 2, 10)
+        run(spark, db, tmp_path, kind, schema=schema)
+    command = ["pipeline", "compact", "--queue", "orders", "--lake", str(tmp_path), "--url", db.url, "--json"]
+    assert main(command) == 0
+    _, files = foreign(tmp_path, kind)
+    assert len(files) == 1
+    assert_equal(db, tmp_path, kind)
+    assert findings(spark, db, tmp_path) == []
+    # Messages of last week, in a partition of their own and in one that goes on.
+    db.sql("UPDATE queen.messages SET created_at = created_at - interval '8 days'")
+    other = tmp_path / "other"
+    run(spark, db, other, kind)
+    db.fill("orders", 1, 5)
+    run(spark, db, other, kind)
+    assert main([*command, "--lake", str(other), "--keep-days", "3"]) == 0
+    table, _ = foreign(other, kind)
+    assert checksum(rows_of(table)) == checksum(stored(db, 'm."offset" > 30'))
+    assert findings(spark, db, other) == []
+    assert run(spark, db, other, None)["messages"] == 0
+
+
+def test_only_tables_are_compacted(spark: Any, db: Db, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db.fill("orders", 1, 2)
+    run(spark, db, tmp_path, None)
+    assert main(["pipeline", "compact", "--queue", "orders", "--lake", str(tmp_path), "--url", db.url]) == 1
+    assert "has no table of queue 'orders'" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(1800 if LONG else 600)

@@ -39,6 +39,8 @@ def run(given: Given) -> int:
             return _show_runs(given, url)
         if given.job == "accept-gaps":
             return _accept_gaps(given, url)
+        if given.job == "compact":
+            return _compact(given, url)
         if given.job == "archive" and given.forget:
             return _forget(given, url)
         return _run_job(given, url)
@@ -259,6 +261,23 @@ def _forget(given: Given, url: str) -> int:
     with connection(url) as opened:
         rows(opened, "archive_forget", Lake(given.lake).name, given.queue)
     print(f"retention of {given.queue} no longer waits for {given.lake}")
+    return 0
+
+
+def _compact(given: Given, url: str) -> int:
+    from queenmq.pipeline.display import as_json, table
+    from queenmq.pipeline.jobs.compact import Settings, compact
+    from queenmq.pipeline.runs import Run
+
+    settings = Settings(
+        url=url, queue=given.queue, lake=given.lake, keep_days=given.keep_days, file_bytes=given.file_mb << 20
+    )
+    begun = SYSTEM.monotonic()
+    options = {"lake": given.lake, "keep_days": given.keep_days, "file_mb": given.file_mb}
+    with _terminable(), Run(url, "compact", given.queue, "none", options) as run:
+        outcome = compact(settings, run)
+    seconds = SYSTEM.monotonic() - begun
+    print(as_json(run, seconds) if given.json else table({"job": "compact", "run": run.id, **outcome.summary}))
     return 0
 
 

@@ -7,13 +7,15 @@ the second is refused.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import date, datetime
 from typing import Any, Final
 
 from queenmq.clock import utc_now
 from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
 from queenmq.pipeline.json_values import arrow_of, spark_of
 from queenmq.pipeline.lake import Lake, folder_of
-from queenmq.pipeline.lake_table import TableChanged
+from queenmq.pipeline.lake_table import KEPT, TableChanged
 from queenmq.pipeline.options import ReadOptions
 
 DATE: Final = "date"
@@ -88,6 +90,21 @@ class DeltaTable:
         except CommitFailedError as error:
             raise TableChanged from error
         self.refresh()  # the object itself is still as it was before
+
+    def compact(self, size: int) -> None:
+        from deltalake import WriterProperties
+
+        self._table.optimize.compact(target_size=size, writer_properties=WriterProperties(compression="ZSTD"))
+        self.refresh()
+
+    def expire(self, day: date) -> None:
+        self._table.delete(f"{DATE} < DATE '{day.isoformat()}'")
+        self.refresh()
+
+    def clean(self, spared: Callable[[str, datetime], bool]) -> None:
+        """What a version had is deleted; files that the table never had stay where they are."""
+        self._table.create_checkpoint()
+        self._table.vacuum(retention_hours=int(KEPT.total_seconds() // 3600), dry_run=False)
 
 
 def _check_kept(there: Any, kind: Any, path: str) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
+from queenmq.clock import utc_now
 from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.files import COMPRESSION, ROWS_PER_GROUP
 from queenmq.pipeline.json_values import arrow_of, spark_of, spark_type
-from queenmq.pipeline.lake import Lake, folder_of
-from queenmq.pipeline.lake_table import TableChanged
+from queenmq.pipeline.lake import Lake, fitted, folder_of
+from queenmq.pipeline.lake_table import KEPT, TableChanged
 from queenmq.pipeline.options import ReadOptions
 
 CATALOG: Final = "queen"
@@ -36,6 +41,7 @@ class IcebergTable:
         from pyiceberg.exceptions import NoSuchTableError
 
         self._lake = lake
+        self._queue = queue
         self._folder = folder_of(queue)
         self._location = lake.location(self._folder)
         # A queue may be in several lakes, and the catalog is one.
@@ -94,6 +100,65 @@ class IcebergTable:
             raise TableChanged from error
         self._hint()
 
+    def compact(self, size: int) -> None:
+        for day, small in self._small(size).items():
+            for number, some in enumerate(_packed(small, size)):
+                self._rewrite(f"{self._folder}/date={day}/compact-{secrets.token_hex(6)}-{number}.parquet", some)
+
+    def _small(self, size: int) -> dict[str, list[Any]]:
+        """Files with less than half of the bytes, by day."""
+        found: dict[str, list[Any]] = {}
+        for task in self._table.scan().plan_files():
+            if task.file.file_size_in_bytes < size // 2 and task.file.partition[0] is not None:
+                day = date(1970, 1, 1) + timedelta(days=task.file.partition[0])
+                found.setdefault(day.isoformat(), []).append(task.file)
+        return found
+
+    def _rewrite(self, path: str, files: list[Any]) -> None:
+        """One file for several, in one commit."""
+        import pyarrow as pa
+        from pyarrow import parquet
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+
+        target = schema_to_pyarrow(self._table.schema(), include_field_ids=False)
+        batches = [
+            fitted(batch, target) for file in files for batch in self._lake.batches(self._path(file), ROWS_PER_GROUP)
+        ]
+        buffer = pa.BufferOutputStream()
+        parquet.write_table(pa.Table.from_batches(batches), buffer, compression=COMPRESSION)
+        self._lake.write(path, buffer.getvalue())
+        try:
+            with self._table.transaction() as transaction:
+                made = parquet_file_to_data_file(self._table.io, transaction.table_metadata, self._lake.location(path))
+                with transaction.update_snapshot({"queen.job": "compact"}).overwrite() as update:
+                    for file in files:
+                        update.delete_data_file(file)
+                    update.append_data_file(made)
+        except CommitFailedException as error:
+            raise TableChanged from error
+        self._hint()
+
+    def expire(self, day: date) -> None:
+        from pyiceberg.expressions import LessThan
+
+        self._table.delete(LessThan("timestamp", f"{day.isoformat()}T00:00:00+00:00"))
+        self._hint()
+
+    def clean(self, spared: Callable[[str, datetime], bool]) -> None:
+        before = utc_now() - KEPT
+        self._table.maintenance.expire_snapshots().older_than(before).commit()
+        self._hint()
+        counting = {
+            self._path(entry.data_file)
+            for snapshot in self._table.snapshots()
+            for manifest in snapshot.manifests(self._table.io)
+            for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+        }
+        for path, changed in self._lake.listed(self._queue):
+            if path not in counting and changed < before and not spared(path, changed):
+                self._lake.delete(path)
+
     def _hint(self) -> None:
         """For readers that know the folder and no catalog; an older snapshot is no harm."""
         name = self._table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
@@ -102,6 +167,20 @@ class IcebergTable:
 
     def _path(self, file: Any) -> str:
         return f"{self._folder}/{file.file_path.removeprefix(self._location + '/')}"
+
+
+def _packed(files: list[Any], size: int) -> Iterator[list[Any]]:
+    """Two files or more together, up to so many bytes."""
+    group: list[Any] = []
+    held = 0
+    for file in files:
+        group.append(file)
+        held += file.file_size_in_bytes
+        if held >= size:
+            yield group
+            group, held = [], 0
+    if len(group) > 1:
+        yield group
 
 
 def catalog_in(url: str) -> Any:

@@ -183,6 +183,18 @@ class Lake:
         self._files.delete_file(f"{self.root}/{path}")
 
 
+def fitted(batch: Any, target: Any) -> Any:
+    """The batch of a file with other columns and types: what it lacks is null."""
+    import pyarrow as pa
+
+    there = set(batch.schema.names)
+    arrays = [
+        batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
+        for field in target
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
 def folder_of(queue: str) -> str:
     return f"queue={quote(queue, safe='')}"
 

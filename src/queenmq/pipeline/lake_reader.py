@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns, schema
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.json_values import spark_type
-from queenmq.pipeline.lake import Lake
+from queenmq.pipeline.lake import Lake, fitted
 from queenmq.pipeline.options import ReadOptions
 
 TASKS_PER_CORE: Final = 4
@@ -65,21 +65,12 @@ class LakeReader(DataSourceReader):
         return [_Files(paths) for paths in self._tasks]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        import pyarrow as pa
-
         names = [*BASE, *HEADERS, *([PARSED] if self._options.value_schema else [])]
         target = Columns(self._options, names).schema
         lake = Lake(self._place)
         for path in partition.paths:
             for batch in lake.batches(path, ROWS_AT_ONCE):
-                there = set(batch.schema.names)
-                arrays = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in there
-                    else pa.nulls(batch.num_rows, field.type)
-                    for field in target
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=target)
+                yield fitted(batch, target)
 
 
 def _source(place: str, options: ReadOptions, tasks: list[list[str]]) -> type:

@@ -9,8 +9,9 @@ behind the back of its successor, because the table refuses a commit upon a stat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import date, datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
@@ -28,6 +29,8 @@ FORMATS: Final = (PARQUET, DELTA, ICEBERG)
 # What only a table of the format has in its folder, and the package that the format needs.
 _MARKS: Final = {DELTA: "_delta_log", ICEBERG: "metadata"}
 _NEEDED: Final = {DELTA: "deltalake", ICEBERG: "pyiceberg"}
+# How long readers may go on with a version of a table that is not the newest.
+KEPT: Final = timedelta(days=7)
 _FASTER: Final = "another archive run of this queue was faster: nothing of this round was published"
 
 
@@ -63,6 +66,15 @@ class LakeTable(Protocol):
 
         Raises TableChanged if the table is not as this object has last seen it.
         """
+
+    def compact(self, size: int) -> None:
+        """Put small files of a day together, into files of about so many bytes."""
+
+    def expire(self, day: date) -> None:
+        """Let no message from before this day count."""
+
+    def clean(self, spared: Callable[[str, datetime], bool]) -> None:
+        """Delete files that have not counted for a week, in no version, except those that are to be spared."""
 
 
 def format_of(lake: Lake, queue: str) -> str:

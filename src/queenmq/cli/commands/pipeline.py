@@ -172,6 +172,21 @@ def accept_gaps(**given: Any) -> int:
     return run(Given(job="accept-gaps", **given))
 
 
+@under(command, "compact", "queen pipeline compact --queue orders --lake s3://bucket/lake --keep-days 400")
+@_queue
+@_lake
+@click.option(
+    "--file-mb", type=COUNT, default=128, show_default=True, metavar="MB", help="Target size of a file in MB."
+)
+@click.option("--keep-days", type=COUNT, metavar="N", help="Drop messages of days that are more than N days ago.")
+@click.option("--url", help="URL of the PostgreSQL (default: DATABASE_URL, or the bundled one that runs).")
+@data_dir
+@click.option("--json", is_flag=True, help="Print the result as JSON.")
+def compact(**given: Any) -> int:
+    """Put small files of a Delta Lake or Iceberg table together, and drop old days. It needs no Spark."""
+    return run(Given(job="compact", **given))
+
+
 @_job_of("bench", "queen pipeline bench --messages 100000 --only read,archive")
 @click.option(
     "--messages",

@@ -263,7 +263,10 @@ def _compare(
         if upto < position and _lacks(opened, lake, partition.id, upto + 1, position):
             found.append(Finding("archive", partition.name, f"it ends at {upto}, its position is {position}"))
         if row is not None and current.first[number] <= position:
-            bounds.append((partition.id, current.first[number], position))
+            low = current.first[number]
+            if row["first"] > low and not _lacks(opened, lake, partition.id, low, row["first"] - 1):
+                low = row["first"]  # before it the lake has let messages expire
+            bounds.append((partition.id, low, position))
     if archived is None or not bounds:
         return found
     window = f.broadcast(spark.createDataFrame(bounds, "partitionId string, low long, high long"))
