@@ -1,0 +1,312 @@
+"""Fuzzing of a server over HTTP, by changing requests that are in order:
+
+    python tests/fuzz/http_requests.py http://127.0.0.1:6632 600        # seconds; prints its seed
+    python tests/fuzz/http_requests.py http://127.0.0.1:6632 600 17     # the same requests again
+
+Use it against a server whose data may be lost. No answer may be a 500, every connection is answered or closed, and the
+server answers as usual afterwards. `tests/integration/test_fuzz_http.py` runs a short form, and with `QUEEN_LONG=1` one
+of ten minutes that also watches the memory of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import string
+import sys
+import time
+from collections import Counter
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from queenmq.http.app import ROUTES
+from queenmq.http.route import Route
+
+AT_ONCE = 8
+ANSWER_S = 30.0
+HEADLESS = {
+    "/api/v1/live",
+    "/api/v1/system/maintenance",
+    "/api/v1/system/maintenance/pop",
+}  # an endless one, and switches
+UUID = "00000000-0000-4000-8000-000000000001"
+NAMES = ("q", "q.a", "Default", "g", "__QUEUE_MODE__", UUID)
+STRANGE = (
+    *(
+        "",
+        " ",
+        "\0",
+        "\n",
+        "é",
+        "\ud800",
+        "💥",
+        "a" * 256,
+        "a" * 5000,
+        "..",
+        "../..",
+        "%00",
+        "'",
+        '"',
+        "\\",
+        "{}",
+        "*",
+        "%",
+    ),
+    *("0", "-1", "1e309", "NaN", "null", "true", str(2**63), str(2**64), "9" * 400, "0001-01-01T00:00:00Z"),
+    *("9999-12-31T23:59:59Z", "2020-02-30", "-infinity", "1970-01-01T00:00:00+99:99"),
+)
+PARAMETERS = (
+    *(
+        "queue",
+        "partition",
+        "consumerGroup",
+        "batch",
+        "wait",
+        "timeout",
+        "autoAck",
+        "limit",
+        "offset",
+        "namespace",
+        "task",
+    ),
+    *(
+        "subscriptionMode",
+        "subscriptionFrom",
+        "partitions",
+        "status",
+        "from",
+        "to",
+        "subject",
+        "action",
+        "after",
+        "txn",
+    ),
+    *("minutes", "interval", "group", "job", "age", "x"),
+)
+ITEM = {"queue": "q", "partition": "p", "payload": {"a": [1, 2.5, None, "x"]}, "transactionId": "t"}
+ACK = {
+    "transactionId": "t",
+    "partitionId": UUID,
+    "leaseId": UUID,
+    "status": "completed",
+    "consumerGroup": "g",
+    "error": "e",
+}
+OPTIONS = {"leaseTime": 5, "retryLimit": 1, "maxSize": 10_000, "ttl": 60, "priority": 1, "encryptionEnabled": False}
+BODIES: tuple[Any, ...] = (
+    {"items": [ITEM, ITEM | {"traceId": UUID}, ITEM | {"delay": 1}]},
+    ACK,
+    {"acknowledgments": [ACK, ACK], "consumerGroup": "g"},
+    {"operations": [{"type": "push", "items": [ITEM]}, {"type": "ack", **ACK}], "requiredLeases": [UUID]},
+    {"queue": "q", "namespace": "n", "task": "t", "options": OPTIONS},
+    {"seconds": 60},
+    {"queue": "q", "consumerGroup": "g", "partition": "p"},
+    {"transactionId": "t", "partitionId": UUID, "data": {"x": 1}, "traceNames": ["n"], "eventType": "info"},
+    {"subscriptionTimestamp": "2020-01-01T00:00:00Z"},
+    {"toEnd": True, "timestamp": "2020-01-01T00:00:00Z"},
+    {"name": "s", "source_queue": "q", "sink_queue": "q2", "config_hash": "h", "reset": True},
+    {"query_id": UUID, "partition_id": UUID, "keys": ["k"], "key_prefix": "k", "ripe_at_or_before": 1.5},
+    {
+        "query_id": UUID,
+        "partition_id": UUID,
+        "state_ops": [{"type": "upsert", "key": "k", "value": 1}],
+        "push_items": [ITEM],
+    },
+    {
+        "operations": [
+            {"op": "schedule", "queue": "q", "timerKey": "k", "data": 1, "schedule": "* * * * *", "timeZone": "UTC"}
+        ]
+    },
+    {"operations": [{"op": "cancel", "queue": "q", "timerKey": "k"}]},
+    {"name": "t", "role": "read-only", "grants": [{"queues": ["a.*"], "allow": ["push"]}], "expiresInSeconds": 5},
+    {"namespace": "n", "maxMessages": 10**9, "maxBytes": 10**15},
+)
+HEADERS = (
+    *(
+        "Content-Length: 0",
+        "Content-Length: 5",
+        "Content-Length: -1",
+        "Content-Length: 99999999999999999999",
+        "Expect: 100-continue",
+    ),
+    *(
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding:  ChUnKeD",
+        "Connection: close",
+    ),
+    *(
+        "Connection: upgrade\r\nUpgrade: websocket",
+        "Authorization: Bearer x",
+        "Authorization: \xff",
+        "X-Request-Id: \x01",
+        "Host:",
+    ),
+    *(
+        "Host: a\r\nHost: b",
+        "traceparent: 00-0-0-00",
+        "X-Forwarded-By: a",
+        "Origin: http://evil.example",
+        "Sec-Fetch-Site: cross-site",
+    ),
+    *(
+        "Accept-Encoding: gzip",
+        "Content-Encoding: gzip",
+        "Content-Type: text/plain",
+        " folded: x",
+        "Name with blank: x",
+        ": x",
+        "X: " + "y" * 70_000,
+    ),
+)
+
+
+class Failed(AssertionError):
+    """The server has answered with 500, or not at all."""
+
+
+class Fuzzer:
+    def __init__(self, url: str, seed: int) -> None:
+        parts = urlsplit(url)
+        self._place = parts.hostname or "127.0.0.1", parts.port or 80
+        self._random = random.Random(seed)
+        self.statuses: Counter[int] = Counter()
+
+    async def run(self, seconds: float) -> None:
+        """Raises Failed at the first answer that must not be."""
+        end = time.monotonic() + seconds
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.create_task(self._many(end))
+        assert await self._asked([b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"], whole=True) == [200]
+
+    async def _many(self, end: float) -> None:
+        while time.monotonic() < end:
+            chance = self._random.random()
+            count = 1 if chance < 0.8 else self._random.randint(2, 6)
+            requests = [self._request() for _ in range(count)]
+            whole = chance > 0.1
+            if not whole:
+                requests = [self._damaged(b"".join(requests))]
+            for status in await self._asked(requests, whole=whole):
+                self.statuses[status] += 1
+                if status == 500:
+                    raise Failed(f"500 for {requests!r}")
+
+    async def _asked(self, requests: list[bytes], *, whole: bool) -> list[int]:
+        """The statuses of the answers. What is not whole HTTP may be answered or not."""
+        reader, writer = await asyncio.open_connection(*self._place)
+        try:
+            data = b"".join(requests)
+            async with asyncio.timeout(ANSWER_S):
+                for part in self._parts(data):
+                    writer.write(part)
+                    await writer.drain()
+                writer.write_eof()
+                answered = await reader.read()
+        except TimeoutError:
+            raise Failed(f"no end of the answer to {requests!r}") from None
+        except ConnectionError:
+            return []
+        finally:
+            writer.transport.abort()
+        return [int(status) for status in re.findall(rb"^HTTP/1\.1 (\d{3}) ", answered, re.MULTILINE)]
+
+    def _parts(self, data: bytes) -> list[bytes]:
+        if self._random.random() < 0.7 or len(data) < 4:
+            return [data]
+        cuts = sorted(self._random.sample(range(1, len(data)), min(3, len(data) - 1)))
+        return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+    def _damaged(self, data: bytes) -> bytes:
+        """Bytes changed, taken out, repeated or cut off."""
+        changed = bytearray(data)
+        for _ in range(self._random.randint(1, 8)):
+            at = self._random.randrange(len(changed) or 1)
+            match self._random.randrange(4):
+                case 0:
+                    changed[at : at + 1] = self._random.randbytes(self._random.randint(1, 4))
+                case 1:
+                    del changed[at : at + self._random.randint(1, 20)]
+                case 2:
+                    changed[at:at] = changed[at : at + 50]
+                case _:
+                    if self._random.random() < 0.2:
+                        del changed[at:]
+        return bytes(changed)
+
+    def _request(self) -> bytes:
+        pick = self._random
+        route: Route = pick.choice([one for one in ROUTES if one.path not in HEADLESS])
+        method = (
+            route.method
+            if pick.random() < 0.95
+            else pick.choice(["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "X"])
+        )
+        path = re.sub(
+            r"\{[^}]*\}", lambda _: quote(self._name(), safe=pick.choice(["", "/"]), errors="replace"), route.path
+        )
+        given = [(pick.choice(PARAMETERS), self._name()) for _ in range(pick.choice([0, 0, 1, 2, 4]))]
+        # A long poll that nobody wakes ends soon.
+        query = "".join(f"{key}={quote(value, errors='replace')}&" for key, value in given)
+        target = f"{path}?{query}timeout=50"
+        body = self._body() if route.method == "POST" or pick.random() < 0.05 else b""
+        lines = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+        if pick.random() < 0.15:
+            lines.append(pick.choice(HEADERS))
+        if pick.random() < 0.05:
+            lines.remove("Host: localhost")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
+
+    def _name(self) -> str:
+        chance = self._random.random()
+        if chance < 0.6:
+            return self._random.choice(NAMES)
+        if chance < 0.95:
+            return self._random.choice(STRANGE)
+        return "".join(self._random.choices(string.printable, k=self._random.randint(1, 40)))
+
+    def _body(self) -> bytes:
+        chance = self._random.random()
+        if chance < 0.05:
+            return self._random.randbytes(self._random.randint(0, 300))
+        if chance < 0.1:
+            return b"[" * self._random.choice([10, 5000]) + b"1"
+        document = json.loads(json.dumps(self._random.choice(BODIES)))
+        for _ in range(self._random.choice([0, 1, 1, 2, 4])):
+            document = self._changed(document)
+        text = json.dumps(document, ensure_ascii=self._random.random() < 0.5)
+        data = text.encode(errors="surrogatepass")
+        return self._damaged(data) if self._random.random() < 0.1 else data
+
+    def _changed(self, value: Any) -> Any:
+        """With one part of it replaced, taken out or repeated."""
+        pick = self._random
+        if isinstance(value, dict) and value and pick.random() < 0.85:
+            key = pick.choice(list(value))
+            if pick.random() < 0.1:
+                return {name: one for name, one in value.items() if name != key}
+            return value | {key: self._changed(value[key])}
+        if isinstance(value, list) and value and pick.random() < 0.85:
+            at = pick.randrange(len(value))
+            if pick.random() < 0.1:
+                return value * pick.choice([0, 2, 50])
+            return [*value[:at], self._changed(value[at]), *value[at + 1 :]]
+        return pick.choice([None, True, 0, -1, 2**31, 2**63, 2**70, 1.5, 1e308, [], {}, [[]], {"a": None}, *STRANGE])
+
+
+async def main(url: str, seconds: float, seed: int) -> None:
+    sys.stdout.write(f"seed {seed}\n")
+    fuzzer = Fuzzer(url, seed)
+    await fuzzer.run(seconds)
+    sys.stdout.write(f"{fuzzer.statuses.total()} answers: {dict(sorted(fuzzer.statuses.items()))}\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (3, 4):
+        sys.exit(__doc__)
+    asyncio.run(
+        main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else random.getrandbits(31))
+    )
