@@ -27,6 +27,7 @@ from queenmq.http.app import ROUTES, App, Router, make_context
 from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.route import Context, Route
+from queenmq.http.routes.ack import read_single
 from queenmq.http.routes.push import read_push
 from queenmq.http.routes.transaction import read_transaction
 from queenmq.httpserver.limits import Limits
@@ -46,6 +47,7 @@ OTHERS: Final = ("server-1", "server-2")
 
 _READ: Final[dict[str, Callable[[Request], object]]] = {
     "/api/v1/push": read_push,
+    "/api/v1/ack": read_single,
     "/api/v1/transaction": read_transaction,
 }
 
@@ -54,7 +56,7 @@ async def decision_costs(rounds: int = ROUNDS, requests: int = REQUESTS) -> dict
     """Microseconds of CPU for each kind of request."""
     async with _applications() as (plain, coordinated):
         costs = {}
-        for kind, make in _KINDS.items():
+        for kind, make in KINDS.items():
             served_by = (b"X-Served-By", SERVER.encode())
             if served_by not in (await coordinated.handle(make(0))).headers:
                 raise BenchError(f"the server did not decide to serve a {kind} itself")
@@ -105,13 +107,13 @@ async def _applications() -> AsyncIterator[tuple[App, App]]:
                 CoordinatedApp(context, origins, Forwarder(settings.coordinator, node)),
             )
             for app in apps:
-                app.router = Router([_idle(route) for route in ROUTES])
+                app.router = Router([idle(route) for route in ROUTES])
             yield apps
         finally:
             await node.close()
 
 
-def _idle(route: Route) -> Route:
+def idle(route: Route) -> Route:
     """The same route, but it only reads the request."""
     read = _READ.get(route.path, _read_query)
 
@@ -140,18 +142,18 @@ def _item(number: int) -> dict[str, object]:
 
 
 def _ack(number: int, **more: object) -> dict[str, object]:
-    return {"transactionId": f"t{number}", "partitionId": _PARTITION, "consumerGroup": "g", **more}
+    return {"transactionId": f"t{number}", "partitionId": PARTITION, "consumerGroup": "g", **more}
 
 
-_PARTITION: Final = uuid7_text()
-_KINDS: Final[dict[str, Callable[[int], Request]]] = {
+PARTITION: Final = uuid7_text()
+KINDS: Final[dict[str, Callable[[int], Request]]] = {
     "pop": lambda n: _get(f"/api/v1/pop/queue/{QUEUE}{n % KEYS}?consumerGroup=g"),
     "long_poll": lambda n: _get(f"/api/v1/pop/queue/{QUEUE}{n % KEYS}?consumerGroup=g&wait=true&timeout=30000"),
     "pop_partition": lambda n: _get(f"/api/v1/pop/queue/{QUEUE}/partition/p{n % KEYS}?consumerGroup=g"),
     "push": lambda n: _post("/api/v1/push", {"items": [_item(n)]}),
     "push_unread": lambda n: _post("/api/v1/push", {"items": [_item(n) | {"queue": "unread"}]}),
     "push_100": lambda n: _post("/api/v1/push", {"items": [_item(n)] * 100}),
-    "ack": lambda n: _post("/api/v1/ack", _ack(n, leaseId=_PARTITION)),
+    "ack": lambda n: _post("/api/v1/ack", _ack(n, leaseId=PARTITION)),
     "ack_of_queue": lambda n: _post("/api/v1/ack", _ack(n, queue=QUEUE)),
     "transaction": lambda n: _post(
         "/api/v1/transaction", {"operations": [{"type": "ack"} | _ack(n), {"type": "push", "items": [_item(n)]}]}

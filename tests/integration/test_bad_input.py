@@ -718,6 +718,9 @@ async def test_every_moment_of_the_calendar_can_be_named(queen: Queen, moment: s
     assert (await queen.seek("g", "q", timestamp=moment))["success"] is True
     assert (await queen.subscribe_from("g", moment))["success"] is True
     assert await queen.dead_letters(**{"from": moment, "to": moment}) == []
+    for listing in ("consumer-groups", "consumer-groups/g", "resources/queues", "status/queues/q"):
+        answer = await queen.http.get(f"/api/v1/{listing}")
+        assert answer.status_code == 200, f"{listing}: {answer.text}"
 
 
 async def test_every_option_at_its_limit_works(queen: Queen) -> None:

@@ -38,6 +38,7 @@ from integration.cluster import (
 from integration.proxy import relayed
 from queen_bench.audit import Audit
 from queen_bench.connection import Connection
+from queenmq.access.permissions import Permissions
 from queenmq.cluster.imbalance import BALANCED_BELOW
 from queenmq.cluster.node import Siblings
 from queenmq.core.message import Message
@@ -508,10 +509,10 @@ async def test_what_a_token_is_restricted_to_goes_along(database_url: str, sql: 
     assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 1
 
 
-async def _only_forwarded(request: Request, route: Route, context: Context) -> None:
+async def _only_forwarded(permissions: Permissions, request: Request, route: Route, context: Context) -> None:
     """As if the server that gets a request from a client did not look."""
     if request.forwarded:
-        await require_permission(request, route, context)
+        await require_permission(permissions, request, route, context)
 
 
 async def test_the_callers_token_goes_along(database_url: str, sql: asyncpg.Connection) -> None:

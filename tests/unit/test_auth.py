@@ -1114,6 +1114,32 @@ async def test_keys_of_a_set_that_became_empty_are_not_valid_any_more(
     assert await ask(authenticator, rs256()) == "alice"
 
 
+async def test_what_a_connection_has_shown_is_bounded_and_follows_the_header(clock: ManualClock) -> None:
+    authenticator = with_secret(clock)
+    connection: dict[str, Any] = {}
+
+    async def shown(token: bytes) -> str | None:
+        caller = await authenticator.authenticate(PATH, b"Bearer " + token, Role.READ_ONLY, connection)
+        return caller.subject
+
+    for _ in range(3):
+        assert await shown(hs256(sub="alice")) == "alice"
+    assert len(connection) == 1
+    assert await shown(hs256(sub="bob")) == "bob"
+    for stranger in (b"x" * 1000, hs256(sub="alice") + b"x"):
+        for _ in range(2):
+            with pytest.raises(Unauthenticated):
+                await shown(stranger)
+    assert stranger not in str(connection).encode()
+    long = hs256(sub="c" * 3000)
+    for _ in range(2):
+        assert await shown(long) == "c" * 3000
+    assert len(str(connection)) < 3000
+    clock.advance(FAR)
+    with pytest.raises(Unauthenticated):
+        await shown(hs256(sub="alice"))
+
+
 class _Lookups:
     """Tokens that take as long to be found as the test likes."""
 

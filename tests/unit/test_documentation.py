@@ -104,6 +104,14 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SOURCES = ROOT / "src" / "queenmq"
 
 
+def test_every_test_that_the_threat_model_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", (DOCS / "design" / "security.md").read_text())
+    assert len(named) > 40
+    for file, test in named:
+        path = ROOT / "tests" / (file if "/" in file else f"integration/{file}")
+        assert re.search(rf"def {test}\(", path.read_text()), f"{file}::{test}"
+
+
 def test_every_step_of_the_architecture_exists() -> None:
     """A step is a file, and the function that runs there."""
     text = prose(DOCS / "architecture.md")

@@ -22,6 +22,7 @@ from queen_bench.options import Options
 from queen_bench.result import Extra, Result
 from queen_bench.server import companion
 from queen_bench.subject import HttpSubject, Subject
+from queen_bench.token_check import token_costs
 
 TURNS: Final = 5
 CONNECTIONS: Final = 8
@@ -67,6 +68,7 @@ class TlsCost:
         figures: dict[str, Extra] = {name: median(values) for name, values in costs.items()}
         figures["push_cpu_us_spread_plain"] = max(costs["push_cpu_us_plain"]) - min(costs["push_cpu_us_plain"])
         figures["push_cpu_us_spread_tls"] = max(costs["push_cpu_us_tls"]) - min(costs["push_cpu_us_tls"])
+        figures.update(await token_costs())
         return Result(extra=figures)
 
 

@@ -87,15 +87,15 @@ class Rates:
                 del self._polls[who]
 
     def _draw(self, kind: str, who: str, per_second: int, amount: int, what: str) -> None:
-        self._require(kind, who, per_second, what)
-        self._bucket(kind, who, per_second).left -= amount
+        self._require(kind, who, per_second, what).left -= amount
 
-    def _require(self, kind: str, who: str, per_second: int, what: str) -> None:
+    def _require(self, kind: str, who: str, per_second: int, what: str) -> _Bucket:
         bucket = self._bucket(kind, who, per_second)
         if bucket.left <= 0:
             self.refused[kind] += 1
             wait_s = max(1, math.ceil(-bucket.left / per_second))
             raise Overloaded(_text(f"too many {what}: at most {per_second} a second are allowed"), wait_s)
+        return bucket
 
     def _bucket(self, kind: str, who: str, per_second: int) -> _Bucket:
         now, buckets = self._clock.monotonic(), self._buckets[kind]

@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from queenmq.access.audit import AuditLog
+from queenmq.access.caller import Caller
 from queenmq.access.quotas import Quotas
 from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
@@ -58,7 +59,7 @@ from queenmq.http.routes import (
     transaction,
 )
 from queenmq.http.scopes import require_permission
-from queenmq.http.shares import is_long_poll, polling, take_messages, take_request
+from queenmq.http.shares import is_long_poll, polling, take_messages
 from queenmq.http.trail import Trail
 from queenmq.http.while_valid import WhileValid
 from queenmq.httpserver.memory import HttpMemory
@@ -146,9 +147,10 @@ class App:
         return response
 
     async def _answer(self, request: Request, route: Route) -> Response:
-        if request.caller is not None or self._per_namespace or self._quotas.any:
+        caller = request.caller
+        if caller is not None or self._per_namespace or self._quotas.any:
             await self._permit(request, route)
-            if is_long_poll(request, route):
+            if caller is not None and caller.limits is not None and is_long_poll(request, route):
                 with polling(request, self._context):
                     return await self._serve(request, route)
         return await self._serve(request, route)
@@ -181,7 +183,7 @@ class App:
     async def _identify(self, request: Request, route: Route) -> None:
         authorization = request.headers.get(b"authorization")
         try:
-            caller = await self._authenticator.authenticate(request.path, authorization, route.role)
+            caller = await self._authenticator.authenticate(request.path, authorization, route.role, request.connection)
         except (Unauthenticated, Forbidden) as error:
             self._trail.refused(request, route, error, self._authenticator.remembered(authorization))
             raise
@@ -192,15 +194,17 @@ class App:
 
     async def _permit(self, request: Request, route: Route) -> None:
         """Raises Forbidden if the token does not allow it, and Overloaded if it asks for too much."""
-        if not request.forwarded:
-            take_request(request, self._context)
-        try:
-            if request.caller is not None:
-                await require_permission(request, route, self._context)
-        except Forbidden as error:
-            self._trail.refused(request, route, error, request.caller)
-            raise
-        if not request.forwarded:
+        caller: Caller | None = request.caller
+        is_counted = not request.forwarded
+        if is_counted and caller is not None and caller.limits is not None:
+            self._context.rates.take_request(caller.rated_as, caller.limits)  # also if it will be refused
+        if caller is not None and caller.permissions is not None:
+            try:
+                await require_permission(caller.permissions, request, route, self._context)
+            except Forbidden as error:
+                self._trail.refused(request, route, error, caller)
+                raise
+        if is_counted and route.pushes is not None:
             take_messages(request, route, self._context)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from queenmq.access.caller import Caller
 from queenmq.access.permissions import Permissions
@@ -24,6 +24,9 @@ from queenmq.http.roles import Role, RoleClaims
 from queenmq.http.tokens import Claims, TokenVerifier
 
 T = TypeVar("T")
+
+_MOST_SHOWN = 2048
+_SHOWN = "shown token"  # of a connection: the header that came last, and the digest of its token
 
 MAX_TOKEN_BYTES = 16 * 1024
 MAX_REMEMBERED_TOKENS = 10_000
@@ -89,10 +92,13 @@ class Authenticator:
     def remembered_tokens(self) -> int:
         return len(self._remembered)
 
-    async def authenticate(self, path: str, authorization: bytes | None, role: Role) -> Caller:
+    async def authenticate(
+        self, path: str, authorization: bytes | None, role: Role, connection: dict[str, Any] | None = None
+    ) -> Caller:
         """Return who is calling: without `sub`, or where no token is needed, there is no subject.
 
-        `path` is what the router matches, without the query. Raises Unauthenticated, Forbidden, or
+        `path` is what the router matches, without the query. `connection` is what is kept of the connection, whose
+        requests mostly show the same token. Raises Unauthenticated, Forbidden, or
         UnavailableError when the published keys or the table of tokens are needed and cannot be had.
         """
         if not self.enabled:
@@ -101,12 +107,16 @@ class Authenticator:
             return Caller(None, role)
         if not authorization:
             raise Unauthenticated("Authentication required")
-        if len(authorization) > MAX_TOKEN_BYTES:
-            raise Unauthenticated("Token too long")
-        token = _bearer_token(authorization)
-        digest = hashlib.sha256(token).digest()  # of the header there are many spellings
+        shown, digest = (None, b"") if connection is None else connection.get(_SHOWN, (None, b""))
+        if shown != authorization:
+            digest = _digest_of(authorization)
         caller = self._recall(digest)
-        if caller is None:
+        if caller is not None:
+            # Only what is known, so that strangers do not fill the memory with what they make up.
+            if shown != authorization and connection is not None and len(authorization) <= _MOST_SHOWN:
+                connection[_SHOWN] = authorization, digest
+        else:
+            token = _bearer_token(authorization)
             revocations = self._revocations
             caller = await self._identify(digest, token)
             if revocations == self._revocations or caller.token_id is None:
@@ -120,7 +130,7 @@ class Authenticator:
         if not authorization:
             return None
         try:
-            return self._remembered.get(hashlib.sha256(_bearer_token(authorization)).digest())
+            return self._remembered.get(_digest_of(authorization))
         except Unauthenticated:
             return None
 
@@ -217,6 +227,13 @@ def _why_not(token: Token | None) -> str:
     if token is None:
         return "Invalid token"
     return "Token revoked" if token.revoked_at is not None else "Token expired"
+
+
+def _digest_of(authorization: bytes) -> bytes:
+    """Of the token alone: there are many spellings of the header. Raises Unauthenticated if it is none."""
+    if len(authorization) > MAX_TOKEN_BYTES:
+        raise Unauthenticated("Token too long")
+    return hashlib.sha256(_bearer_token(authorization)).digest()
 
 
 def _bearer_token(authorization: bytes) -> bytes:

@@ -6,7 +6,7 @@ the tables.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ Scope = Callable[[Request, Context], Awaitable[Sequence[Need]]]
 handler would raise for a malformed request, and Forbidden."""
 
 
-Pushes = Callable[[Request], Iterable[str]]
+Pushes = Callable[[Request], Sequence[str]]
 """The queue of each message that a request pushes. Raises what the handler would raise for a malformed request."""
 
 

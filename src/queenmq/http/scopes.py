@@ -33,12 +33,8 @@ _BY_GROUP: Final = {
 }
 
 
-async def require_permission(request: Request, route: Route, context: Context) -> None:
+async def require_permission(permissions: Permissions, request: Request, route: Route, context: Context) -> None:
     """Raises Forbidden unless the token of the request, which is restricted, allows everything that it does."""
-    caller: Caller = request.caller
-    permissions = caller.permissions
-    if permissions is None:
-        return
     if route.scope is None:
         raise Forbidden("the token is restricted to some queues, and this request is about all of them")
     for need in await route.scope(request, context):
@@ -159,6 +155,11 @@ async def of_partitions(context: Context, verb: Verb, partition_ids: Collection[
 async def acked_partitions(context: Context, acks: Collection[tuple[str, str | None]]) -> Sequence[Need]:
     """Of acknowledgements, each with its partition and its group. Partitions that are gone, of which nothing is
     acknowledged, and ids that are none are left to the handler."""
+    if len(acks) == 1:
+        [(partition_id, group)] = acks
+        queue = context.owners.remembered(partition_id)
+        if queue is not None:
+            return (Need(Verb.ACK, queue, group),)
     wanted = [(one.lower(), group) for one, group in acks if is_uuid(one)]
     queues = await context.owners.queues_of({one for one, _ in wanted})
     return list({Need(Verb.ACK, queues[one], group) for one, group in wanted if one in queues})

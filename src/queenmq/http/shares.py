@@ -15,13 +15,6 @@ from queenmq.httpserver.messages import Request
 _POPS = "/api/v1/pop"
 
 
-def take_request(request: Request, context: Context) -> None:
-    """Count the request, also if it will be refused. Raises Overloaded."""
-    caller: Caller | None = request.caller
-    if caller is not None and caller.limits is not None:
-        context.rates.take_request(caller.rated_as, caller.limits)
-
-
 def take_messages(request: Request, route: Route, context: Context) -> None:
     """Count what a request pushes that is allowed to. Raises Overloaded, or what the handler would raise for a
     malformed one."""
@@ -30,12 +23,14 @@ def take_messages(request: Request, route: Route, context: Context) -> None:
     per_second = context.settings.limits.namespace_messages_per_second
     if route.pushes is None or (limits is None and not per_second and not context.quotas.any):
         return
-    pushed = Counter(route.pushes(request))
-    context.quotas.take(pushed, len(request.body))
+    queues = route.pushes(request)
     if caller is not None and limits is not None:
-        context.rates.take_messages(caller.rated_as, limits, pushed.total())
-    if per_second and pushed:
-        context.rates.take_namespaces(_by_namespace(pushed), per_second)
+        context.rates.take_messages(caller.rated_as, limits, len(queues))
+    if per_second or context.quotas.any:
+        pushed = Counter(queues)
+        if per_second:
+            context.rates.take_namespaces(_by_namespace(pushed), per_second)
+        context.quotas.take(pushed, len(request.body))
 
 
 def charge_repeated(context: Context, pushed: Counter[str]) -> None:

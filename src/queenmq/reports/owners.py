@@ -53,11 +53,18 @@ class Owners:
             found = {str(row.id): row.queue for row in rows}
         found |= {one: self._queues[one] for one in wanted if one in self._queues}
         for one, queue in found.items():
-            self._queues[one] = queue
-            self._queues.move_to_end(one)
-        while len(self._queues) > _MOST:
-            self._queues.popitem(last=False)
+            self.remember(one, queue)
         return found
+
+    def remembered(self, partition_id: str) -> str | None:
+        """The queue of a partition if it is known, and its id is in lower case."""
+        return self._queues.get(partition_id)
+
+    def remember(self, partition_id: str, queue: str) -> None:
+        self._queues[partition_id] = queue
+        self._queues.move_to_end(partition_id)
+        if len(self._queues) > _MOST:
+            self._queues.popitem(last=False)
 
     async def queue_of(self, partition_id: str) -> str | None:
         return (await self.queues_of((partition_id,))).get(partition_id.lower())

@@ -46,28 +46,42 @@ _batch_decoder = msgspec.json.Decoder(AckBatchBody)
 @documented({200: list[AckResult]}, body=AckBody)
 async def ack(request: Request, context: Context) -> Response:
     """Acknowledge one message."""
-    body = decode(request.body, _ack_decoder, _ACK_TEXTS)
+    body = read_single(request)
     return await _apply(context.broker, [read_ack(body, group_name(body.consumer_group) or QUEUE_MODE, "")])
 
 
 @documented({200: list[AckResult]}, body=AckBatchBody)
 async def ack_batch(request: Request, context: Context) -> Response:
     """Acknowledge many messages of one group; the answer has one result for each, in order."""
-    body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
+    body = _read_batch(request)
     check_count(len(body.acknowledgments), context.settings, "acknowledgments")
     group = group_name(body.consumer_group) or QUEUE_MODE
     items = [read_ack(a, group, f"acknowledgments[{i}].") for i, a in enumerate(body.acknowledgments)]
     return await _apply(context.broker, items)
 
 
+def read_single(request: Request) -> AckBody:
+    body = request.parsed
+    if not isinstance(body, AckBody):
+        body = request.parsed = decode(request.body, _ack_decoder, _ACK_TEXTS)
+    return body
+
+
+def _read_batch(request: Request) -> AckBatchBody:
+    body = request.parsed
+    if not isinstance(body, AckBatchBody):
+        body = request.parsed = decode(request.body, _batch_decoder, _BATCH_TEXTS)
+    return body
+
+
 async def _scope(request: Request, context: Context) -> Sequence[Need]:
-    body = decode(request.body, _ack_decoder, _ACK_TEXTS)
+    body = read_single(request)
     acks = [(body.partition_id, body.consumer_group or QUEUE_MODE)]
     return await acked_partitions(context, acks)
 
 
 async def _batch_scope(request: Request, context: Context) -> Sequence[Need]:
-    body = decode(request.body, _batch_decoder, _BATCH_TEXTS)
+    body = _read_batch(request)
     check_count(len(body.acknowledgments), context.settings, "acknowledgments")
     acks = [(ack.partition_id, body.consumer_group or QUEUE_MODE) for ack in body.acknowledgments]
     return await acked_partitions(context, acks)
