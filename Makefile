@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
-.PHONY: sbom audit verify
+.PHONY: sbom audit verify fuzz
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test     run linters, types and every test"
 	@echo "make pooled   run the tests of the verbs through PgBouncer"
 	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
+	@echo "make fuzz     send changed packets and requests to servers, for twenty minutes"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"
@@ -85,6 +86,11 @@ versions: setup
 # A few of them on the oldest version that Queen supports: what CI runs besides the bundled one.
 oldest: setup
 	$(BIN)/python .ci/versions 14 -- --quiet $(PARALLEL) --reruns 1 $(addprefix tests/integration/test_,ack.py cost.py retention.py)
+
+# What `make test` does for some seconds.
+fuzz: setup
+	$(BIN)/python tests/fuzz/packets.py 600
+	QUEEN_LONG=1 $(BIN)/pytest --quiet tests/integration/test_fuzz_http.py
 
 format: setup
 	$(BIN)/ruff check --fix

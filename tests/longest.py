@@ -29,6 +29,7 @@ _FILES_S = {
     "simulation/test_coordinator.py": 15,
     "integration/test_silence.py": 20,
     "bench/test_peers.py": 19,
+    "integration/test_fuzz_http.py": 20,
     "integration/test_operations.py": 19,
     "integration/test_explain_properties.py": 17,
     "integration/test_telemetry.py": 14,

@@ -32,7 +32,8 @@ async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
         "SELECT relname FROM pg_class WHERE relnamespace = 'queen'::regnamespace AND relkind = 'r' "
         "AND relname NOT LIKE 'schema_%' AND relname NOT LIKE 'pipeline_%' AND relname NOT LIKE 'archive_%' "
         "AND relname NOT LIKE 'function_%' AND relname NOT LIKE 'server%' "
-        "AND relname NOT IN ('maintenance', 'activity', 'stream_queries', 'operation_queue', 'tokens', 'audit_log')"
+        "AND relname NOT IN ('maintenance', 'activity', 'stream_queries', 'operation_queue', 'tokens', 'audit_log', "
+        "'quotas')"
     )
     return {row["relname"]: await sql.fetchval(f"SELECT count(*) FROM queen.{row['relname']}") for row in tables}
 
