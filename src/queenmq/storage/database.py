@@ -34,7 +34,7 @@ from queenmq.storage.failures import (
     without_details,
 )
 from queenmq.storage.listening import Listener
-from queenmq.storage.silence import REASONS, SilenceWatch, WatchedConnection
+from queenmq.storage.silence import REASONS, SilenceWatch, WatchedConnection, leave_clean
 from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
 
 log = logging.getLogger(__name__)
@@ -49,16 +49,6 @@ _MOST_USES = 10_000
 # Without the watch of WatchedConnection: single statements are watched here.
 _FETCH, _FETCHROW, _FETCHVAL = asyncpg.Connection.fetch, asyncpg.Connection.fetchrow, asyncpg.Connection.fetchval
 _GIVING_BACK = suppress(asyncpg.PostgresError, *BROKEN)
-
-
-async def _leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Run when a connection goes back. The reset of asyncpg is a round trip at every call, for nothing of ours."""
-    if not connection.is_in_transaction():
-        return
-    if isinstance(connection, WatchedConnection) and connection.pid is None:
-        connection.terminate()  # behind a pooler, which rolls back; RESET would be for somebody else's session
-    else:
-        await connection.reset()
 
 
 class Database:
@@ -103,7 +93,7 @@ class Database:
                 max_inactive_connection_lifetime=0,
                 connection_class=WatchedConnection,
                 init=silence.adopt,
-                reset=_leave_clean,
+                reset=leave_clean,
                 server_settings=session_settings(self._settings),
             )
         except (asyncpg.PostgresError, *BROKEN, ValueError) as error:
@@ -280,6 +270,7 @@ class Database:
         if is_clean and not self.waiting and connection.uses < _MOST_USES and connection.pool is self._pool:
             self._spare.append(connection)
             return
+        connection.doubtful = not is_clean
         with _GIVING_BACK:
             await connection.pool.release(connection.proxy, timeout=self._settings.connection_timeout_ms / 1000)
 

@@ -76,6 +76,7 @@ class WatchedConnection(_Connection):
     pool: asyncpg.Pool[asyncpg.Record]  # the one that it was borrowed from last, and what that has given out for it
     proxy: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
     uses = 0  # since then
+    doubtful = False  # when it was given back: something was cut short on it
     since: float | None = None  # when the statement that runs was sent
     in_use = False
     bounded = True  # False: without a deadline, for a session without a statement timeout
@@ -301,3 +302,18 @@ class SilenceWatch:
 def _ignored(task: asyncio.Task[list[asyncpg.Record]]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+async def leave_clean(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Run when a connection goes back. The reset of asyncpg is a round trip at every call, for nothing of ours."""
+    if not connection.is_in_transaction():
+        if isinstance(connection, WatchedConnection) and connection.doubtful:
+            # A statement that was cancelled while it was prepared has begun a transaction that the driver does not know
+            # of, because it has not synchronised yet: any statement ends it.
+            connection.doubtful = False
+            await connection.execute("SELECT 1")
+        return
+    if isinstance(connection, WatchedConnection) and connection.pid is None:
+        connection.terminate()  # behind a pooler, which rolls back; RESET would be for somebody else's session
+    else:
+        await connection.reset()
