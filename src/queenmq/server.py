@@ -92,8 +92,8 @@ class Server:
         limits = _limits(settings)
         memory = HttpMemory.within(limits, tls)
         context = make_context(self.broker, Reports(self.database), memory, clock)
-        self.database.on_notice(REVOKED, context.authenticator.revoked)
         self._app = self._make_app(context)
+        self.database.on_notice(REVOKED, self._app.revoked)
         self._telemetry = telemetry(context)
         handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
         admit: Callable[[Request], Awaitable[object]] = self._app.admit

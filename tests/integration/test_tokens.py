@@ -139,6 +139,29 @@ async def test_a_live_stream_ends_with_its_token(admin: httpx.AsyncClient, serve
             pass  # until it ends; by itself it would go on for ten minutes
 
 
+async def test_a_long_poll_ends_with_its_token(admin: httpx.AsyncClient, server: Server) -> None:
+    token, other = await made(admin), await made(admin, "other")
+    await until(lambda: server.database.is_listening)
+
+    async def wait(who: Json, **more: str) -> httpx.Response:
+        params = {"wait": "true", "timeout": "60000"} | more
+        return await admin.get("/api/v1/pop/queue/q", params=params, headers=bearer(who))
+
+    polls = [asyncio.create_task(wait(token)) for _ in range(3)]
+    staying = asyncio.create_task(wait(other))
+    await until(lambda: server.broker.long_polls.registry.total == 4)
+    await admin.delete(f"/api/v1/tokens/{token['id']}")
+    async with asyncio.timeout(30):
+        answers = await asyncio.gather(*polls)
+    assert [(answer.status_code, answer.json()["error"]) for answer in answers] == [(401, "Token revoked")] * 3
+    await until(lambda: server.broker.long_polls.registry.total == 1)
+    await Queen(admin).push("q", 1)
+    async with asyncio.timeout(30):
+        answer = await staying
+    assert [message["data"] for message in answer.json()["messages"]] == [1], "others wait on and get everything"
+    assert len(server._app._polls) == 0
+
+
 async def test_a_large_body_does_not_outlive_its_token(admin: httpx.AsyncClient, server: Server) -> None:
     token = await made(admin)
     await until(lambda: server.database.is_listening)

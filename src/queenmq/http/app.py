@@ -22,6 +22,7 @@ from queenmq.clock import Clock
 from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
 from queenmq.http.auth import Authenticator
 from queenmq.http.openapi import document
+from queenmq.http.revocable import RevocablePolls
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.routes import (
@@ -59,7 +60,7 @@ from queenmq.http.routes import (
     transaction,
 )
 from queenmq.http.scopes import require_permission
-from queenmq.http.shares import is_long_poll, polling, take_messages
+from queenmq.http.shares import acknowledges, is_long_poll, polling, take_messages
 from queenmq.http.trail import Trail
 from queenmq.http.while_valid import WhileValid
 from queenmq.httpserver.memory import HttpMemory
@@ -132,6 +133,7 @@ class App:
         self._origins = origins
         self._trail = Trail(context.audit)
         self._quotas = context.quotas
+        self._polls = RevocablePolls()
         self._per_namespace = context.settings.limits.namespace_messages_per_second > 0
         self.router = Router(ROUTES)
 
@@ -150,10 +152,19 @@ class App:
         caller = request.caller
         if caller is not None or self._per_namespace or self._quotas.any:
             await self._permit(request, route)
-            if caller is not None and caller.limits is not None and is_long_poll(request, route):
-                with polling(request, self._context):
-                    return await self._serve(request, route)
+        # One that acknowledges what it gets ends by itself: what it has taken would be lost.
+        if request.token_id is not None and is_long_poll(request, route) and not acknowledges(request):
+            with self._polls.waiting(request.token_id), polling(request, self._context):
+                return await self._serve(request, route)
+        if caller is not None and caller.limits is not None and is_long_poll(request, route):
+            with polling(request, self._context):
+                return await self._serve(request, route)
         return await self._serve(request, route)
+
+    def revoked(self, token_id: str) -> None:
+        """A token that Queen has made was revoked, here or on another server."""
+        self._authenticator.revoked(token_id)
+        self._polls.revoked(token_id)
 
     async def _serve(self, request: Request, route: Route) -> Response:
         if route.audited:

@@ -48,10 +48,17 @@ def _by_namespace(pushed: Counter[str]) -> Counter[str]:
 
 
 def is_long_poll(request: Request, route: Route) -> bool:
-    if not route.path.startswith(_POPS):
-        return False
+    return route.path.startswith(_POPS) and _is_set(request, "wait")
+
+
+def acknowledges(request: Request) -> bool:
+    """Of a pop: whether what it gets is finished with that."""
+    return _is_set(request, "autoAck")
+
+
+def _is_set(request: Request, name: str) -> bool:
     try:
-        return query_flag(request.query, "wait")
+        return query_flag(request.query, name)
     except HttpError:
         return False  # the handler says what is wrong with it
 
