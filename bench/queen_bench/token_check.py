@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Final
 from uuid import UUID
@@ -115,10 +116,7 @@ def _applications() -> tuple[App, App]:
     context.owners.remember(PARTITION, QUEUE)
     origins = Origins.from_settings(settings)
     guarded = Authenticator.from_settings(AuthSettings(tokens_enabled=True), clock, _Known())
-    apps = (
-        App(context, Authenticator.from_settings(settings.auth, clock), origins),
-        App(context, guarded, origins),
-    )
+    apps = (App(context, origins), App(replace(context, authenticator=guarded), origins))
     for app in apps:
         app.router = Router([idle(route) for route in ROUTES])
     return apps

@@ -60,7 +60,7 @@ from queenmq.http.routes import (
     transaction,
 )
 from queenmq.http.scopes import require_permission
-from queenmq.http.shares import acknowledges, is_long_poll, polling, take_messages
+from queenmq.http.shares import acknowledges, is_long_poll, polling, take_messages, take_request
 from queenmq.http.trail import Trail
 from queenmq.http.while_valid import WhileValid
 from queenmq.httpserver.memory import HttpMemory
@@ -208,7 +208,7 @@ class App:
         caller: Caller | None = request.caller
         is_counted = not request.forwarded
         if is_counted and caller is not None and caller.limits is not None:
-            self._context.rates.take_request(caller.rated_as, caller.limits)  # also if it will be refused
+            take_request(request, self._context)
         if caller is not None and caller.permissions is not None:
             try:
                 await require_permission(caller.permissions, request, route, self._context)

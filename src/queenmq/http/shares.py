@@ -15,6 +15,13 @@ from queenmq.httpserver.messages import Request
 _POPS = "/api/v1/pop"
 
 
+def take_request(request: Request, context: Context) -> None:
+    """Count a request, also if it will be refused. Raises Overloaded."""
+    caller: Caller | None = request.caller
+    if caller is not None and caller.limits is not None:
+        context.rates.take_request(caller.rated_as, caller.limits)
+
+
 def take_messages(request: Request, route: Route, context: Context) -> None:
     """Count what a request pushes that is allowed to. Raises Overloaded, or what the handler would raise for a
     malformed one."""

@@ -231,7 +231,8 @@ class _Session:
             )
             if caller.permissions is not None or caller.limits is not None:
                 request.caller = caller
-                await require_permission(request, route, context)
+            if caller.permissions is not None:
+                await require_permission(caller.permissions, request, route, context)
         except UnavailableError:
             return  # it was valid, and will be checked again
         except (Unauthenticated, Forbidden) as error:
