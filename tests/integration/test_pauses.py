@@ -10,6 +10,7 @@ import httpx
 import pytest
 from server_settings import settings_with
 
+from integration.cluster import cluster
 from integration.queen import Json, Queen, another_server, data, expire_leases, parked, until
 from queenmq.config import Settings
 from queenmq.server import Server
@@ -152,6 +153,18 @@ class TestLongPolls:
             assert await other.pop("q", consumerGroup="g") == []
             poll = asyncio.create_task(other.wait("q", consumerGroup="g"))
             await resume(http)
+            assert data(await poll) == [0]
+
+    async def test_resume_reaches_the_long_polls_of_other_servers(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in ("pauses", "pop"):
+            monkeypatch.setattr(f"queenmq.broker.{module}.ASK_AGAIN_S", 3600.0)
+        async with cluster(database_url, "ab") as (a, b):
+            await pause_new(b.http, Queen(b.http))
+            poll = asyncio.create_task(Queen(b.http).wait("q", consumerGroup="g"))
+            await parked(b.server)
+            assert await resume(a.http) is True
             assert data(await poll) == [0]
 
 
