@@ -192,9 +192,15 @@ class Overloaded(UnavailableError):
     status = 429
     code = "overloaded"
 
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+    def __init__(self, message: str, retry_after_s: int = 1, queue_depth: int | None = None) -> None:
+        """`queue_depth` are the operations that wait, if that is why it is refused."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.queue_depth = queue_depth
+
+    def body(self) -> dict[str, object]:
+        depth = {} if self.queue_depth is None else {"queueDepth": self.queue_depth}
+        return super().body() | depth
 
 
 class QuotaExceeded(Overloaded):

@@ -96,3 +96,16 @@ def test_calls_that_wait_for_a_connection_for_long(scene: Scene) -> None:
     scene.database.waiting, scene.database.in_use = 3, 10
     assert scene.decide() is Choice.EXECUTE
     assert scene.decide(0.101) is Choice.QUEUE
+
+
+def test_the_operation_queue_stalls_when_nothing_was_done_for_as_long_as_it_is_measured(scene: Scene) -> None:
+    scene.load.note(queue_depth=10, drain_rate=0.0)
+    assert scene.load.retry_after_s() == 1
+    scene.clock.advance(9.9)
+    scene.load.note(queue_depth=10, drain_rate=0.0)
+    assert scene.load.retry_after_s() == 1
+    scene.clock.advance(0.2)
+    scene.load.note(queue_depth=10, drain_rate=0.0)
+    assert scene.load.retry_after_s() == 30
+    scene.load.note(queue_depth=10, drain_rate=1.0)
+    assert scene.load.retry_after_s() == 1

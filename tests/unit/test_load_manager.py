@@ -51,5 +51,11 @@ def test_retry_after_is_bounded_and_grows_with_the_depth(depth: int, rate: float
     assert 1 <= shorter <= longer <= 30
 
 
+def test_retry_after_is_a_guess_until_the_queue_had_time_to_move() -> None:
+    assert retry_after_s(Load(queue_depth=10_000)) == 5
+    assert retry_after_s(Load(queue_depth=10)) == 1
+    assert retry_after_s(Load(queue_depth=10, is_stalled=True)) == 30
+
+
 def test_retry_after_is_when_a_tenth_is_done() -> None:
     assert retry_after_s(Load(queue_depth=10_000, drain_rate=200.0)) == 5

@@ -17,6 +17,7 @@ _EXECUTE = Decision(Choice.EXECUTE)
 # For so long a decision holds for whatever else comes: the load does not change faster, and measuring it costs.
 _HOLDS_S = 0.001
 _AVERAGE_WEIGHT = 0.3
+DRAIN_WINDOW_S = 10  # what the drain rate is measured over
 
 
 class LoadWatch:
@@ -47,6 +48,7 @@ class LoadWatch:
         self.decisions = dict.fromkeys(Choice, 0)
         self.deferred = Counter(dict.fromkeys(DEFERRALS, 0))  # messages that are stored later, by reason
         self.refused = 0  # messages
+        self._idle_since: float | None = None  # operations wait, and none is finished
 
     def watch(self, *lanes: Lane[Any, Any]) -> None:
         """The lanes in which pushes wait: first the direct one."""
@@ -99,6 +101,16 @@ class LoadWatch:
             self.load.queue_depth = queue_depth
         if drain_rate is not None:
             self.load.drain_rate = drain_rate
+            self._note_stall()
+
+    def _note_stall(self) -> None:
+        """What was queued a moment ago had no time to be done, so that a rate of 0 says nothing yet."""
+        now = self._clock.monotonic()
+        if self.load.drain_rate > 0 or not self.load.queue_depth:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        self.load.is_stalled = self._idle_since is not None and now - self._idle_since >= DRAIN_WINDOW_S
 
     def note_queued(self, depth: int) -> None:
         """Operations were made just now, so many are open."""

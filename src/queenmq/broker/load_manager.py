@@ -12,6 +12,8 @@ from enum import Enum
 from typing import Final
 
 LONGEST_RETRY_AFTER_S: Final = 30
+# What the operation queue does on a modest machine: until it is measured, a better guess than that nothing moves.
+_GUESSED_DRAIN_RATE: Final = 200.0
 
 
 class Choice(Enum):
@@ -42,6 +44,7 @@ class Load:
     loop_delay_s: float = 0.0
     queue_depth: int = 0  # operations that are not finished
     drain_rate: float = 0.0  # operations finished in a second
+    is_stalled: bool = False  # none was finished for as long as that is measured over, although some wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ def estimated_wait_s(position: int, drain_rate: float) -> float | None:
 
 def retry_after_s(load: Load) -> int:
     """When a tenth of what waits will be done: then there is room again. At least 1 second, at most 30."""
-    if load.drain_rate <= 0:
-        return LONGEST_RETRY_AFTER_S if load.queue_depth else 1
-    return max(1, math.ceil(min(LONGEST_RETRY_AFTER_S, load.queue_depth / 10 / load.drain_rate)))
+    if load.is_stalled:
+        return LONGEST_RETRY_AFTER_S
+    drain_rate = load.drain_rate if load.drain_rate > 0 else _GUESSED_DRAIN_RATE
+    return max(1, math.ceil(min(LONGEST_RETRY_AFTER_S, load.queue_depth / 10 / drain_rate)))

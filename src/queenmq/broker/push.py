@@ -155,14 +155,15 @@ class Pusher:
         outcomes = await lane.submit(messages, messages[0].queue, len(messages))
         if outcomes[0].status == "rejected" and all(outcome.status == "rejected" for outcome in outcomes):
             self._load.refused += len(messages)
-            raise Overloaded("the operation queue is full", self._load.retry_after_s())
+            raise Overloaded("the operation queue is full", self._load.retry_after_s(), self._load.load.queue_depth)
         return outcomes
 
     def _choose_lane(self, decision: Decision, count: int) -> LockingLane[list[Message], list[Outcome]]:
         """Now, or later. Raises Overloaded if neither is possible for these messages."""
         if decision.choice is Choice.REJECT:
             self._load.refused += count
-            raise Overloaded(f"the server is overloaded and {_FULL[decision.reason]}", decision.retry_after_s)
+            depth = self._load.load.queue_depth
+            raise Overloaded(f"the server is overloaded and {_FULL[decision.reason]}", decision.retry_after_s, depth)
         return self.queue_lane if decision.choice is Choice.QUEUE else self.lane
 
     async def _put_into_journal(self, journal: Journal, messages: list[Message], reason: str) -> list[Outcome]:

@@ -33,12 +33,14 @@ Moment = Annotated[str, documented_as({"format": "date-time"})]
 # Answers. Nothing has a default, so that the document calls everything required that is always sent.
 
 
-class Error(Struct):
-    """Any refusal: a sentence for people, a stable code for programs, and the field at fault where there is one."""
+class Error(Struct, rename={"queue_depth": "queueDepth"}):
+    """Any refusal: a sentence for people, a stable code for programs, and the field at fault where there is one. A push
+    that is refused because the operation queue is full has its depth."""
 
     error: str
     code: str
     field: str | UnsetType = UNSET
+    queue_depth: int | UnsetType = UNSET
 
 
 class OffsetDiffers(Struct):

@@ -5,7 +5,7 @@ It is the only meter of that delay: what shows it or decides by it reads it from
 
 from __future__ import annotations
 
-from queenmq.broker.load import LoadWatch
+from queenmq.broker.load import DRAIN_WINDOW_S, LoadWatch
 from queenmq.broker.vitals import Vitals
 from queenmq.clock import SYSTEM, Clock
 from queenmq.config import OverloadSettings
@@ -16,7 +16,6 @@ from queenmq.storage.statements import statement
 
 _LOOK_MS = 100
 _LOOKS_A_QUESTION = 5
-_DRAIN_WINDOW_S = 10
 
 
 class LoadMonitor(Service):
@@ -45,4 +44,4 @@ class LoadMonitor(Service):
         except DatabaseUnavailable:
             return
         if row is not None:
-            self._load.note(queue_depth=row["depth"], drain_rate=row["finished"] / _DRAIN_WINDOW_S)
+            self._load.note(queue_depth=row["depth"], drain_rate=row["finished"] / DRAIN_WINDOW_S)
