@@ -11,6 +11,7 @@ from msgspec import UNSET as _UNSET
 from msgspec import Raw, Struct, UnsetType, field
 
 from queenmq.client.errors import InvalidItem
+from queenmq.client.own_transaction import OwnTransaction
 from queenmq.client.payload import decode, encode
 from queenmq.ids import is_uuid, uuid7_text
 
@@ -115,6 +116,15 @@ class Message(_Payload, kw_only=True, rename="camel", dict=True):
     created_at: str = ""
     retry_count: int = 0
     traceparent: str | None = None
+
+    def transaction(self, connection: Any) -> OwnTransaction:
+        """A transaction of your own database, where Queen has its schema, too: what you write in it and the
+        acknowledgement of this message are one commit. Consume with `auto_ack(False)`.
+
+        >>> async with message.transaction(connection):  # doctest: +SKIP
+        ...     await connection.execute("UPDATE orders SET state = 'billed' WHERE id = $1", message.data["order"])
+        """
+        return OwnTransaction(connection, [(self.lease_id, self.id)])
 
 
 class StoredMessage(_Payload, kw_only=True, rename="camel", dict=True):
