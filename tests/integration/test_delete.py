@@ -31,7 +31,7 @@ async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
     tables = await sql.fetch(
         "SELECT relname FROM pg_class WHERE relnamespace = 'queen'::regnamespace AND relkind = 'r' "
         "AND relname NOT LIKE 'schema_%' AND relname NOT LIKE 'pipeline_%' AND relname NOT LIKE 'archive_%' "
-        "AND relname NOT LIKE 'function_%' AND relname NOT LIKE 'server%' "
+        "AND relname NOT LIKE 'function_%' AND relname NOT LIKE 'server%' AND relname NOT LIKE 'outbox%' "
         "AND relname NOT IN ('maintenance', 'activity', 'stream_queries', 'operation_queue', 'tokens', 'audit_log', "
         "'quotas')"
     )

@@ -41,11 +41,8 @@ class Quotas:
         self._clock = clock
         self._known: dict[str, Quota] = {}
         self._due_at = self._read_at = float("-inf")
+        self.any = False  # read for every push
         self.refused = 0
-
-    @property
-    def any(self) -> bool:
-        return bool(self._known)
 
     @property
     def is_due(self) -> bool:
@@ -110,6 +107,7 @@ class Quotas:
             if quota.bytes is not None:
                 quota.bytes += max(0, (former.bytes or 0) - size)
         self._known = found
+        self.any = bool(found)
 
     async def set(self, namespace: str, max_messages: int | None, max_bytes: int | None) -> None:
         await self._database.fetchval(statement("set_quota"), namespace, max_messages, max_bytes)
