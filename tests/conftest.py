@@ -171,18 +171,21 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         runner.run(bundled.start())
         server = Postgres(running_url(folder, administrator=True))
         try:
-            runner.run(_without_sync(server))
+            runner.run(_set_up(server))
+            runner.run(bundled.stop())
+            runner.run(bundled.start())
+            server = Postgres(running_url(folder, administrator=True))
             runner.run(_make_template(server))
             yield server
         finally:
             runner.run(bundled.stop())
 
 
-async def _without_sync(server: Postgres) -> None:
+async def _set_up(server: Postgres) -> None:
     """A database a test is made and dropped: without waiting for the disk, which only a loss of power would show."""
     for name in ("fsync", "full_page_writes"):
         await server._execute(f"ALTER SYSTEM SET {name} = off")
-    await server._execute("SELECT pg_reload_conf()")
+    await server._execute("ALTER SYSTEM SET max_prepared_transactions = 10")
 
 
 async def _make_template(server: Postgres) -> None:

@@ -33,7 +33,7 @@ async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
         "AND relname NOT LIKE 'schema_%' AND relname NOT LIKE 'pipeline_%' AND relname NOT LIKE 'archive_%' "
         "AND relname NOT LIKE 'function_%' AND relname NOT LIKE 'server%' AND relname NOT LIKE 'outbox%' "
         "AND relname NOT IN ('maintenance', 'activity', 'stream_queries', 'operation_queue', 'tokens', 'audit_log', "
-        "'quotas')"
+        "'quotas', 'ready_fences')"
     )
     return {row["relname"]: await sql.fetchval(f"SELECT count(*) FROM queen.{row['relname']}") for row in tables}
 
@@ -72,6 +72,8 @@ async def drop_a_partition(queen: Queen, sql: asyncpg.Connection, queue: str) ->
         "WHERE p.queue_id = q.id AND q.name = $1 AND p.name = 'dropped'",
         queue,
     )
+    # What a pop does that finds many old versions of rows.
+    await sql.fetch("SELECT queen.move_ready_floor(id, 'all') FROM queen.queues WHERE name = $1", queue)
     await queen.pop(queue, consumerGroup="late")  # which makes the queue larger, and no push has counted that yet
     await queen.http.post("/api/v1/stats/refresh")
 

@@ -47,6 +47,8 @@ WITH p AS MATERIALIZED (
         lease_expires_at = lease_expires_at - make_interval(secs => $2),
         last_consumed_at = last_consumed_at - make_interval(secs => $2)
     FROM p WHERE c.partition_id = p.id
+), floors AS (
+    UPDATE queen.ready_floors SET floor = floor - make_interval(secs => $2)
 ), whole AS (
     UPDATE queen.consumer_groups SET since = since - make_interval(secs => $2) WHERE queue_name = $1
 )

@@ -23,13 +23,15 @@ from queenmq.storage import migrations as module
 from queenmq.storage.database import Database
 from queenmq.storage.migrations import contract, migrate, older_servers
 from queenmq.storage.slices import Report
-from queenmq.storage.statements import FunctionSet, function_set
+from queenmq.storage.statements import FunctionSet, function_set, statement, versioned
 from queenmq.storage.steps import Migration, migrations
 
 if TYPE_CHECKING:
     pass
 
 THIS = Path(queenmq.__file__).parents[1]
+# A fence is passed at the earliest after so long.
+FENCE_S = 0.06
 
 
 @pytest.fixture
@@ -142,6 +144,50 @@ async def test_functions_of_the_version_before_work_until_the_contract_step(
     await contract(database)
     assert await version_rows(sql) == [migration.version for migration in migrations()]
     assert not await sql.fetchval("SELECT to_regprocedure('queen.resync_lookup(uuid, integer)') IS NOT NULL")
+
+
+KEYS = """
+    SELECT conrelid::regclass::text AS name, pg_get_constraintdef(oid) AS columns FROM pg_constraint
+    WHERE contype = 'p' AND conrelid = ANY (ARRAY['queen.partition_lookup', 'queen.partition_consumers']::regclass[])
+"""
+HAS_FLOOR = versioned("SELECT isfinite(queen.move_ready_floor(id, 'g')) FROM queen.queues")
+
+
+async def test_floors_move_only_after_the_contract_step(database: Database, sql: asyncpg.Connection) -> None:
+    """The version before gives a group rows that are ready in the past, and does not know that it has a floor."""
+    insert = (
+        "INSERT INTO queen.messages (partition_id, transaction_id, payload) SELECT id, $1, '1' FROM queen.partitions"
+    )
+    pop = statement("pop")
+    asked = (["orders"], [None], ["g"], [10], [10], [True], [None], 2**24, 2**25, "20s")
+
+    async def popped() -> list[str]:
+        return [row["transaction_id"] for row in await sql.fetch(pop, *asked) if row["message_id"] is not None]
+
+    await sql.execute("SELECT queen.ensure_partitions(ARRAY['orders', 'orders'], ARRAY['a', 'b'])")
+    await sql.execute(insert, "before")
+    await migrate(database)
+    await sql.execute("SELECT queen.subscribe('orders', 'a', 'g', 'all', NULL)")
+    for _ in range(3):
+        assert not await sql.fetchval(HAS_FLOOR)
+        await asyncio.sleep(FENCE_S)
+    assert await sql.fetchval("SELECT count(*) FROM queen.ready_floors") == 0
+    await sql.execute("SELECT queen.subscribe('orders', NULL, 'g', 'all', NULL)")  # also in the partition b
+    assert await popped() == ["before", "before"]
+    # Through the triggers of this version, groups are woken that fell asleep in the other, and the other way round.
+    await sql.execute(insert, "during")
+    assert await popped() == ["during", "during"]
+
+    await contract(database)
+    assert {tuple(row) for row in await sql.fetch(KEYS)} == {
+        ("queen.partition_lookup", "PRIMARY KEY (partition_id, generation)"),
+        ("queen.partition_consumers", "PRIMARY KEY (partition_id, consumer_group, generation)"),
+    }
+    async with asyncio.timeout(60):
+        while not await sql.fetchval(HAS_FLOOR):
+            await asyncio.sleep(FENCE_S)
+    await sql.execute(insert, "after")
+    assert await popped() == ["after", "after"]
 
 
 async def test_the_age_of_what_is_written_before_the_triggers_are_there_becomes_known(

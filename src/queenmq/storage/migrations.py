@@ -87,7 +87,9 @@ class SchemaState:
         if ours is None and found is not None:
             return Known(version, found.name, "unknown", found.changed_at)
         if ours is not None and self.lacks(ours):
-            return Known(version, ours.name, "contract" if ours.phase == "contract" else "pending", None)
+            # A new database gets all of them at once.
+            waits = ours.phase == "contract" and self.applied
+            return Known(version, ours.name, "contract" if waits else "pending", None)
         if found is None:
             raise AssertionError(f"nobody knows migration {version}")
         return Known(version, found.name, "expanded", found.changed_at)

@@ -8,7 +8,9 @@ CREATE OR REPLACE FUNCTION queen.ack_runs(
     p_partition uuid[], p_group text[], p_lease uuid[], p_status text[], p_error text[], p_count integer[], p_transactions text[])
 RETURNS TABLE (run integer, item integer, problem text, queue_name text, partition_name text, consumer_group text,
                lease_released boolean, dead_lettered boolean)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+-- The planner knows only live rows, and would read all versions of the few that there are.
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_whole  boolean[];     -- one element a run
@@ -17,10 +19,12 @@ DECLARE
     v_counts bigint[];
     r        record;
 BEGIN
-    PERFORM 1 FROM queen.partition_consumers c
-    JOIN (SELECT DISTINCT part, grp COLLATE "C" AS grp FROM unnest(p_partition, p_group) AS u (part, grp)) t
-      ON c.partition_id = t.part AND c.consumer_group = t.grp
-    ORDER BY c.partition_id, c.consumer_group FOR NO KEY UPDATE OF c;
+    PERFORM 1
+    FROM (SELECT DISTINCT part, grp COLLATE "C" AS grp FROM unnest(p_partition, p_group) AS u (part, grp) ORDER BY part, grp) t
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM queen.partition_consumers c
+        WHERE c.partition_id = t.part AND c.consumer_group = t.grp ORDER BY c.generation DESC LIMIT 1 FOR NO KEY UPDATE
+    ) c;
 
     WITH judged AS MATERIALIZED (
         SELECT t.i, t.part, t.grp, t.n, coalesce(
@@ -33,9 +37,10 @@ BEGIN
             AND EXISTS (SELECT 1 FROM queen.queues q WHERE q.id = c.queue_id AND q.name IS NOT NULL), false) AS whole
         FROM unnest(p_partition, p_group, p_lease, p_status, p_count, p_transactions)
              WITH ORDINALITY AS t (part, grp, lease, status, n, names, i)
-        LEFT JOIN queen.partition_consumers c
-               ON c.partition_id = t.part AND c.consumer_group = t.grp AND c.lease_id = t.lease
-              AND c.lease_expires_at > clock_timestamp() AND t.status IN ('completed', 'success')
+        LEFT JOIN LATERAL (
+            SELECT n.partition_id, n.queue_id, n.lease_id, n.lease_expires_at, n.lease_offsets FROM queen.partition_consumers n
+            WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
+        ) c ON c.lease_id = t.lease AND c.lease_expires_at > clock_timestamp() AND t.status IN ('completed', 'success')
     ), place AS MATERIALIZED (
         -- Where something else is said, too, every message is judged by itself.
         SELECT part, grp, min(n) AS n FROM judged GROUP BY part, grp HAVING bool_and(whole)

@@ -1,11 +1,13 @@
 -- Give a group its rows in partitions of a queue in which it has none, where its subscription says that it starts. A partition that it has
 -- waited for longest is served first, although the group is new.
--- The caller holds the queue's row FOR UPDATE. Locks: partitions by id; then heads that the group has reached, without waiting.
+-- The caller holds the queue's row FOR UPDATE. Locks: the group's floor (queen.reset_ready_floor); partitions by id; then heads that the group has
+-- reached, without waiting.
 CREATE OR REPLACE FUNCTION queen.place_group(p_queue queen.queues, p_group text, p_partitions uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_since timestamptz;
 BEGIN
     SELECT since INTO v_since FROM queen.consumer_groups WHERE queue_name = p_queue.name AND name = p_group;
+    PERFORM queen.reset_ready_floor(p_queue.id, p_group), set_config('queen.places', 'single', true);
     -- Written once, as they are to stay: a queue may have a hundred thousand partitions.
     WITH place AS MATERIALIZED (
         SELECT p.id, CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
@@ -40,8 +42,10 @@ BEGIN
         WHERE m.partition_id = place.id AND m."offset" > place.position
         ORDER BY m."offset" LIMIT 1
     ) n ON true
-    ORDER BY place.id
-    ON CONFLICT (partition_id, consumer_group) DO NOTHING;
+    -- LIMIT keeps the planner at one probe a partition.
+    WHERE (SELECT true FROM queen.partition_consumers c
+           WHERE c.partition_id = place.id AND c.consumer_group = p_group ORDER BY c.generation DESC LIMIT 1) IS NULL
+    ORDER BY place.id;
     IF p_queue.max_wait_time_s > 0 THEN
         -- What everybody else has read is unread now (see queen.partition_ages).
         UPDATE queen.partition_ages a SET unread_at = a.oldest_at

@@ -7,7 +7,7 @@ DECLARE
     v_row queen.partition_consumers;
 BEGIN
     SELECT * INTO v_row FROM queen.partition_consumers
-    WHERE partition_id = p_partition AND consumer_group = p_group;
+    WHERE partition_id = p_partition AND consumer_group = p_group ORDER BY generation DESC LIMIT 1;
     IF p_upto <= v_row.position THEN
         RETURN;
     END IF;

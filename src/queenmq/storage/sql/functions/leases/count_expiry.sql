@@ -8,8 +8,8 @@ DECLARE
     v_poison int8multirange;
 BEGIN
     SELECT * INTO v_row FROM queen.partition_consumers
-    WHERE partition_id = p_partition AND consumer_group = p_group AND lease_id IS NOT NULL;
-    IF NOT FOUND OR isempty(v_row.lease_offsets) THEN
+    WHERE partition_id = p_partition AND consumer_group = p_group ORDER BY generation DESC LIMIT 1;
+    IF NOT FOUND OR v_row.lease_id IS NULL OR isempty(v_row.lease_offsets) THEN
         RETURN;
     END IF;
     v_poison := int8multirange(int8range(lower(v_row.lease_offsets), lower(v_row.lease_offsets), '[]'));

@@ -2,7 +2,9 @@
 -- messages it is about. The same as queen.ack of each of the messages as `completed`. p_count is how many they are.
 -- The caller holds the rows and has checked the leases. Locks heads that the groups reach, without waiting.
 CREATE OR REPLACE FUNCTION queen.finish_leased(p_partitions uuid[], p_groups text[], p_counts bigint[])
-RETURNS void LANGUAGE plpgsql AS $$
+RETURNS void LANGUAGE plpgsql
+-- The planner knows only live rows, and would read all versions of the few that there are.
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now  timestamptz;
     v_held uuid[];
@@ -11,9 +13,16 @@ BEGIN
     SELECT array_agg(x.partition_id) INTO v_held FROM (
         SELECT l.partition_id
         FROM unnest(p_partitions, p_groups) AS t (part, grp)
-        JOIN queen.partition_consumers c ON c.partition_id = t.part AND c.consumer_group = t.grp
-        JOIN queen.partition_lookup l ON l.partition_id = t.part
-        WHERE l.last_offset <= greatest(c.position, upper(c.lease_offsets) - 1, upper(c.done) - 1)
+        CROSS JOIN LATERAL (
+            SELECT n.position, n.lease_offsets, n.done FROM queen.partition_consumers n
+            WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
+        ) c
+        CROSS JOIN LATERAL (
+            SELECT h.ctid AS version, h.last_offset FROM queen.partition_lookup h
+            WHERE h.partition_id = t.part ORDER BY h.generation DESC LIMIT 1
+        ) n
+        JOIN queen.partition_lookup l ON l.ctid = n.version
+        WHERE n.last_offset <= greatest(c.position, upper(c.lease_offsets) - 1, upper(c.done) - 1)
         FOR NO KEY UPDATE OF l SKIP LOCKED
     ) x;
 
@@ -31,14 +40,21 @@ BEGIN
         ready_at = CASE WHEN g.position < g.last_offset THEN greatest(v_now, c.retry_at)
                         WHEN g.held THEN NULL ELSE v_now END,
         total_consumed = c.total_consumed + g.n,
-        last_consumed_at = v_now
+        last_consumed_at = v_now,
+        generation = c.generation + 1
     FROM (
-        SELECT t.part, t.grp, t.n, l.last_offset, h.id IS NOT NULL AS held, b.done, e.position,
+        SELECT c.version, t.n, l.last_offset, h.id IS NOT NULL AS held, b.done, e.position,
                CASE WHEN c.failures IS NOT NULL
                     THEN queen.count_failures(c.failures, '{}', e.position, b.done) END AS failures
         FROM unnest(p_partitions, p_groups, p_counts) AS t (part, grp, n)
-        JOIN queen.partition_consumers c ON c.partition_id = t.part AND c.consumer_group = t.grp
-        JOIN queen.partition_lookup l ON l.partition_id = t.part
+        CROSS JOIN LATERAL (
+            SELECT n.ctid AS version, n.position, n.lease_offsets, n.done, n.failures FROM queen.partition_consumers n
+            WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
+        ) c
+        CROSS JOIN LATERAL (
+            SELECT h.last_offset FROM queen.partition_lookup h
+            WHERE h.partition_id = t.part ORDER BY h.generation DESC LIMIT 1
+        ) l
         LEFT JOIN unnest(v_held) AS h (id) ON h.id = t.part
         CROSS JOIN LATERAL (
             SELECT c.done + c.lease_offsets AS done, greatest(c.position, upper(c.lease_offsets) - 1) AS floor
@@ -49,13 +65,18 @@ BEGIN
                    END AS position
         ) e
     ) g
-    WHERE c.partition_id = g.part AND c.consumer_group = g.grp;
+    WHERE c.ctid = g.version;
 
-    -- Delays and windows have their own idea of when the rest may be read.
-    PERFORM queen.settle(array_agg(c.partition_id), array_agg(c.consumer_group), false)
-    FROM unnest(p_partitions, p_groups) AS t (part, grp)
-    JOIN queen.partition_consumers c ON c.partition_id = t.part AND c.consumer_group = t.grp
-    JOIN queen.queues q ON q.id = c.queue_id AND q.delayed_processing_s + q.window_buffer_s > 0
-    WHERE c.lease_id IS NULL AND c.ready_at IS NOT NULL
-    HAVING count(*) > 0;
+    -- Delays and windows have their own idea of when the rest may be read. Few databases have such queues, and their index is quickly asked.
+    IF EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0) THEN
+        PERFORM queen.settle(array_agg(c.partition_id), array_agg(c.consumer_group), false)
+        FROM unnest(p_partitions, p_groups) AS t (part, grp)
+        CROSS JOIN LATERAL (
+            SELECT n.partition_id, n.consumer_group, n.queue_id, n.lease_id, n.ready_at FROM queen.partition_consumers n
+            WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
+        ) c
+        JOIN queen.queues q ON q.id = c.queue_id AND q.delayed_processing_s + q.window_buffer_s > 0
+        WHERE c.lease_id IS NULL AND c.ready_at IS NOT NULL
+        HAVING count(*) > 0;
+    END IF;
 END $$;

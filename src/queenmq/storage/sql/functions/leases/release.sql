@@ -10,7 +10,7 @@ BEGIN
 
     WITH freed AS (
         UPDATE queen.partition_consumers
-        SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL
+        SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL, generation = generation + 1
         WHERE lease_id = ANY (p_lease)
         RETURNING partition_id, consumer_group
     )

@@ -14,7 +14,8 @@ BEGIN
     ), renewed AS (
         UPDATE queen.partition_consumers c
         SET lease_expires_at = greatest(c.lease_expires_at, clock_timestamp() + make_interval(secs => w.seconds)),
-            ready_at = greatest(c.lease_expires_at, clock_timestamp() + make_interval(secs => w.seconds))
+            ready_at = greatest(c.lease_expires_at, clock_timestamp() + make_interval(secs => w.seconds)),
+            generation = c.generation + 1
         FROM longest w
         WHERE c.lease_id = w.lease AND c.lease_expires_at > clock_timestamp()
           AND EXISTS (SELECT 1 FROM queen.queues q WHERE q.id = c.queue_id AND q.name IS NOT NULL)

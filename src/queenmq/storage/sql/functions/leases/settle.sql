@@ -6,7 +6,9 @@
 -- p_verify: also check whether anything unread is really stored (retention may have removed it).
 -- The caller holds the rows of partition_consumers. Locks rows of partition_lookup without ever waiting.
 CREATE OR REPLACE FUNCTION queen.settle(p_partitions uuid[], p_groups text[], p_verify boolean)
-RETURNS void LANGUAGE plpgsql AS $$
+RETURNS void LANGUAGE plpgsql
+-- The planner knows only live rows, and would read all versions of the few that there are.
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_partitions uuid[];
     v_groups     text[];
@@ -18,12 +20,22 @@ BEGIN
         v_groups := p_groups[v_from : v_from + 499];
 
         SELECT array_agg(partition_id) INTO v_held FROM (
-            SELECT l.partition_id FROM queen.partition_lookup l
-            WHERE l.partition_id = ANY (v_partitions)
-              AND (p_verify OR EXISTS (
-                  SELECT 1 FROM queen.partition_consumers c
-                  WHERE c.partition_id = l.partition_id AND c.lease_id IS NULL AND c.position >= l.last_offset))
-            FOR NO KEY UPDATE SKIP LOCKED
+            SELECT l.partition_id FROM (
+                SELECT t.id, max(c.position) FILTER (WHERE c.lease_id IS NULL) AS position
+                FROM unnest(v_partitions, v_groups) AS t (id, grp)
+                CROSS JOIN LATERAL (
+                    SELECT x.position, x.lease_id FROM queen.partition_consumers x
+                    WHERE x.partition_id = t.id AND x.consumer_group = t.grp ORDER BY x.generation DESC LIMIT 1
+                ) c
+                GROUP BY t.id
+            ) t
+            CROSS JOIN LATERAL (
+                SELECT h.ctid AS version, h.last_offset FROM queen.partition_lookup h
+                WHERE h.partition_id = t.id ORDER BY h.generation DESC LIMIT 1
+            ) n
+            JOIN queen.partition_lookup l ON l.ctid = n.version
+            WHERE p_verify OR t.position >= n.last_offset
+            FOR NO KEY UPDATE OF l SKIP LOCKED
         ) held;
 
         UPDATE queen.partition_consumers c
@@ -32,18 +44,26 @@ BEGIN
             failures = CASE WHEN s.read THEN NULL ELSE c.failures END,
             attempts = CASE WHEN s.read THEN 0 ELSE c.attempts END,
             retry_at = CASE WHEN s.read THEN NULL ELSE c.retry_at END,
+            generation = c.generation + 1,
             ready_at = CASE WHEN s.read THEN NULL ELSE greatest(clock_timestamp(), c.retry_at, s.ripe_at) END
         FROM (
-            SELECT c.partition_id, c.consumer_group, l.last_offset,
+            SELECT c.version, l.last_offset,
                    h.partition_id IS NOT NULL AND e.is_empty AS read,
                    greatest(CASE WHEN q.delayed_processing_s > 0
                                  THEN n.created_at + make_interval(secs => q.delayed_processing_s) END,
                             CASE WHEN q.window_buffer_s > 0
                                  THEN l.last_message_at + make_interval(secs => q.window_buffer_s) END) AS ripe_at
             FROM unnest(v_partitions, v_groups) AS t (partition_id, consumer_group)
-            JOIN queen.partition_consumers c USING (partition_id, consumer_group)
-            JOIN queen.partition_lookup l USING (partition_id)
-            LEFT JOIN unnest(v_held) AS h (partition_id) USING (partition_id)
+            CROSS JOIN LATERAL (
+                SELECT x.partition_id, x.ctid AS version, x.queue_id, x.position, x.done, x.lease_id, x.ready_at
+                FROM queen.partition_consumers x
+                WHERE x.partition_id = t.partition_id AND x.consumer_group = t.consumer_group ORDER BY x.generation DESC LIMIT 1
+            ) c
+            CROSS JOIN LATERAL (
+                SELECT h.last_offset, h.last_message_at FROM queen.partition_lookup h
+                WHERE h.partition_id = c.partition_id ORDER BY h.generation DESC LIMIT 1
+            ) l
+            LEFT JOIN unnest(v_held) AS h (partition_id) ON h.partition_id = c.partition_id
             JOIN queen.queues q ON q.id = c.queue_id
             LEFT JOIN LATERAL (
                 SELECT m.created_at FROM queen.messages m
@@ -57,6 +77,6 @@ BEGIN
             WHERE c.lease_id IS NULL
               AND NOT (h.partition_id IS NULL AND e.is_empty AND c.ready_at <= clock_timestamp())
         ) s
-        WHERE c.partition_id = s.partition_id AND c.consumer_group = s.consumer_group AND c.lease_id IS NULL;
+        WHERE c.ctid = s.version AND c.lease_id IS NULL;
     END LOOP;
 END $$;

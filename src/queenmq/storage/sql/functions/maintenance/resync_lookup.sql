@@ -1,7 +1,8 @@
 -- Rebuild partition_lookup for up to p_limit partitions after p_after from the messages, and wake groups that sleep over
 -- something unread. Idempotent; may run while servers push and pop. Returns the rows changed, and where to go on
 -- (null at the end). Offsets never go back: what a group has passed or a dead letter names counts as given out.
--- Locks: rows of partition_lookup by partition, then rows of partition_ages, then rows of partition_consumers by (partition, group).
+-- Locks: partitions by id; rows of partition_lookup by partition, then rows of partition_ages, then rows of partition_consumers by (partition,
+-- group).
 CREATE OR REPLACE FUNCTION queen.resync_lookup(p_after uuid, p_limit integer, OUT changed integer, OUT next uuid)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,9 +18,12 @@ BEGIN
     IF v_partitions IS NULL THEN
         RETURN;
     END IF;
+    -- Two of these at once must not both find that there is none.
+    PERFORM 1 FROM queen.partitions WHERE id = ANY (v_partitions) ORDER BY id FOR NO KEY UPDATE;
     INSERT INTO queen.partition_lookup (partition_id, queue_id)
-    SELECT p.id, p.queue_id FROM queen.partitions p WHERE p.id = ANY (v_partitions) ORDER BY p.id
-    ON CONFLICT (partition_id) DO NOTHING;
+    SELECT p.id, p.queue_id FROM queen.partitions p
+    WHERE p.id = ANY (v_partitions) AND NOT EXISTS (SELECT 1 FROM queen.partition_lookup l WHERE l.partition_id = p.id)
+    ORDER BY p.id;
     PERFORM 1 FROM queen.partition_lookup WHERE partition_id = ANY (v_partitions)
     ORDER BY partition_id FOR NO KEY UPDATE;
 
@@ -48,7 +52,7 @@ BEGIN
     )
     UPDATE queen.partition_lookup l
     SET last_offset = t.last_offset, first_offset = t.first_offset,
-        last_message_id = t.last_message_id, last_message_at = t.last_message_at
+        last_message_id = t.last_message_id, last_message_at = t.last_message_at, generation = t.last_offset / 16
     FROM truth t
     WHERE l.partition_id = t.partition_id
       AND (l.last_offset, l.first_offset, l.last_message_id, l.last_message_at)

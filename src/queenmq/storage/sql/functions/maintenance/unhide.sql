@@ -4,7 +4,7 @@
 -- Leases, retry pauses, delays and windows are left alone: they last longer by the step, never shorter.
 -- p_upto is the latest time that the clock had shown, if that is known: nothing later is examined. Returns the rows moved; fewer than p_limit
 -- means that it is done.
--- Locks: rows of partition_consumers, without ever waiting.
+-- Locks: the floors of groups (queen.reset_ready_floor); rows of partition_consumers, without ever waiting.
 CREATE OR REPLACE FUNCTION queen.unhide(p_upto timestamptz, p_limit integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_now   timestamptz := clock_timestamp();
@@ -28,6 +28,7 @@ BEGIN
         ORDER BY c.ready_at DESC LIMIT 1;
         CONTINUE WHEN NOT FOUND;
 
+        PERFORM queen.reset_ready_floor(v_queue, v_group);
         UPDATE queen.partition_consumers c
         SET ready_at = greatest(h.ready_at - (v_last - v_now), c.retry_at)
         FROM (

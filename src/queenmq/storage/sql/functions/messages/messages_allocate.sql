@@ -8,7 +8,7 @@
 -- Locks, to the end of the transaction: the partition's row in partition_lookup; an advisory one, if it is free.
 CREATE OR REPLACE FUNCTION queen.on_messages_allocate() RETURNS trigger LANGUAGE plpgsql
 -- A plan that is made while the table is small would read the whole of it for every row that makes it large.
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_queue     uuid;
     v_head      bigint;
@@ -23,7 +23,7 @@ BEGIN
     END IF;
     SELECT queue_id, last_offset, greatest(NEW.created_at, last_message_at)
     INTO v_queue, v_head, NEW.created_at
-    FROM queen.partition_lookup WHERE partition_id = NEW.partition_id FOR NO KEY UPDATE;
+    FROM queen.partition_lookup WHERE partition_id = NEW.partition_id ORDER BY generation DESC LIMIT 1 FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE foreign_key_violation USING MESSAGE = format('partition %s does not exist', NEW.partition_id);
     END IF;

@@ -1,14 +1,16 @@
 -- Keep partition_lookup right and make the partition claimable for the groups that had read everything, in the
 -- same transaction, for every way a row gets into queen.messages.
--- Locks, in this order: rows of partition_lookup by partition, rows of partition_ages, rows of partition_consumers by (partition, group).
+-- Locks, in this order: rows of partition_lookup by partition, rows of partition_consumers by (partition, group), rows of partition_ages.
 -- A writer that brings its own offsets (queen.push) must hold the partition's lookup row since before it chose them.
-CREATE OR REPLACE FUNCTION queen.on_messages_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION queen.on_messages_insert() RETURNS trigger LANGUAGE plpgsql
+-- The planner knows only live rows, and would read all versions of the few that there are.
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    v_partitions uuid[];
-    v_filled     uuid[];        -- those that were empty
-    v_since      timestamptz;
-    v_inserted   integer;
-    v_updated    integer;
+    v_asleep   tid[];
+    v_filled   uuid[];          -- partitions that were empty
+    v_since    timestamptz;
+    v_inserted bigint;
+    v_updated  bigint;
 BEGIN
     -- With an older snapshot the groups that became idle meanwhile would be overlooked and sleep on.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -17,23 +19,37 @@ BEGIN
 
     -- The newest id comes from the same pass: a join of new_messages with itself would be planned for the rows of the first
     -- statement of the session, as a nested loop, and be quadratic for later ones.
-    WITH heads AS (
-        SELECT partition_id, min("offset") AS first_new, max("offset") AS last_new, min(created_at) AS since,
-               count(*) AS added, max(created_at) AS at, (array_agg(id ORDER BY "offset" DESC))[1] AS last_id
-        FROM new_messages GROUP BY partition_id
-    ), updated AS (
+    WITH updated AS (
         UPDATE queen.partition_lookup l
-        SET last_offset = h.last_new, last_message_id = h.last_id, last_message_at = greatest(h.at, l.last_message_at)
-        FROM heads h
-        WHERE l.partition_id = h.partition_id
+        SET last_offset = h.last_new, last_message_id = h.last_id, last_message_at = greatest(h.at, l.last_message_at),
+            generation = h.last_new / 16
+        FROM (
+            SELECT partition_id, min("offset") AS first_new, max("offset") AS last_new,
+                   count(*) AS added, min(created_at) AS since, max(created_at) AS at, (array_agg(id ORDER BY "offset" DESC))[1] AS last_id
+            FROM new_messages GROUP BY partition_id
+        ) h
+        CROSS JOIN LATERAL (
+            SELECT x.ctid AS version FROM queen.partition_lookup x
+            WHERE x.partition_id = h.partition_id ORDER BY x.generation DESC LIMIT 1
+        ) n
+        WHERE l.ctid = n.version
           AND h.last_new - h.first_new + 1 = h.added
           AND h.first_new = l.last_offset + 1
-        RETURNING l.partition_id, h.since, l.first_offset = h.first_new AS was_empty
+        RETURNING l.partition_id, h.first_new - 1 AS before, h.added, h.since, l.first_offset = h.first_new AS was_empty
     )
-    SELECT (SELECT count(*) FROM heads), count(*), array_agg(partition_id), array_agg(partition_id) FILTER (WHERE was_empty), min(since)
-    INTO v_inserted, v_updated, v_partitions, v_filled, v_since FROM updated;
+    SELECT (SELECT count(*) FROM new_messages), (SELECT sum(added) FROM updated), min(t.since),
+           array_agg(t.partition_id) FILTER (WHERE t.was_empty), array_agg(c.version) FILTER (WHERE c.version IS NOT NULL)
+    INTO v_inserted, v_updated, v_since, v_filled, v_asleep
+    FROM updated t      -- by partition: the aggregate with an order above is never hashed, but sorted
+    LEFT JOIN LATERAL (
+        -- Who sleeps had read everything (see queen.settle): what lies before that in the index of those who sleep are old versions. The
+        -- order is that of the index; the positions are the same, so it is by group.
+        SELECT s.ctid AS version FROM queen.partition_consumers s
+        WHERE s.partition_id = t.partition_id AND s.position >= t.before AND s.ready_at IS NULL
+        ORDER BY s.position, s.consumer_group FOR NO KEY UPDATE
+    ) c ON true;
 
-    IF v_updated < v_inserted THEN
+    IF v_inserted > coalesce(v_updated, 0) THEN
         RAISE foreign_key_violation USING MESSAGE =
             'a message names an unknown partition, or an offset that does not follow the last one',
             HINT = 'Leave "offset" out of the INSERT: it is allocated.';
@@ -46,7 +62,7 @@ BEGIN
     END IF;
     IF EXISTS (SELECT 1 FROM queen.queues WHERE max_wait_time_s > 0) THEN
         UPDATE queen.partition_ages SET unread_at = v_since
-        WHERE partition_id = ANY (v_partitions) AND unread_at = 'infinity';
+        WHERE partition_id IN (SELECT partition_id FROM new_messages) AND unread_at = 'infinity';
     END IF;
 
     -- Offsets were allocated in this transaction: the rows come from an INSERT of somebody else, who does not know of maxSize.
@@ -58,15 +74,15 @@ BEGIN
         GROUP BY q.id;
     END IF;
 
-    -- CASE keeps the planner from the index of ready_at, which has an entry for every idle row, and for its old versions.
-    PERFORM 1 FROM queen.partition_consumers
-    WHERE partition_id = ANY (v_partitions) AND CASE WHEN ready_at IS NULL THEN true END
-    ORDER BY partition_id, consumer_group FOR NO KEY UPDATE;
-    IF FOUND THEN
+    IF v_asleep IS NOT NULL THEN
+        -- A subquery and not a join, for which the planner might read all rows of the queue; and not at all if no queue has delays.
         UPDATE queen.partition_consumers c
-        SET ready_at = clock_timestamp() + make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s))
-        FROM queen.queues q
-        WHERE c.partition_id = ANY (v_partitions) AND CASE WHEN c.ready_at IS NULL THEN true END AND q.id = c.queue_id;
+        SET generation = c.generation + 1, ready_at = clock_timestamp() + CASE
+                WHEN (SELECT true FROM queen.queues WHERE delayed_processing_s + window_buffer_s > 0 LIMIT 1) THEN (
+                    SELECT make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s))
+                    FROM queen.queues q WHERE q.id = c.queue_id)
+                ELSE interval '0' END
+        WHERE c.ctid = ANY (v_asleep);
     END IF;
     RETURN NULL;
 END $$;

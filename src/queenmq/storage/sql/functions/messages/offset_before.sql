@@ -11,7 +11,7 @@ DECLARE
     v_found bigint;
     v_time  timestamptz;
 BEGIN
-    SELECT * INTO v_head FROM queen.partition_lookup WHERE partition_id = p_partition;
+    SELECT * INTO v_head FROM queen.partition_lookup WHERE partition_id = p_partition ORDER BY generation DESC LIMIT 1;
     IF v_head.last_offset IS NULL OR v_head.last_offset = 0 THEN
         RETURN 0;
     END IF;

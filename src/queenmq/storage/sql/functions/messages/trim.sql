@@ -9,7 +9,8 @@ DECLARE
     v_first   bigint;
     v_deleted integer;
 BEGIN
-    SELECT first_offset INTO v_first FROM queen.partition_lookup WHERE partition_id = p_partition FOR NO KEY UPDATE SKIP LOCKED;
+    SELECT first_offset INTO v_first FROM queen.partition_lookup
+    WHERE partition_id = p_partition ORDER BY generation DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;

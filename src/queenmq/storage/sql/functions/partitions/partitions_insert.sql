@@ -8,6 +8,7 @@ BEGIN
     INSERT INTO queen.partition_ages (partition_id, queue_id, idle_since)
     SELECT id, queue_id, created_at FROM new_partitions ORDER BY id;
 
+    PERFORM set_config('queen.places', 'single', true);
     INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id)
     SELECT n.id, g.name, n.queue_id
     FROM new_partitions n

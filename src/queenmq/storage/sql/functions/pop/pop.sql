@@ -7,7 +7,8 @@
 -- partition is served with as many messages as fit.
 -- A returned row without a message is about a request that got nothing: with ready_in_ms, something may be there after that
 -- time (a lease ends, a delay or window ripens; negative: at once, but the call was full); without, its group is not
--- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push. If ready_in_ms is
+-- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push; or, if it
+-- is for any partition, for something that will be there in more than two seconds: who waits asks again before that. If ready_in_ms is
 -- infinite, what it asks for is paused (see queen.pause).
 -- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
 -- pop could deliver is hidden from it. Then what queen.settle takes.
@@ -17,7 +18,9 @@ CREATE OR REPLACE FUNCTION queen.pop(
 RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_id uuid, transaction_id text,
                trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
                retry_count integer, ready_in_ms double precision, message_offset bigint)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+-- The planner knows only live rows, and would read all versions of the few that there are.
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     r          record;
@@ -29,6 +32,7 @@ DECLARE
     v_parts    integer;     -- partitions it may still claim
     v_want     integer;
     v_ids      uuid[];
+    v_versions tid[];       -- the newest versions of their rows, which are locked
     v_empty    uuid[];
     v_passed   uuid[];      -- nothing is there for the group, and they could not be put to sleep (see queen.settle)
     v_held     uuid[];
@@ -44,6 +48,8 @@ DECLARE
     v_walked   timestamptz;
     v_stopped  boolean;
     v_paused   uuid[];      -- partitions that are paused for the group
+    v_moved    timestamptz; -- when the floor of the group was moved
+    v_began    timestamptz;
 BEGIN
     FOR r IN
         SELECT t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack,
@@ -56,12 +62,19 @@ BEGIN
         SELECT * INTO v_queue FROM queen.queues q WHERE q.name = r.queue;
         v_only := NULL;
         IF r.partition IS NULL THEN
-            PERFORM 1 FROM queen.consumer_groups g
+            SELECT f.floor, f.moved_at INTO v_reached, v_moved FROM queen.consumer_groups g
+            LEFT JOIN LATERAL (
+                SELECT x.floor, x.moved_at FROM queen.ready_floors x
+                WHERE x.queue_id = v_queue.id AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1
+            ) f ON true
             WHERE g.queue_name = r.queue AND g.name = r.grp AND (g.registered OR g.placed_upto IS NOT NULL) AND v_queue.id IS NOT NULL;
         ELSE
-            SELECT c.partition_id INTO v_only
+            SELECT p.id INTO v_only
             FROM queen.partitions p
-            JOIN queen.partition_consumers c ON c.partition_id = p.id AND c.consumer_group = r.grp
+            CROSS JOIN LATERAL (
+                SELECT 1 FROM queen.partition_consumers c
+                WHERE c.partition_id = p.id AND c.consumer_group = r.grp ORDER BY c.generation DESC LIMIT 1
+            ) c
             WHERE p.queue_id = v_queue.id AND p.name = r.partition;
         END IF;
         IF NOT FOUND THEN
@@ -84,7 +97,12 @@ BEGIN
         END IF;
 
         v_now := clock_timestamp();
-        v_reached := '-infinity';
+        IF r.partition IS NOT NULL OR v_reached IS NULL THEN
+            v_reached := '-infinity';
+        ELSIF v_reached > v_now OR v_moved NOT BETWEEN v_now - interval '1 minute' AND v_now THEN
+            v_reached := queen.move_ready_floor(v_queue.id, r.grp);
+            v_moved := v_now;
+        END IF;
         v_passed := NULL;
         v_next := 1;
         v_left := r.batch;
@@ -98,18 +116,28 @@ BEGIN
             v_walked := v_reached;
             IF v_only IS NULL THEN
                 -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
-                SELECT array_agg(x.partition_id), max(x.ready_at) INTO v_ids, v_reached FROM (
-                    SELECT c.partition_id, c.ready_at FROM queen.partition_consumers c
+                v_began := clock_timestamp();
+                SELECT array_agg(x.partition_id), array_agg(x.version), max(x.ready_at) INTO v_ids, v_versions, v_reached FROM (
+                    SELECT c.partition_id, c.ready_at, c.ctid AS version FROM queen.partition_consumers c
                     WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
                       AND c.ready_at >= v_reached AND c.ready_at <= v_now
                       AND (v_passed IS NULL OR c.partition_id <> ALL (v_passed))
                       AND (v_paused IS NULL OR c.partition_id <> ALL (v_paused))
                     ORDER BY c.ready_at LIMIT v_want FOR NO KEY UPDATE SKIP LOCKED
                 ) x;
+                -- It took long, perhaps because of old versions that it stepped over: the next one begins behind them.
+                IF clock_timestamp() > v_began + interval '100 microseconds' + v_want * interval '10 microseconds'
+                   AND (v_moved IS NULL OR v_moved < v_now - interval '100 ms') THEN
+                    PERFORM queen.move_ready_floor(v_queue.id, r.grp);
+                    v_moved := v_now;
+                END IF;
             ELSE
-                SELECT array_agg(x.partition_id) INTO v_ids FROM (
-                    SELECT c.partition_id FROM queen.partition_consumers c
-                    WHERE c.partition_id = v_only AND c.consumer_group = r.grp AND c.ready_at <= v_now AND v_passed IS NULL
+                SELECT array_agg(x.partition_id), array_agg(x.version) INTO v_ids, v_versions FROM (
+                    SELECT c.partition_id, c.ctid AS version FROM queen.partition_consumers c
+                    WHERE c.ctid = (
+                              SELECT x.ctid FROM queen.partition_consumers x
+                              WHERE x.partition_id = v_only AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1)
+                      AND c.ready_at <= v_now AND v_passed IS NULL
                     FOR NO KEY UPDATE SKIP LOCKED
                 ) x;
             END IF;
@@ -125,13 +153,26 @@ BEGIN
                 FROM unnest(v_ids) AS t (id);
             END IF;
 
+            IF v_queue.dlq_after_max_retries OR v_queue.ttl_s > 0 THEN
+                SELECT array_agg(n.version ORDER BY t.i) INTO v_versions FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
+                CROSS JOIN LATERAL (
+                    SELECT x.ctid AS version FROM queen.partition_consumers x
+                    WHERE x.partition_id = t.id AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1
+                ) n;
+            END IF;
+
             v_held := NULL;
             IF r.auto_ack THEN
                 -- Only a group that reaches the head may fall asleep, and only under its lock (see queen.settle).
                 SELECT array_agg(x.partition_id) INTO v_held FROM (
-                    SELECT l.partition_id FROM queen.partition_lookup l
-                    JOIN queen.partition_consumers c ON c.partition_id = l.partition_id AND c.consumer_group = r.grp
-                    WHERE l.partition_id = ANY (v_ids) AND l.last_offset <= c.position + v_left
+                    SELECT l.partition_id FROM unnest(v_ids, v_versions) AS t (id, version)
+                    JOIN queen.partition_consumers c ON c.ctid = t.version
+                    CROSS JOIN LATERAL (
+                        SELECT h.ctid AS version, h.last_offset FROM queen.partition_lookup h
+                        WHERE h.partition_id = t.id ORDER BY h.generation DESC LIMIT 1
+                    ) n
+                    JOIN queen.partition_lookup l ON l.ctid = n.version
+                    WHERE n.last_offset <= c.position + v_left
                     FOR NO KEY UPDATE OF l SKIP LOCKED
                 ) x;
             END IF;
@@ -139,10 +180,10 @@ BEGIN
             LOOP
             RETURN QUERY
             WITH picked AS MATERIALIZED (
-                SELECT t.i, t.id AS part, m.*,
+                SELECT t.i, t.id AS part, t.version, m.*,
                        CASE WHEN c.failures IS NULL THEN 0 ELSE queen.times_failed(c.failures, m."offset") END AS times_failed
-                FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
-                JOIN queen.partition_consumers c ON c.partition_id = t.id AND c.consumer_group = r.grp
+                FROM unnest(v_ids, v_versions) WITH ORDINALITY AS t (id, version, i)
+                JOIN queen.partition_consumers c ON c.ctid = t.version
                 CROSS JOIN LATERAL (
                     SELECT * FROM (
                         SELECT m."offset", m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted,
@@ -155,15 +196,16 @@ BEGIN
                        OR first.created_at <= v_now - make_interval(secs => v_queue.delayed_processing_s)
                 ) m
                 WHERE v_queue.window_buffer_s = 0 OR EXISTS (
-                    SELECT 1 FROM queen.partition_lookup l
-                    WHERE l.partition_id = t.id
-                      AND l.last_message_at <= v_now - make_interval(secs => v_queue.window_buffer_s))
+                    SELECT 1 FROM (
+                        SELECT h.last_message_at FROM queen.partition_lookup h
+                        WHERE h.partition_id = t.id ORDER BY h.generation DESC LIMIT 1
+                    ) l WHERE l.last_message_at <= v_now - make_interval(secs => v_queue.window_buffer_s))
             ), claim AS (
-                SELECT k.part, min(k."offset") AS first, max(k."offset") AS last, count(*) AS n,
+                SELECT k.part, k.version, min(k."offset") AS first, max(k."offset") AS last, count(*) AS n,
                        dense_rank() OVER (ORDER BY k.i) AS slot, h.id IS NOT NULL AS held
                 FROM picked k
                 LEFT JOIN unnest(v_held) AS h (id) ON h.id = k.part
-                GROUP BY k.part, k.i, h.id
+                GROUP BY k.part, k.version, k.i, h.id
             ), taken AS (
                 UPDATE queen.partition_consumers c
                 SET position = CASE WHEN r.auto_ack THEN k.last ELSE k.first - 1 END,
@@ -177,10 +219,11 @@ BEGIN
                         ELSE (SELECT range_agg(int8range(o."offset", o."offset", '[]')) FROM picked o WHERE o.part = k.part)
                     END,
                     ready_at = CASE
-                        WHEN NOT r.auto_ack THEN
-                            v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60))
+                        WHEN NOT r.auto_ack THEN greatest(
+                            clock_timestamp(), v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60)))
                         WHEN k.held AND k.last >= (
-                            SELECT l.last_offset FROM queen.partition_lookup l WHERE l.partition_id = k.part) THEN NULL
+                            SELECT l.last_offset FROM queen.partition_lookup l
+                            WHERE l.partition_id = k.part ORDER BY l.generation DESC LIMIT 1) THEN NULL
                         ELSE clock_timestamp() END,
                     retry_at = NULL,
                     failures = CASE WHEN r.auto_ack AND c.failures IS NOT NULL
@@ -190,9 +233,10 @@ BEGIN
                                                              queen.count_failures(c.failures, '{}', k.last, '{}'))
                                     ELSE c.attempts END,
                     total_consumed = c.total_consumed + CASE WHEN r.auto_ack THEN k.n ELSE 0 END,
-                    last_consumed_at = CASE WHEN r.auto_ack THEN v_now ELSE c.last_consumed_at END
+                    last_consumed_at = CASE WHEN r.auto_ack THEN v_now ELSE c.last_consumed_at END,
+                    generation = c.generation + 1
                 FROM claim k
-                WHERE c.partition_id = k.part AND c.consumer_group = r.grp
+                WHERE c.ctid = k.version
                   AND (v_counted OR (SELECT sum(octet_length(o.payload)) FROM picked o)
                                     <= least(p_answer_bytes, v_share * cardinality(v_ids)))
                 RETURNING c.partition_id AS part, k.slot
@@ -209,14 +253,17 @@ BEGIN
             -- There was too much, or nothing. The other partitions are left for later; v_reached goes back to before them.
             v_counted := true;
             v_ids := v_ids[1:1];
+            v_versions := v_versions[1:1];
             v_reached := v_walked;
             SELECT greatest(1, count(*) FILTER (WHERE x.upto <= v_room)), coalesce(max(x.upto), 0) INTO v_limit, v_bytes
             FROM (
                 SELECT sum(octet_length(m.payload)) OVER (ORDER BY m."offset") AS upto
-                FROM queen.partition_consumers c
+                FROM (
+                    SELECT x.partition_id, x.position, x.done FROM queen.partition_consumers x
+                    WHERE x.partition_id = v_ids[1] AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1
+                ) c
                 JOIN queen.messages m ON m.partition_id = c.partition_id AND m."offset" > c.position
                                      AND NOT c.done @> m."offset"
-                WHERE c.partition_id = v_ids[1] AND c.consumer_group = r.grp
                 ORDER BY m."offset" LIMIT v_left
             ) x;
             v_bytes := least(v_bytes, v_room);
@@ -226,8 +273,12 @@ BEGIN
 
             v_empty := NULL;
             IF v_rows < cardinality(v_ids) * v_left THEN
-                SELECT array_agg(c.partition_id) INTO v_empty FROM queen.partition_consumers c
-                WHERE c.partition_id = ANY (v_ids) AND c.consumer_group = r.grp AND c.ready_at <= v_now;
+                SELECT array_agg(t.id) INTO v_empty FROM unnest(v_ids) AS t (id)
+                CROSS JOIN LATERAL (
+                    SELECT x.ready_at FROM queen.partition_consumers x
+                    WHERE x.partition_id = t.id AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1
+                ) c
+                WHERE c.ready_at <= v_now;
             END IF;
             IF v_empty IS NOT NULL THEN
                 UPDATE queen.partition_consumers c
@@ -242,7 +293,10 @@ BEGIN
                 IF FOUND AND v_only IS NULL THEN
                     SELECT v_passed || array_agg(x.partition_id) INTO v_passed FROM (
                         SELECT c.partition_id FROM queen.partition_consumers c
-                        JOIN queen.partition_lookup l ON l.partition_id = c.partition_id
+                        CROSS JOIN LATERAL (
+                            SELECT h.last_offset FROM queen.partition_lookup h
+                            WHERE h.partition_id = c.partition_id ORDER BY h.generation DESC LIMIT 1
+                        ) l
                         WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
                           AND c.ready_at >= v_reached AND c.ready_at <= v_now
                           AND c.lease_id IS NULL AND c.position >= l.last_offset
@@ -281,11 +335,14 @@ BEGIN
         ELSIF v_next <= cardinality(r.requests) THEN
             IF v_only IS NULL THEN
                 SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
-                WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.ready_at > v_now
+                WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
+                  AND c.ready_at > v_now AND c.ready_at <= v_now + interval '2 seconds'
                 ORDER BY c.ready_at LIMIT 1;
             ELSE
-                SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
-                WHERE c.partition_id = v_only AND c.consumer_group = r.grp AND c.ready_at > v_now;
+                SELECT x.ready_at INTO v_ready FROM (
+                    SELECT c.ready_at FROM queen.partition_consumers c
+                    WHERE c.partition_id = v_only AND c.consumer_group = r.grp ORDER BY c.generation DESC LIMIT 1
+                ) x WHERE x.ready_at > v_now;
             END IF;
             IF v_ready IS NOT NULL THEN
                 RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,

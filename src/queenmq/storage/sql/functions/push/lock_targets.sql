@@ -10,7 +10,9 @@
 CREATE OR REPLACE FUNCTION queen.lock_targets(
     p_queues text[], p_partitions text[], p_known uuid[], p_limits boolean,
     OUT partition_ids uuid[], OUT last_offsets bigint[], OUT last_times timestamptz[], OUT limited uuid[], OUT encrypted text[])
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+-- The planner knows only live rows, and would read all versions of the few that there are.
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_owners uuid[];
 BEGIN
@@ -44,10 +46,12 @@ BEGIN
         SELECT array_agg(l.last_offset ORDER BY t.i), array_agg(l.last_message_at ORDER BY t.i)
         INTO last_offsets, last_times
         FROM (SELECT id, i FROM unnest(partition_ids) WITH ORDINALITY AS u (id, i) ORDER BY id) t
-        -- LIMIT, as above: a join would be planned for few targets, and be quadratic for many.
+        -- LIMIT, as above: a join would be planned for few targets, and be quadratic for many. CASE keeps the planner from the
+        -- index by queue, which does not have the newest version of a head first.
         CROSS JOIN LATERAL (
             SELECT h.last_offset, h.last_message_at FROM queen.partition_lookup h
-            WHERE h.partition_id = t.id AND CASE WHEN h.queue_id = ANY (v_owners) THEN true END LIMIT 1 FOR NO KEY UPDATE
+            WHERE h.partition_id = t.id AND CASE WHEN h.queue_id = ANY (v_owners) THEN true END
+            ORDER BY h.generation DESC LIMIT 1 FOR NO KEY UPDATE
         ) l;
         -- Fewer heads than targets: a queue was deleted since its partitions were known, or while this call waited. It is made
         -- anew. Of a large one the old heads may still be there, but they belong to a queue that has no name any more.

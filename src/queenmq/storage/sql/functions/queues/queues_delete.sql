@@ -12,6 +12,7 @@ BEGIN
     DELETE FROM queen.queue_sizes WHERE queue_id IN (SELECT id FROM old_queues);
     DELETE FROM queen.queue_size_changes WHERE queue_id IN (SELECT id FROM old_queues);
     DELETE FROM queen.dropped_partitions WHERE queue_id IN (SELECT id FROM old_queues);
+    DELETE FROM queen.ready_floors WHERE queue_id IN (SELECT id FROM old_queues);
     RETURN NULL;
 END $$;
 

@@ -9,8 +9,12 @@ CROSS JOIN LATERAL (
 ) p
 LEFT JOIN LATERAL (
     SELECT c.partition_id AS known, c.ready_at, c.lease_id IS NULL AND c.position >= l.last_offset AS is_read
-    FROM queen.partition_consumers c JOIN queen.partition_lookup l ON l.partition_id = c.partition_id
-    WHERE c.partition_id = p.id AND c.consumer_group = $2 LIMIT 1
+    FROM queen.partition_consumers c
+    CROSS JOIN LATERAL (
+        SELECT h.last_offset FROM queen.partition_lookup h
+        WHERE h.partition_id = c.partition_id ORDER BY h.generation DESC LIMIT 1
+    ) l
+    WHERE c.partition_id = p.id AND c.consumer_group = $2 ORDER BY c.generation DESC LIMIT 1
 ) c ON true
 WHERE q.name = $1 AND (c.known IS NULL OR (c.ready_at <= clock_timestamp() AND NOT c.is_read))
   AND NOT (q.has_pauses AND queen.is_paused(q.id, p.id, $2))

@@ -6,7 +6,14 @@ FROM queen.queues q
 LEFT JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.name = $3 AND (g.registered OR g.placed_upto IS NOT NULL)
 LEFT JOIN LATERAL (
     SELECT c.ready_at FROM queen.partition_consumers c
-    WHERE c.queue_id = q.id AND c.consumer_group = $3 AND c.ready_at IS NOT NULL
+    WHERE c.queue_id = q.id AND c.consumer_group = $3 AND c.ready_at >= coalesce((
+        SELECT CASE WHEN f.floor <= clock_timestamp()
+                     AND f.moved_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp()
+                    THEN f.floor ELSE queen.move_ready_floor(q.id, $3) END
+        FROM (
+            SELECT x.floor, x.moved_at FROM queen.ready_floors x
+            WHERE x.queue_id = q.id AND x.consumer_group = $3 ORDER BY x.generation DESC LIMIT 1
+        ) f), '-infinity')
     ORDER BY c.ready_at LIMIT 1
 ) oldest ON true
 WHERE ($1::text IS NULL OR q.namespace = $1) AND ($2::text IS NULL OR q.task = $2)
