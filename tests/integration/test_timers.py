@@ -221,6 +221,7 @@ class TestPushedLater:
         ({"delayMs": NONE, "deliverAt": "tomorrow"}, "deliverAt must be an ISO-8601 timestamp"),
         ({"delayMs": 10**15}, "delayMs must be an integer <="),
         ({"delayMs": NONE, "schedule": "every day"}, "neither a cron expression"),
+        ({"delayMs": NONE, "schedule": ""}, "neither a cron expression"),
         ({"delayMs": NONE, "schedule": "0 9 * * *", "timeZone": "Mars"}, "is not the name of a time zone"),
         ({"delayMs": 1, "timeZone": "Europe/Rome"}, "timeZone is only for a schedule"),
         ({"timerKey": ""}, "timerKey must not be empty"),

@@ -80,7 +80,7 @@ class Timers:
 
     async def change(self, changes: Sequence[TimerChange]) -> list[TimerState]:
         """Apply them together; the states are in their order. Raises InvalidRequest for an unusable schedule."""
-        if any(change.schedule for change in changes):
+        if any(change.schedule is not None for change in changes):
             now: datetime = await self._database.fetchval(statement("database_time"), repeatable=True)
             changes = [_with_first_moment(change, now) for change in changes]
         await self._options.load_missing({change.queue for change in changes if change.message is not None})
