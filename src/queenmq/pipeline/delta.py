@@ -1,33 +1,46 @@
 """A queue as a table of Delta Lake, by the package `deltalake`: no jars, and no Spark in it.
 
-Each commit is a transaction of the application `queen:<queue>` (`txn` in the log): of two commits upon the same state
-the second is refused.
+Each commit of archive is a transaction of the application `queen:<queue>` (`txn` in the log): of two upon the same
+state the second is refused. A commit of compact beside it is not, unless both touch the same files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Any, Final
 
 from queenmq.clock import utc_now
 from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
+from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.json_values import arrow_of, spark_of
 from queenmq.pipeline.lake import Lake, folder_of
-from queenmq.pipeline.lake_table import KEPT, TableChanged
+from queenmq.pipeline.lake_table import BESIDE, KEPT, TableChanged
 from queenmq.pipeline.options import ReadOptions
 
 DATE: Final = "date"
 
 
 class DeltaTable:
-    def __init__(self, lake: Lake, queue: str) -> None:
+    def __init__(self, lake: Lake, queue: str, make: bool) -> None:
+        """Raises PipelineError if there is no table, and none is to be made."""
         import deltalake
         import pyarrow as pa
+        from deltalake.exceptions import TableNotFoundError
 
         self._folder = folder_of(queue)
         self._application = f"queen:{queue}"
+        if not make:
+            try:
+                self._table = deltalake.DeltaTable(lake.native(self._folder))
+            except TableNotFoundError:
+                raise PipelineError(
+                    f"the log of the table of queue {queue!r} in the lake {lake.place} has no version: the lake is not "
+                    "whole. Nothing was changed"
+                ) from None
+            return
         columns = Columns(ReadOptions(url="", queue=queue, headers=True), [*BASE, *HEADERS]).schema
         made = deltalake.Schema.from_arrow(columns.append(pa.field(DATE, pa.date32())))
         self._table = deltalake.DeltaTable.create(
@@ -65,7 +78,8 @@ class DeltaTable:
         import pyarrow as pa
 
         added = deltalake.Schema.from_arrow(pa.schema([pa.field(PARSED, arrow_of(kind))]))
-        self._table.alter.add_columns(list(added.fields))
+        with _told():
+            self._table.alter.add_columns(list(added.fields))
 
     def commit(self, added: list[Any], note: dict[str, str]) -> None:
         from deltalake import CommitProperties, Transaction
@@ -94,17 +108,30 @@ class DeltaTable:
     def compact(self, size: int) -> None:
         from deltalake import WriterProperties
 
-        self._table.optimize.compact(target_size=size, writer_properties=WriterProperties(compression="ZSTD"))
+        with _told():
+            self._table.optimize.compact(target_size=size, writer_properties=WriterProperties(compression="ZSTD"))
         self.refresh()
 
     def expire(self, day: date) -> None:
-        self._table.delete(f"{DATE} < DATE '{day.isoformat()}'")
+        with _told():
+            self._table.delete(f"{DATE} < DATE '{day.isoformat()}'")
         self.refresh()
 
     def clean(self, spared: Callable[[str, datetime], bool]) -> None:
         """What a version had is deleted; files that the table never had stay where they are."""
         self._table.create_checkpoint()
         self._table.vacuum(retention_hours=int(KEPT.total_seconds() // 3600), dry_run=False)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A commit that came second ends with a sentence."""
+    from deltalake.exceptions import CommitFailedError
+
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TableChanged(BESIDE) from error
 
 
 def _check_kept(there: Any, kind: Any, path: str) -> None:

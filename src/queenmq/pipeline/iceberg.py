@@ -12,8 +12,11 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import quote
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from queenmq.clock import utc_now
 from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
@@ -22,7 +25,7 @@ from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.files import COMPRESSION, ROWS_PER_GROUP
 from queenmq.pipeline.json_values import arrow_of, spark_of, spark_type
 from queenmq.pipeline.lake import Lake, fitted, folder_of
-from queenmq.pipeline.lake_table import KEPT, TableChanged
+from queenmq.pipeline.lake_table import BESIDE, KEPT, TableChanged
 from queenmq.pipeline.options import ReadOptions
 
 CATALOG: Final = "queen"
@@ -37,22 +40,29 @@ PROPERTIES: Final = {
 
 
 class IcebergTable:
-    def __init__(self, catalog: Any, lake: Lake, queue: str) -> None:
-        from pyiceberg.exceptions import NoSuchTableError
-
+    def __init__(self, catalog: Any, lake: Lake, queue: str, make: bool) -> None:
+        """Raises PipelineError if the catalog has no table at this place, and none is to be made."""
         self._lake = lake
         self._queue = queue
         self._folder = folder_of(queue)
         self._location = lake.location(self._folder)
         # A queue may be in several lakes, and the catalog is one.
         names = (queue, f"{queue}_{hashlib.sha256(lake.name.encode()).hexdigest()[:8]}")
+        found = {name: _loaded(catalog, name) for name in names}
         for name in names:
-            try:
-                self._table = catalog.load_table((NAMESPACE, name))
-            except NoSuchTableError:
-                self._table = _create(catalog, (NAMESPACE, name), self._location, queue)
-            if self._table.location() == self._location:
-                break
+            if make and found[name] is None and not any(map(self._is_here, found.values())):
+                found[name] = _create(catalog, (NAMESPACE, name), self._location, queue)
+        here = [table for table in found.values() if self._is_here(table)]
+        if not here:
+            raise PipelineError(
+                f"the lake {lake.place} has a table of queue {queue!r} that the catalog in this database does not "
+                "know: the database went back or is another one, or the lake has another path here. Nothing was "
+                "changed; keep the folder, and archive into another lake"
+            )
+        self._table = here[0]
+
+    def _is_here(self, table: Any) -> bool:
+        return table is not None and table.location() == self._location
 
     def refresh(self) -> None:
         self._table.refresh()
@@ -81,8 +91,11 @@ class IcebergTable:
         return made
 
     def evolve(self, kind: Any) -> None:
-        with self._table.transaction() as transaction:
-            self._union(transaction, kind)
+        try:
+            with self._table.transaction() as transaction:
+                self._union(transaction, kind)
+        except CommitFailedException as error:
+            raise TableChanged(BESIDE) from error
 
     def _union(self, transaction: Any, kind: Any) -> None:
         import pyarrow as pa
@@ -91,8 +104,6 @@ class IcebergTable:
             update.union_by_name(pa.schema([pa.field(PARSED, arrow_of(kind))]))
 
     def commit(self, added: list[Any], note: dict[str, str]) -> None:
-        from pyiceberg.exceptions import CommitFailedException
-
         paths = [self._lake.location(file["path"]) for file in added]
         try:
             self._table.add_files(paths, note, check_duplicate_files=False)
@@ -118,7 +129,6 @@ class IcebergTable:
         """One file for several, in one commit."""
         import pyarrow as pa
         from pyarrow import parquet
-        from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 
         target = schema_to_pyarrow(self._table.schema(), include_field_ids=False)
@@ -136,28 +146,50 @@ class IcebergTable:
                         update.delete_data_file(file)
                     update.append_data_file(made)
         except CommitFailedException as error:
-            raise TableChanged from error
+            self._lake.delete(path)
+            raise TableChanged(BESIDE) from error
         self._hint()
 
     def expire(self, day: date) -> None:
         from pyiceberg.expressions import LessThan
 
-        self._table.delete(LessThan("timestamp", f"{day.isoformat()}T00:00:00+00:00"))
+        try:
+            self._table.delete(LessThan("timestamp", f"{day.isoformat()}T00:00:00+00:00"))
+        except CommitFailedException as error:
+            raise TableChanged(BESIDE) from error
         self._hint()
 
     def clean(self, spared: Callable[[str, datetime], bool]) -> None:
-        before = utc_now() - KEPT
-        self._table.maintenance.expire_snapshots().older_than(before).commit()
+        """Snapshots that have not been the newest for a week expire. Files that only these have had are deleted; what
+        no snapshot of this table ever had belongs to somebody else.
+        """
+        before = int((utc_now() - KEPT).timestamp() * 1000)
+        snapshots = sorted(self._table.snapshots(), key=lambda one: one.timestamp_ms)
+        kept = {ref.snapshot_id for ref in self._table.metadata.refs.values()}
+        old = [
+            one
+            for one, following in pairwise(snapshots)
+            if following.timestamp_ms < before and one.snapshot_id not in kept
+        ]
+        if not old:
+            return
+        candidates = self._files_of(old)
+        try:
+            self._table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+        except CommitFailedException as error:
+            raise TableChanged(BESIDE) from error
         self._hint()
-        counting = {
+        for path in sorted(candidates - self._files_of(self._table.snapshots())):
+            if self._lake.exists(path) and not spared(path, self._lake.changed(path)):
+                self._lake.delete(path)
+
+    def _files_of(self, snapshots: list[Any]) -> set[str]:
+        return {
             self._path(entry.data_file)
-            for snapshot in self._table.snapshots()
+            for snapshot in snapshots
             for manifest in snapshot.manifests(self._table.io)
             for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
         }
-        for path, changed in self._lake.listed(self._queue):
-            if path not in counting and changed < before and not spared(path, changed):
-                self._lake.delete(path)
 
     def _hint(self) -> None:
         """For readers that know the folder and no catalog; an older snapshot is no harm."""
@@ -200,6 +232,13 @@ def catalog_in(url: str) -> Any:
     catalog = SqlCatalog(CATALOG, uri=uri, **{name: value for name, value in stores.items() if value})
     catalog.create_namespace_if_not_exists(NAMESPACE)
     return catalog
+
+
+def _loaded(catalog: Any, name: str) -> Any:
+    try:
+        return catalog.load_table((NAMESPACE, name))
+    except NoSuchTableError:
+        return None
 
 
 def _create(catalog: Any, name: tuple[str, str], location: str, queue: str) -> Any:

@@ -32,6 +32,8 @@ _NEEDED: Final = {DELTA: "deltalake", ICEBERG: "pyiceberg"}
 # How long readers may go on with a version of a table that is not the newest.
 KEPT: Final = timedelta(days=7)
 _FASTER: Final = "another archive run of this queue was faster: nothing of this round was published"
+# What compact and a change of the columns say when they come second.
+BESIDE: Final = "somebody else has changed the table meanwhile: run it again"
 
 
 class TableChanged(PipelineError):
@@ -39,8 +41,8 @@ class TableChanged(PipelineError):
 
     code = "table_changed"
 
-    def __init__(self) -> None:
-        super().__init__(_FASTER)
+    def __init__(self, message: str = _FASTER) -> None:
+        super().__init__(message)
 
 
 class LakeTable(Protocol):
@@ -74,7 +76,7 @@ class LakeTable(Protocol):
         """Let no message from before this day count."""
 
     def clean(self, spared: Callable[[str, datetime], bool]) -> None:
-        """Delete files that have not counted for a week, in no version, except those that are to be spared."""
+        """Delete files that counted once and have not for a week, except those that are to be spared."""
 
 
 def format_of(lake: Lake, queue: str) -> str:
@@ -87,9 +89,10 @@ def format_of(lake: Lake, queue: str) -> str:
 
 @contextmanager
 def open_table(lake: Lake, url: str, queue: str, wanted: str | None = None) -> Iterator[LakeTable | None]:
-    """The queue as a table, made if it is not there; None if the lake has it, or is to have it, as plain Parquet.
+    """The queue as a table, made if a format is wanted and it is not there; None if the lake has it, or is to have it,
+    as plain Parquet.
 
-    Raises BadOption if it is there in another format than the wanted one.
+    Raises BadOption if it is there in another format than the wanted one, PipelineError if it cannot be opened.
     """
     there = format_of(lake, queue)
     if wanted is not None and there not in (wanted, PARQUET):
@@ -100,17 +103,19 @@ def open_table(lake: Lake, url: str, queue: str, wanted: str | None = None) -> I
         return
     if find_spec(_NEEDED[chosen]) is None:
         raise PipelineError(f"the format {chosen} needs {_NEEDED[chosen]}: pip install 'queenmq[pipeline,{chosen}]'")
-    if there == PARQUET and any(path.endswith(".parquet") for path, _ in lake.listed(queue)):
+    filled = any(path.endswith(".parquet") for path, _ in lake.listed(queue))
+    if there == PARQUET and filled:
         raise BadOption(f"the lake {lake.place} has queue {queue!r} as plain Parquet: use another lake for {chosen}")
     if chosen == DELTA:
         from queenmq.pipeline.delta import DeltaTable
 
-        yield DeltaTable(lake, queue)
+        yield DeltaTable(lake, queue, make=there == PARQUET)
         return
     from queenmq.pipeline.iceberg import IcebergTable, catalog_in
 
     with closing(catalog_in(url)) as catalog:
-        yield IcebergTable(catalog, lake, queue)
+        # Metadata without files is what a run leaves that died while it made the table.
+        yield IcebergTable(catalog, lake, queue, make=wanted is not None and not filled)
 
 
 def fit(table: LakeTable, schema: str | None) -> str | None:
