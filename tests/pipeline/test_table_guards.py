@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.db import Db
 from queenmq.pipeline import iceberg
+from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs import compact as compacting
 from queenmq.pipeline.lake import Lake
-from queenmq.pipeline.lake_table import TableChanged, open_table
+from queenmq.pipeline.lake_table import TableChanged, open_table, reconcile
 from queenmq.pipeline.planning import slices
 from queenmq.pipeline.runs import Run
 
@@ -129,3 +132,117 @@ def test_who_comes_second_is_told_so(db: Db, archive: Archive, tmp_path: Path, k
         fast.expire(tomorrow)
         with pytest.raises(TableChanged, match="run it again"):
             slow.compact(1 << 20)
+
+
+@formats
+def test_a_lake_that_was_emptied_is_refused(db: Db, archive: Archive, tmp_path: Path, kind: str) -> None:
+    """Else the positions would stay, and retention would delete what no lake has."""
+    db.fill("orders", 1, 3)
+    archive(kind)
+    tmp_path.joinpath("queue=orders").rename(tmp_path / "aside")
+    for wanted in (kind, None):
+        with pytest.raises(PipelineError, match=r"has nothing of queue 'orders'.*1 files were published"):
+            archive(wanted)
+    assert not tmp_path.joinpath("queue=orders").exists()
+    assert db.one("SELECT count(*) FROM queen.archive_files") == 1
+    tmp_path.joinpath("aside").rename(tmp_path / "queue=orders")
+    assert archive()["messages"] == 0
+
+
+def test_an_older_copy_of_a_table_is_refused(db: Db, archive: Archive, tmp_path: Path) -> None:
+    table, copy = tmp_path / "queue=orders", tmp_path / "copy"
+    db.fill("orders", 1, 3)
+    archive("delta")
+    shutil.copytree(table, copy)
+    db.fill("orders", 1, 3)
+    archive()
+    table.rename(tmp_path / "newer")
+    copy.rename(table)
+    with pytest.raises(PipelineError, match="lacks 3 messages of files that were published"):
+        archive()
+    with pytest.raises(PipelineError, match="lacks 3 messages of files that were published"):
+        compact(db, tmp_path)
+    assert db.one("SELECT count(*) FROM queen.archive_files") == 2
+
+
+@formats
+def test_messages_of_partitions_that_the_database_has_lost(db: Db, archive: Archive, tmp_path: Path, kind: str) -> None:
+    db.fill("orders", 2, 3)
+    archive(kind)
+    db.sql("DELETE FROM queen.archive_files")
+    db.sql("DELETE FROM queen.archive_positions")
+    db.sql("DELETE FROM queen.partitions WHERE name = 'p1'")
+    db.sql("DELETE FROM queen.dropped_partitions")
+    with pytest.raises(PipelineError, match=r"has 3 messages that the database has lost \(p1"):
+        archive()
+
+
+@formats
+def test_partitions_that_were_dropped_are_compacted(db: Db, archive: Archive, tmp_path: Path, kind: str) -> None:
+    for _ in range(2):
+        db.fill("orders", 2, 3)
+        archive(kind)
+    db.sql("DELETE FROM queen.partitions WHERE name = 'p1'")
+    db.sql("DELETE FROM queen.dropped_partitions")  # it is forgotten after a while
+    assert compact(db, tmp_path)["files after"] == 1
+    assert archive()["messages"] == 0
+
+
+def test_what_is_missing_before_the_first_new_message(db: Db, archive: Archive, tmp_path: Path) -> None:
+    for _ in range(2):
+        db.fill("orders", 1, 3)
+        archive("delta")
+    db.sql("DELETE FROM queen.archive_files")
+    db.sql("DELETE FROM queen.archive_positions")
+    DeltaTable(str(tmp_path / "queue=orders")).delete('"offset" <= 3')
+    with pytest.raises(PipelineError, match=r"lacks messages before others .*offsets 1, 2, 3"):
+        archive()
+
+
+@formats
+def test_expiry_is_known_even_if_the_run_dies(
+    db: Db, archive: Archive, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.fill("orders", 2, 5)
+    db.sql("UPDATE queen.messages SET created_at = created_at - interval '8 days'")
+    db.delete_message("p0", "2")
+    archive(kind)
+    db.fill("orders", 1, 5)
+    archive(kind)
+
+    class Dying(Exception):
+        pass
+
+    seen: list[int] = []
+
+    def second_dies(*given: Any) -> int:
+        seen.append(1)
+        if len(seen) == 2:
+            raise Dying
+        return reconcile(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compacting, "reconcile", second_dies)
+        with pytest.raises(Dying):
+            compact(db, tmp_path, keep_days=3)
+    noted = "SELECT p.name, g.first_offset, g.last_offset FROM queen.archive_gaps g JOIN queen.partitions p " \
+            "ON p.id = g.partition_id ORDER BY 1, 2"  # fmt: skip
+    assert db.sql(noted) == [("p0", 2, 2)], "only what has really expired is noted"
+    assert archive()["messages"] == 0
+    assert db.sql(noted) == [("p0", 1, 5), ("p0", 2, 2), ("p1", 1, 5)]
+    lake = Lake(str(tmp_path))
+    [(p0, p1)] = db.sql("SELECT min(id::text) FILTER (WHERE name = 'p0'), min(id::text) FILTER (WHERE name = 'p1') "
+                        "FROM queen.partitions")  # fmt: skip
+    with connection(db.url) as opened:
+        found = {str(key): count for key, count in rows(opened, "archive_gaps", lake.name, [p0, p1], [1, 3], [9, 9])}
+    assert found == {p0: 5, p1: 3}, "each offset once"
+
+
+def test_the_newest_metadata_is_named_after_a_kill(db: Db, archive: Archive, tmp_path: Path) -> None:
+    db.fill("orders", 1, 3)
+    archive("iceberg")
+    hint = tmp_path / "queue=orders" / "metadata" / "version-hint.text"
+    right = hint.read_text()
+    hint.write_text("00000-older")
+    archive()
+    assert hint.read_text() == right

@@ -32,6 +32,7 @@ class DeltaTable:
 
         self._folder = folder_of(queue)
         self._application = f"queen:{queue}"
+        self._expiry = f"queen-expired-before:{queue}"
         if not make:
             try:
                 self._table = deltalake.DeltaTable(lake.native(self._folder))
@@ -90,9 +91,9 @@ class DeltaTable:
         actions = []
         for file in added:
             path = file["path"].removeprefix(f"{self._folder}/")
-            date = path.partition("/")[0].removeprefix(f"{DATE}=")
+            day = path.partition("/")[0].removeprefix(f"{DATE}=")
             stats = json.dumps({"numRecords": file["rows"]})
-            actions.append(AddAction(path, file["bytes"], {DATE: date}, now, True, stats))
+            actions.append(AddAction(path, file["bytes"], {DATE: day}, now, True, stats))
         version = (self._table.transaction_version(self._application) or 0) + 1
         properties = CommitProperties(
             custom_metadata=note, app_transactions=[Transaction(self._application, version, now)]
@@ -113,9 +114,19 @@ class DeltaTable:
         self.refresh()
 
     def expire(self, day: date) -> None:
+        from deltalake import CommitProperties, Transaction
+
+        if day <= (self.expired() or date.min):
+            return
+        # A transaction's version is what stays in the log whatever is cleaned.
+        noted = CommitProperties(app_transactions=[Transaction(self._expiry, day.toordinal())])
         with _told():
-            self._table.delete(f"{DATE} < DATE '{day.isoformat()}'")
+            self._table.delete(f"{DATE} < DATE '{day.isoformat()}'", commit_properties=noted)
         self.refresh()
+
+    def expired(self) -> date | None:
+        found = self._table.transaction_version(self._expiry)
+        return None if found is None else date.fromordinal(found)
 
     def clean(self, spared: Callable[[str, datetime], bool]) -> None:
         """What a version had is deleted; files that the table never had stay where they are."""

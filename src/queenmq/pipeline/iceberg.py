@@ -37,6 +37,7 @@ PROPERTIES: Final = {
     "commit.retry.num-retries": "0",
     "write.parquet.compression-codec": "zstd",
 }
+_EXPIRED: Final = "queen.expired-before"
 
 
 class IcebergTable:
@@ -66,6 +67,7 @@ class IcebergTable:
 
     def refresh(self) -> None:
         self._table.refresh()
+        self._hint()
 
     def files(self) -> set[str]:
         return {self._path(task.file) for task in self._table.scan().plan_files()}
@@ -154,10 +156,16 @@ class IcebergTable:
         from pyiceberg.expressions import LessThan
 
         try:
-            self._table.delete(LessThan("timestamp", f"{day.isoformat()}T00:00:00+00:00"))
+            with self._table.transaction() as transaction:
+                transaction.delete(LessThan("timestamp", f"{day.isoformat()}T00:00:00+00:00"))
+                transaction.set_properties({_EXPIRED: max(day, self.expired() or day).isoformat()})
         except CommitFailedException as error:
             raise TableChanged(BESIDE) from error
         self._hint()
+
+    def expired(self) -> date | None:
+        found = self._table.properties.get(_EXPIRED)
+        return date.fromisoformat(found) if found else None
 
     def clean(self, spared: Callable[[str, datetime], bool]) -> None:
         """Snapshots that have not been the newest for a week expire. Files that only these have had are deleted; what
@@ -193,9 +201,11 @@ class IcebergTable:
 
     def _hint(self) -> None:
         """For readers that know the folder and no catalog; an older snapshot is no harm."""
-        name = self._table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
-        with suppress(PipelineError):
-            self._lake.write(f"{self._folder}/metadata/version-hint.text", name.encode())
+        name = self._table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json").encode()
+        path = f"{self._folder}/metadata/version-hint.text"
+        if self._lake.digest(path) != hashlib.sha256(name).hexdigest():
+            with suppress(PipelineError):
+                self._lake.write(path, name)
 
     def _path(self, file: Any) -> str:
         return f"{self._folder}/{file.file_path.removeprefix(self._location + '/')}"

@@ -10,16 +10,17 @@ behind the back of its successor, because the table refuses a commit upon a stat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from datetime import date, datetime, timedelta
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
 from queenmq.pipeline.connection import rows
 from queenmq.pipeline.errors import BadOption, PipelineError
-from queenmq.pipeline.heads import partitions, some
+from queenmq.pipeline.heads import heads, partitions, some
 from queenmq.pipeline.json_values import spark_type
-from queenmq.pipeline.lake import Lake, folder_of, published
+from queenmq.pipeline.lake import File, Lake, folder_of, published
 from queenmq.pipeline.lake_schema import wider
 
 PARQUET: Final = "parquet"
@@ -49,7 +50,7 @@ class LakeTable(Protocol):
     """One queue as a table. Paths are relative to the lake, as those of `File`."""
 
     def refresh(self) -> None:
-        """See what others have committed."""
+        """See what others have committed, and let readers see it who know only the folder."""
 
     def files(self) -> set[str]:
         """The files that count."""
@@ -73,7 +74,10 @@ class LakeTable(Protocol):
         """Put small files of a day together, into files of about so many bytes."""
 
     def expire(self, day: date) -> None:
-        """Let no message from before this day count."""
+        """Let no message from before this day count, and keep the day with the table."""
+
+    def expired(self) -> date | None:
+        """The day before which messages were let expire; None if none were."""
 
     def clean(self, spared: Callable[[str, datetime], bool]) -> None:
         """Delete files that counted once and have not for a week, except those that are to be spared."""
@@ -141,43 +145,97 @@ def fit(table: LakeTable, schema: str | None) -> str | None:
     return str(kind.json())
 
 
+def check_there(opened: Any, lake: Lake, queue: str, queue_id: str, wanted: str | None) -> None:
+    """Raise PipelineError if the lake should have the queue, by what the database knows, and has nothing of it."""
+    if format_of(lake, queue) != PARQUET or any(path.endswith(".parquet") for path, _ in lake.listed(queue)):
+        return
+    files, positions = published(opened, lake, queue), rows(opened, "archive_positions", lake.name, queue_id)
+    if (files and positions) or (wanted not in (None, PARQUET) and (files or positions)):
+        raise PipelineError(
+            f"the lake {lake.place} has nothing of queue {queue!r}, of which {len(files)} files were published there: "
+            "it is not mounted, or was emptied. Nothing was changed; bring it back, or archive into another lake"
+        )
+
+
 def reconcile(opened: Any, lake: Lake, table: LakeTable, queue: str, queue_id: str, run_id: str) -> int:
     """Let the database know what the table has: files whose run died before it could say so, or that somebody has
-    compacted or deleted. Returns how many files are new.
+    compacted, or that have expired. Returns how many files are new.
 
-    Raises PipelineError if the table has messages that the database has lost, or lacks some between others.
+    Raises PipelineError if the table has messages that the database has lost, or lacks some that it should have.
     """
     with opened.transaction():
         rows(opened, "archive_lock", lake.name, queue_id)
         table.refresh()
-        known, there = {file.path for file in published(opened, lake, queue)}, table.files()
-        if gone := sorted(known - there):
-            rows(opened, "archive_unpublish", lake.name, gone)
-        new = sorted(there - known)
+        known, there = {file.path: file for file in published(opened, lake, queue)}, table.files()
+        gone = [known[path] for path in sorted(known.keys() - there)]
+        new = sorted(there - known.keys())
+        covered = _advance(opened, lake, queue, queue_id, new, gone) if new else 0
+        if gone:
+            _let_go(opened, lake, table, queue, queue_id, gone, covered)
         if new:
             files = [lake.described(path) for path in new]
             columns = ("path", "rows", "bytes", "digest", "first_at", "last_at")
             rows(
                 opened, "archive_publish", lake.name, queue, run_id, *([getattr(f, c) for f in files] for c in columns)
             )
-            _advance(opened, lake, queue, queue_id, new)
     return len(new)
 
 
-def _advance(opened: Any, lake: Lake, queue: str, queue_id: str, paths: list[str]) -> None:
-    """Move the positions over the messages in these files."""
+def _let_go(
+    opened: Any, lake: Lake, table: LakeTable, queue: str, queue_id: str, gone: list[File], covered: int
+) -> None:
+    """Unpublish files that the table has no more. Those that expired are noted: the lake lacks them on purpose."""
+    day = table.expired()
+    expired = [file for file in gone if day is not None and file.last_at.astimezone(UTC).date() < day]
+    lacking = sum(file.rows for file in gone) - sum(file.rows for file in expired) - covered
+    if lacking > 0:
+        raise PipelineError(
+            f"the table of queue {queue!r} in the lake {lake.place} lacks {lacking} messages of files that were "
+            "published: it is an older copy, or somebody has deleted from it. Nothing was changed; bring the table "
+            "back, or archive into another lake"
+        )
+    last: dict[str, int] = {}
+    for file in expired:
+        for one, offset in _keys_of(lake, file.path):
+            last[one] = max(offset, last.get(one, 0))
+    ids = [partition.id for partition in partitions(opened, queue_id).values() if partition.id in last]
+    if ids:
+        rows(opened, "archive_note_gaps", lake.name, queue, ids, [1] * len(ids), [last[one] for one in ids])
+    rows(opened, "archive_unpublish", lake.name, [file.path for file in gone])
+
+
+def _keys_of(lake: Lake, path: str) -> Iterator[tuple[str, int]]:
+    """Partition ids and offsets of the messages in a file; none if it is deleted."""
+    with suppress(FileNotFoundError):
+        for ids, _, offsets, _ in lake.keys(path):
+            yield from zip(ids, offsets, strict=True)
+
+
+def _advance(opened: Any, lake: Lake, queue: str, queue_id: str, paths: list[str], gone: list[File]) -> int:
+    """Move the positions over the messages in these files. Returns how many of the messages were archived before."""
     done = dict(rows(opened, "archive_positions", lake.name, queue_id))
-    before = {partition.id: done.get(number, 0) for number, partition in partitions(opened, queue_id).items()}
+    stored = heads(opened, queue_id).first
+    known = partitions(opened, queue_id).items()
+    before = {partition.id: done.get(number, 0) for number, partition in known}
+    first_stored = {partition.id: stored.get(number, 1) for number, partition in known}
     beyond: dict[str, set[int]] = {}
     names: dict[str, str] = {}
+    covered = 0
+
+    @cache
+    def former() -> set[str]:
+        """Partitions that were published, some of which may be dropped by now."""
+        return {one for file in gone for one, _ in _keys_of(lake, file.path)}
+
     for path in paths:
         written = lake.changed(path)
         for ids, called, offsets, messages in lake.keys(path):
             fresh = [
                 found
                 for found in zip(ids, called, offsets, messages, strict=True)
-                if found[0] in before and found[2] > before[found[0]]
+                if (found[2] > before[found[0]] if found[0] in before else found[0] not in former())
             ]
+            covered += len(ids) - len(fresh)
             if fresh and (lost := rows(opened, "archive_lost", queue, written, *map(list, zip(*fresh, strict=True)))):
                 raise PipelineError(
                     f"the table of queue {queue!r} in the lake {lake.place} has {len(lost)} messages that the database "
@@ -185,18 +243,20 @@ def _advance(opened: Any, lake: Lake, queue: str, queue_id: str, paths: list[str
                     "restore. Keep the table, and archive into another lake"
                 )
             for partition_id, name, offset, _ in fresh:
-                beyond.setdefault(partition_id, set()).add(offset)
-                names[partition_id] = name
+                if partition_id in before:
+                    beyond.setdefault(partition_id, set()).add(offset)
+                    names[partition_id] = name
     ids = list(beyond)
     first = [before[one] + 1 for one in ids]
     last = [max(beyond[one]) for one in ids]
     deleted = [(str(key), a, b) for key, a, b in rows(opened, "pipeline_deleted", ids, first, last)] if ids else []
     for one in ids:
         by_hand = {offset for key, a, b in deleted if key == one for offset in range(a, b + 1)}
-        missing = sorted(set(range(min(beyond[one]), max(beyond[one]))) - beyond[one] - by_hand)
+        start = max(before[one] + 1, first_stored[one])
+        missing = sorted(set(range(start, max(beyond[one]))) - beyond[one] - by_hand)
         if missing:
             raise PipelineError(
-                f"the table of queue {queue!r} in the lake {lake.place} lacks messages between others that are new in "
+                f"the table of queue {queue!r} in the lake {lake.place} lacks messages before others that are new in "
                 f"it (partition {names[one]!r}, offsets {some([str(offset) for offset in missing])}): somebody has "
                 "changed it. Archive into another lake"
             )
@@ -204,6 +264,7 @@ def _advance(opened: Any, lake: Lake, queue: str, queue_id: str, paths: list[str
     if deleted:
         spans = [key for key, _, _ in deleted], [a for _, a, _ in deleted], [b for _, _, b in deleted]
         rows(opened, "archive_note_gaps", lake.name, queue, *spans)
+    return covered
 
 
 def differences(opened: Any, lake: Lake, table: LakeTable | None, queue: str) -> tuple[set[str], set[str]]:

@@ -26,7 +26,7 @@ from queenmq.pipeline.heads import find_queue, heads, partitions, ranges
 from queenmq.pipeline.lake import Lake, published, sweep
 from queenmq.pipeline.lake_proof import check_mark, marked, read_back
 from queenmq.pipeline.lake_schema import check_schema
-from queenmq.pipeline.lake_table import LakeTable, fit, open_table, reconcile
+from queenmq.pipeline.lake_table import LakeTable, check_there, fit, open_table, reconcile
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range, Slice, slices
 from queenmq.pipeline.reading import read_slice
@@ -78,6 +78,7 @@ def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
     with ExitStack() as stack:
         opened = stack.enter_context(connection(settings.url))
         queue_id = find_queue(opened, read_options(settings))
+        check_there(opened, lake, settings.queue, queue_id, settings.format)
         table = stack.enter_context(open_table(lake, settings.url, settings.queue, settings.format))
         if table is not None:
             settings = replace(settings, schema=fit(table, settings.schema))

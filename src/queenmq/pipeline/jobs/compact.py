@@ -7,13 +7,13 @@ mend that the next run of archive or compact does not.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
 from queenmq.clock import utc_now
-from queenmq.pipeline.connection import connection, rows
+from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption
-from queenmq.pipeline.heads import find_queue, partitions
+from queenmq.pipeline.heads import find_queue
 from queenmq.pipeline.lake import Lake, lost, published
 from queenmq.pipeline.lake_table import open_table, reconcile
 from queenmq.pipeline.options import ReadOptions
@@ -45,7 +45,6 @@ def compact(settings: Settings, run: Run) -> Outcome:
         before = len(table.files())
         if settings.keep_days is not None:
             day = utc_now().date() - timedelta(days=settings.keep_days)
-            _note(opened, lake, settings.queue, queue_id, day)
             table.expire(day)
         kept = len(table.files())
         table.compact(settings.file_bytes)
@@ -59,17 +58,3 @@ def compact(settings: Settings, run: Run) -> Outcome:
         "messages": sum(file.rows for file in after),
     }
     return run.outcome
-
-
-def _note(opened: Any, lake: Lake, queue: str, queue_id: str, day: date) -> None:
-    """What expires is no finding of the audit: the lake lacks it on purpose."""
-    end = datetime.combine(day, time(), UTC)
-    last: dict[str, int] = {}
-    for file in published(opened, lake, queue):
-        if file.last_at < end:
-            for ids, _, offsets, _ in lake.keys(file.path):
-                for one, offset in zip(ids, offsets, strict=True):
-                    last[one] = max(offset, last.get(one, 0))
-    ids = [partition.id for partition in partitions(opened, queue_id).values() if partition.id in last]
-    if ids:
-        rows(opened, "archive_note_gaps", lake.name, queue, ids, [1] * len(ids), [last[one] for one in ids])
