@@ -6,19 +6,24 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.table import DataScan, FileScanTask
 
 from pipeline.db import Db
-from queenmq.pipeline import iceberg
+from queenmq.pipeline import archived, iceberg
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs import compact as compacting
+from queenmq.pipeline.jobs.replay import Settings as ReplaySettings
+from queenmq.pipeline.jobs.replay import replay
 from queenmq.pipeline.lake import Lake
-from queenmq.pipeline.lake_table import TableChanged, open_table, reconcile
+from queenmq.pipeline.lake_table import PartlyDeleted, TableChanged, check_whole, open_table, reconcile
 from queenmq.pipeline.planning import slices
 from queenmq.pipeline.runs import Run
 
@@ -246,3 +251,45 @@ def test_the_newest_metadata_is_named_after_a_kill(db: Db, archive: Archive, tmp
     hint.write_text("00000-older")
     archive()
     assert hint.read_text() == right
+
+
+def test_messages_that_others_have_deleted_beside_the_files(
+    db: Db, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files still have them: compaction would bring them back, and so would who reads the files as they are."""
+    for _ in range(3):
+        db.fill("orders", 1, 3)
+        archive("iceberg")
+    plan = DataScan.plan_files
+    marked = sorted(str(path) for path in data_files(tmp_path))[0]
+
+    def with_deletes(scan: DataScan) -> list[FileScanTask]:
+        return [
+            FileScanTask(task.file, {task.file} if task.file.file_path.endswith(marked) else set())
+            for task in plan(scan)
+        ]
+
+    lake = Lake(str(tmp_path))
+    check_whole(lake, db.url, "orders")
+    monkeypatch.setattr(DataScan, "plan_files", with_deletes)
+    with pytest.raises(PartlyDeleted, match="Let the tool that did it rewrite them"):
+        check_whole(lake, db.url, "orders")
+    with pytest.raises(PartlyDeleted), Run(db.url, "replay", "orders", "here", {}) as recorded:
+        replay(None, ReplaySettings(url=db.url, queue="orders", lake=str(tmp_path)), recorded)
+    with pytest.raises(PartlyDeleted):
+        archived(None, db.url, "orders", str(tmp_path))
+    assert compact(db, tmp_path)["files after"] == 2
+    with open_table(lake, db.url, "orders") as table:
+        assert table is not None
+        assert marked in {f"{lake.root}/{path}" for path in table.files()}
+
+
+def test_a_delta_table_without_deletion_vectors_is_whole(db: Db, archive: Archive, tmp_path: Path) -> None:
+    db.fill("orders", 1, 3)
+    archive("delta")
+    check_whole(Lake(str(tmp_path)), db.url, "orders")
+    monkey = SimpleNamespace(read_all=lambda: pa.table({"filepath": ["a"]}))
+    with open_table(Lake(str(tmp_path)), db.url, "orders") as table:
+        table._table = SimpleNamespace(deletion_vectors=lambda: monkey)  # type: ignore[union-attr]
+        with pytest.raises(PartlyDeleted):
+            table.check_whole()  # type: ignore[union-attr]

@@ -250,6 +250,23 @@ def test_compaction_and_expiry(spark: Any, db: Db, tmp_path: Path, kind: str) ->
     assert run(spark, db, other, None)["messages"] == 0
 
 
+def test_a_replay_is_the_same_after_compaction(spark: Any, db: Db, tmp_path: Path) -> None:
+    def replayed() -> dict[str, Any]:
+        with Run(db.url, "replay", "orders", "local", {}) as recorded:
+            settings = replay.Settings(url=db.url, queue="orders", lake=str(tmp_path), into="again")
+            return replay.replay(spark, settings, recorded).summary
+
+    for _ in range(2):
+        db.fill("orders", 2, 5)
+        run(spark, db, tmp_path, "delta")
+    first = replayed()
+    db.sql("SELECT queen.trim(p.id, 10) FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id "
+           "WHERE q.name = 'again'")  # fmt: skip
+    assert main(["pipeline", "compact", "--queue", "orders", "--lake", str(tmp_path), "--url", db.url]) == 0
+    second = replayed()
+    assert (first["messages written"], second["messages written"], second["name"]) == (20, 0, first["name"])
+
+
 def test_only_tables_are_compacted(spark: Any, db: Db, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db.fill("orders", 1, 2)
     run(spark, db, tmp_path, None)

@@ -17,7 +17,7 @@ from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.json_values import arrow_of, spark_of
 from queenmq.pipeline.lake import Lake, folder_of
-from queenmq.pipeline.lake_table import BESIDE, KEPT, TableChanged
+from queenmq.pipeline.lake_table import BESIDE, KEPT, PartlyDeleted, TableChanged
 from queenmq.pipeline.options import ReadOptions
 
 DATE: Final = "date"
@@ -30,6 +30,7 @@ class DeltaTable:
         import pyarrow as pa
         from deltalake.exceptions import TableNotFoundError
 
+        self._queue = queue
         self._folder = folder_of(queue)
         self._application = f"queen:{queue}"
         self._expiry = f"queen-expired-before:{queue}"
@@ -61,6 +62,12 @@ class DeltaTable:
 
         found = pa.table(self._table.get_add_actions(flatten=True))
         return {f"{self._folder}/{path}" for path in found.column("path").to_pylist()}
+
+    def check_whole(self) -> None:
+        import pyarrow as pa
+
+        if pa.table(self._table.deletion_vectors().read_all()).num_rows:
+            raise PartlyDeleted(self._queue)
 
     def parsed(self) -> Any:
         import pyarrow as pa

@@ -8,6 +8,7 @@ from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption
 from queenmq.pipeline.lake import Lake, published
 from queenmq.pipeline.lake_schema import frame as lake_frame
+from queenmq.pipeline.lake_table import check_whole
 
 
 def read(spark: Any, url: str, queue: str, *, columns: str | None = None, **options: Any) -> Any:
@@ -52,6 +53,7 @@ def archived(spark: Any, url: str, queue: str, lake: str) -> Any:
     place = Lake(lake)
     with connection(url) as opened:
         files = published(opened, place, queue)
+    check_whole(place, url, queue)
     found = lake_frame(spark, place, files)
     if found is None:
         raise BadOption(f"the lake {lake!r} has no published file of queue {queue!r}")

@@ -25,7 +25,7 @@ from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.files import COMPRESSION, ROWS_PER_GROUP
 from queenmq.pipeline.json_values import arrow_of, spark_of, spark_type
 from queenmq.pipeline.lake import Lake, fitted, folder_of
-from queenmq.pipeline.lake_table import BESIDE, KEPT, TableChanged
+from queenmq.pipeline.lake_table import BESIDE, KEPT, PartlyDeleted, TableChanged
 from queenmq.pipeline.options import ReadOptions
 
 CATALOG: Final = "queen"
@@ -71,6 +71,10 @@ class IcebergTable:
 
     def files(self) -> set[str]:
         return {self._path(task.file) for task in self._table.scan().plan_files()}
+
+    def check_whole(self) -> None:
+        if any(task.delete_files for task in self._table.scan().plan_files()):
+            raise PartlyDeleted(self._queue)
 
     def parsed(self) -> Any:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -119,10 +123,11 @@ class IcebergTable:
                 self._rewrite(f"{self._folder}/date={day}/compact-{secrets.token_hex(6)}-{number}.parquet", some)
 
     def _small(self, size: int) -> dict[str, list[Any]]:
-        """Files with less than half of the bytes, by day."""
+        """Files with less than half of the bytes, by day; without those of which some messages do not count."""
         found: dict[str, list[Any]] = {}
         for task in self._table.scan().plan_files():
-            if task.file.file_size_in_bytes < size // 2 and task.file.partition[0] is not None:
+            small = task.file.file_size_in_bytes < size // 2 and not task.delete_files
+            if small and task.file.partition[0] is not None:
                 day = date(1970, 1, 1) + timedelta(days=task.file.partition[0])
                 found.setdefault(day.isoformat(), []).append(task.file)
         return found

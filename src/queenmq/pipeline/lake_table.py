@@ -35,6 +35,19 @@ KEPT: Final = timedelta(days=7)
 _FASTER: Final = "another archive run of this queue was faster: nothing of this round was published"
 # What compact and a change of the columns say when they come second.
 BESIDE: Final = "somebody else has changed the table meanwhile: run it again"
+_PARTLY: Final = (
+    "somebody has deleted messages from the table of queue {!r} without writing its files anew: the files still have "
+    "them. Let the tool that did it rewrite them, or read the table with that tool"
+)
+
+
+class PartlyDeleted(PipelineError):
+    """Files of the table have messages that do not count."""
+
+    code = "partly_deleted"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(_PARTLY.format(queue))
 
 
 class TableChanged(PipelineError):
@@ -54,6 +67,9 @@ class LakeTable(Protocol):
 
     def files(self) -> set[str]:
         """The files that count."""
+
+    def check_whole(self) -> None:
+        """Raise PipelineError if some messages in the files that count do not count."""
 
     def parsed(self) -> Any:
         """The Spark type of the parsed values; None if the table has none."""
@@ -267,9 +283,20 @@ def _advance(opened: Any, lake: Lake, queue: str, queue_id: str, paths: list[str
     return covered
 
 
+def check_whole(lake: Lake, url: str, queue: str) -> None:
+    """Raise PipelineError if the files of the queue cannot be read without the table's own reader."""
+    with open_table(lake, url, queue) as table:
+        if table is not None:
+            table.check_whole()
+
+
 def differences(opened: Any, lake: Lake, table: LakeTable | None, queue: str) -> tuple[set[str], set[str]]:
-    """Files that only the database, and files that only the table has."""
+    """Files that only the database, and files that only the table has.
+
+    Raises PipelineError if some messages in them do not count.
+    """
     if table is None:
         return set(), set()
+    table.check_whole()
     known, there = {file.path for file in published(opened, lake, queue)}, table.files()
     return known - there, there - known

@@ -19,6 +19,7 @@ from queenmq.pipeline.connection import connection
 from queenmq.pipeline.errors import BadOption
 from queenmq.pipeline.lake import Lake, published
 from queenmq.pipeline.lake_schema import frame
+from queenmq.pipeline.lake_table import check_whole
 from queenmq.pipeline.named_write import write_once
 from queenmq.pipeline.options import COMMIT_ROWS
 from queenmq.pipeline.runs import Outcome, Run
@@ -52,10 +53,11 @@ def replay(spark: Any, settings: Settings, run: Run) -> Outcome:
         files = published(opened, lake, settings.queue)
     if not files:
         raise BadOption(f"the lake {settings.lake!r} has no published file of queue {settings.queue!r}")
+    check_whole(lake, settings.url, settings.queue)
     chosen = [f for f in files if _overlaps(f.first_at, f.last_at, settings)]
     found = filtered(spark, lake, chosen, settings)
     outcome = run.outcome
-    name = settings.name or name_of(settings, lake, files[-1].number)
+    name = settings.name or name_of(settings, lake, newest_of(found))
     steps = [] if found is None else step_bounds(found, _step_rows(settings))
     written = there = 0
     begun = SYSTEM.monotonic()
@@ -135,8 +137,23 @@ def write_step(found: Any, settings: Settings, name: str, first: datetime, last:
     return write_once(made, url, name, **bound, **_throttle(settings.rate))
 
 
-def name_of(settings: Settings, lake: Lake, newest: int) -> str:
-    """The same for the same replay of the same files, whenever it is started."""
+def newest_of(found: Any) -> datetime | None:
+    """When the newest message came. It does not depend on how the messages are spread over files, nor on how many of
+    the older ones have expired.
+    """
+    from pyspark.sql import functions as f
+
+    if found is None:
+        return None
+    [[micros]] = found.agg(f.max(f.unix_micros("timestamp"))).collect()
+    return None if micros is None else _moment(micros)
+
+
+def name_of(settings: Settings, lake: Lake, newest: datetime | None) -> str:
+    """The same for the same replay of the same messages, whenever it is started and whatever became of the files.
+
+    If other messages came with no newer one, the write under this name is refused rather than done again.
+    """
     what = {k: v for k, v in asdict(settings).items() if k not in ("url", "into_url", "rate", "name", "lake")}
     text = json.dumps([what, lake.name, newest], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
