@@ -100,10 +100,21 @@ class TestTables:
 
     def test_a_table_shows_no_password_and_no_key(self, spark: Any, db: Db, options: str) -> None:
         key = f"{options}, encryptionKey '{KEY.hex()}'"
-        for given in (f"url '{db.url}', subscribe 'orders'", key):
+        sealed = options.replace("?passfile", "?sslpassword=x&passfile")
+        for given in (f"url '{db.url}', subscribe 'orders'", key, sealed):
             with pytest.raises(Exception) as raised:
                 spark.sql(f"CREATE TABLE of_orders USING queen OPTIONS ({given})")
             assert "CREATE TEMPORARY VIEW … USING queen" in explained(raised.value).message
+
+    def test_a_table_with_a_list_of_columns_is_refused(self, spark: Any, options: str) -> None:
+        """Spark does not ask when it is made, so whoever reads it is told."""
+        spark.sql(f"CREATE TABLE of_orders (value STRING) USING queen OPTIONS ({options})")
+        try:
+            with pytest.raises(Exception) as raised:
+                spark.sql("SELECT value FROM of_orders").collect()
+            assert "Drop this table" in explained(raised.value).message
+        finally:
+            spark.sql("DROP TABLE of_orders")
 
     def test_a_view_is_read_with_its_options(self, spark: Any, db: Db) -> None:
         db.fill("orders", 2, 5)

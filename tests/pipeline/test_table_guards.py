@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 from pyiceberg.table import DataScan, FileScanTask
 
 from pipeline.db import Db
+from queenmq.cli.main import main
 from queenmq.pipeline import archived, iceberg
 from queenmq.pipeline.connection import connection, rows
-from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs import compact as compacting
 from queenmq.pipeline.jobs.replay import Settings as ReplaySettings
@@ -293,3 +294,27 @@ def test_a_delta_table_without_deletion_vectors_is_whole(db: Db, archive: Archiv
         table._table = SimpleNamespace(deletion_vectors=lambda: monkey)  # type: ignore[union-attr]
         with pytest.raises(PartlyDeleted):
             table.check_whole()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://KEY:hunter@bucket/folder",
+        "s3a://KEY:hun/ter@bucket/folder",
+        "s3://KEY:hun/ter",
+        "gs://hunter@bucket/folder",
+        "s3://bucket/folder?region=hunter",
+        "file:///folder?hunter",
+    ],
+)
+def test_addresses_with_more_than_a_place(address: str) -> None:
+    with pytest.raises(BadOption, match="the address of the lake") as raised:
+        Lake(address)
+    assert "hun" not in str(raised.value)
+
+
+def test_an_address_with_a_key_is_not_recorded(db: Db, capsys: pytest.CaptureFixture[str]) -> None:
+    for job in ("archive", "compact", "audit", "replay"):
+        assert main(["pipeline", job, "--queue", "orders", "--lake", "s3://KEY:hunter@bucket", "--url", db.url]) == 1
+        assert "the address of the lake (s3://…) has a user or a key" in capsys.readouterr().err
+    assert db.one("SELECT count(*) FROM queen.pipeline_runs") == 0

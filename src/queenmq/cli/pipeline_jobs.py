@@ -84,9 +84,11 @@ def _with_tls(url: str, database: DatabaseSettings) -> str:
 
 def _run_job(given: Given, url: str) -> int:
     from queenmq.pipeline.display import Progress, as_json, table
+    from queenmq.pipeline.lake import check_address
     from queenmq.pipeline.runs import Run
     from queenmq.pipeline.session import session
 
+    check_address(getattr(given, "lake", None) or "")  # before it is recorded
     work = _JOBS[given.job](given, url)
     confs = dict(_pair(text) for text in given.conf)
     if getattr(given, "jdbc_jar", None):
@@ -267,8 +269,10 @@ def _forget(given: Given, url: str) -> int:
 def _compact(given: Given, url: str) -> int:
     from queenmq.pipeline.display import as_json, table
     from queenmq.pipeline.jobs.compact import Settings, compact
+    from queenmq.pipeline.lake import check_address
     from queenmq.pipeline.runs import Run
 
+    check_address(given.lake)
     settings = Settings(
         url=url, queue=given.queue, lake=given.lake, keep_days=given.keep_days, file_bytes=given.file_mb << 20
     )

@@ -47,6 +47,7 @@ class Lake:
 
         if not place:
             raise BadOption("the lake is missing: a folder, or a URI such as s3://bucket/folder")
+        check_address(place)
         try:
             if re.match(r"[a-z][a-z0-9+.-]*://", place):
                 place = re.sub(r"^s3a://", "s3://", place)  # Hadoop's name for it
@@ -193,6 +194,27 @@ def fitted(batch: Any, target: Any) -> Any:
         for field in target
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def check_address(place: str) -> None:
+    """Raise BadOption for an address with more than a place: it is written into tables, manifests and records of runs.
+
+    What is wrong with it is not shown: it may be a secret.
+    """
+    scheme, found, rest = place.partition("://")
+    if not found or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+        return
+    host = rest.partition("/")[0]
+    if "@" in host or (scheme in ("s3", "s3a", "gs", "gcs") and (":" in host or "@" in rest)):
+        raise BadOption(
+            f"the address of the lake ({scheme}://…) has a user or a key in it, which others could read: leave it out, "
+            "and give keys by the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for example)"
+        )
+    if "?" in rest or "#" in rest:
+        raise BadOption(
+            f"the address of the lake ({scheme}://…) has options behind its folder: leave them out, and give region "
+            "and endpoint by the environment (AWS_REGION and AWS_ENDPOINT_URL)"
+        )
 
 
 def folder_of(queue: str) -> str:

@@ -195,10 +195,12 @@ def _known(given: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[
 
 def shows_secret(options: Mapping[str, str]) -> str | None:
     """What of the options must not be seen by others, in words; None if nothing."""
-    if "encryptionkey" in options:
+    given = {name.lower().removeprefix("option."): value for name, value in options.items()}
+    if "encryptionkey" in given:
         return "encryptionKey out"
-    found = urlsplit(options.get("url", ""))
-    return "the password out of url" if found.password or "password" in parse_qs(found.query) else None
+    found = urlsplit(given.get("url", ""))
+    secret = found.password or {"password", "sslpassword"} & parse_qs(found.query).keys()
+    return "the password out of url" if secret else None
 
 
 def _required(options: Mapping[str, str], name: str, why: str) -> str:

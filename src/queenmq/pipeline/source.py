@@ -46,6 +46,12 @@ class QueenDataSource(DataSource):
     def _options(self, schema: Any) -> dict[str, str]:
         """Those of the read, and of a table those with which it was made."""
         kept = schema.fields[0].metadata.get(_KEPT) if schema.fields else None
+        if kept is None and not self.options:
+            raise BadOption(
+                "url and subscribe are missing. If this is a table that was made with a list of columns, Spark hands "
+                "none of its options over: make it without that list. Drop this table, because everybody who sees it "
+                "can read its options, a password in url included"
+            )
         return (json.loads(kept) if kept else {}) | dict(self.options)
 
     def _of_write(self) -> dict[str, str]:
