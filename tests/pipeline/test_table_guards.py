@@ -294,6 +294,8 @@ def test_a_delta_table_without_deletion_vectors_is_whole(db: Db, archive: Archiv
         table._table = SimpleNamespace(deletion_vectors=lambda: monkey)  # type: ignore[union-attr]
         with pytest.raises(PartlyDeleted):
             table.check_whole()  # type: ignore[union-attr]
+        with pytest.raises(PartlyDeleted):
+            table.compact(1 << 20)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ class DeltaTable:
     def compact(self, size: int) -> None:
         from deltalake import WriterProperties
 
+        self.check_whole()
         with _told():
             self._table.optimize.compact(target_size=size, writer_properties=WriterProperties(compression="ZSTD"))
         self.refresh()
