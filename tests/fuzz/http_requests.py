@@ -193,7 +193,7 @@ class Fuzzer:
             requests = [self._request() for _ in range(count)]
             whole = chance > 0.1
             if not whole:
-                requests = [self._damaged(b"".join(requests))]
+                requests = [self.damaged(b"".join(requests))]
             for status in await self._asked(requests, whole=whole):
                 self.statuses[status] += 1
                 if status == 500:
@@ -224,7 +224,7 @@ class Fuzzer:
         cuts = sorted(self._random.sample(range(1, len(data)), min(3, len(data) - 1)))
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
-    def _damaged(self, data: bytes) -> bytes:
+    def damaged(self, data: bytes) -> bytes:
         """Bytes changed, taken out, repeated or cut off."""
         changed = bytearray(data)
         for _ in range(self._random.randint(1, 8)):
@@ -282,24 +282,24 @@ class Fuzzer:
         if document is None:
             document = self._random.choice(list(BODIES.values()))
         for _ in range(self._random.choice([0, 1, 1, 2, 4])):
-            document = self._changed(document)
+            document = self.changed(document)
         text = json.dumps(document, ensure_ascii=self._random.random() < 0.5)
         data = text.encode(errors="surrogatepass")
-        return self._damaged(data) if self._random.random() < 0.1 else data
+        return self.damaged(data) if self._random.random() < 0.1 else data
 
-    def _changed(self, value: Any) -> Any:
+    def changed(self, value: Any) -> Any:
         """With one part of it replaced, taken out or repeated."""
         pick = self._random
         if isinstance(value, dict) and value and pick.random() < 0.85:
             key = pick.choice(list(value))
             if pick.random() < 0.1:
                 return {name: one for name, one in value.items() if name != key}
-            return value | {key: self._changed(value[key])}
+            return value | {key: self.changed(value[key])}
         if isinstance(value, list) and value and pick.random() < 0.85:
             at = pick.randrange(len(value))
             if pick.random() < 0.1:
                 return value * pick.choice([0, 2, 50])
-            return [*value[:at], self._changed(value[at]), *value[at + 1 :]]
+            return [*value[:at], self.changed(value[at]), *value[at + 1 :]]
         return pick.choice([None, True, 0, -1, 2**31, 2**63, 2**70, 1.5, 1e308, [], {}, [[]], {"a": None}, *STRANGE])
 
 

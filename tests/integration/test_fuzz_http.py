@@ -1,8 +1,10 @@
-"""The fuzzer of HTTP requests against a real server: a short run, and with QUEEN_LONG=1 one of ten minutes."""
+"""The fuzzers of HTTP requests and consumer connections against a real server: short runs, and with QUEEN_LONG=1 ten
+minutes each."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import random
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster.processes import ServeProcess
+from fuzz.consumer_frames import ConsumerFuzzer
 from fuzz.http_requests import Fuzzer
 
 LONG = os.environ.get("QUEEN_LONG", "") not in ("", "0")
@@ -23,25 +26,30 @@ def resident_mb(process: ServeProcess) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is in /proc on Linux only")
-async def test_changed_requests_do_no_harm(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Fuzzer, ConsumerFuzzer], ids=["requests", "consumer connections"])
+async def test_changed_requests_do_no_harm(
+    database_url: str, tmp_path: Path, kind: type[Fuzzer] | type[ConsumerFuzzer]
+) -> None:
     server = ServeProcess(tmp_path, "fuzzed", DATABASE_URL=database_url, FILE_BUFFER_DIR=str(tmp_path / "journal"))
     seed = random.getrandbits(31)
     await server.start()
     try:
-        fuzzer = Fuzzer(server.url, seed)
+        fuzzer = kind(server.url, seed)
         # Caches, pools and statements take their memory in the beginning, so it is compared from then on.
         await fuzzer.run(SECONDS / 2)
         before = resident_mb(server)
         await fuzzer.run(SECONDS / 2)
         grown = resident_mb(server) - before
-        said = f"{fuzzer.statuses.total()} answers, {before:.0f} MB, {grown:+.0f} MB in the second half"
+        ends = fuzzer.statuses if isinstance(fuzzer, Fuzzer) else fuzzer.closed
+        said = f"{ends.total()} answers, {before:.0f} MB, {grown:+.0f} MB in the second half"
         logging.getLogger(__name__).info(said)
         assert grown < MOST_GROWTH_MB, said
-        assert {200, 400, 404} <= fuzzer.statuses.keys()
+        assert ({200, 400, 404} if isinstance(fuzzer, Fuzzer) else {None, 400, 1007}) <= ends.keys()
         assert server.process.poll() is None
         assert "Traceback" not in server.log
     except BaseExceptionGroup as failures:
-        failures.add_note(f"to run it again: python tests/fuzz/http_requests.py {server.url} 60 {seed}")
+        program = Path(inspect.getfile(kind)).name
+        failures.add_note(f"to run it again: python tests/fuzz/{program} {server.url} 60 {seed}")
         raise
     finally:
         await asyncio.to_thread(server.make_sure_it_is_gone)
