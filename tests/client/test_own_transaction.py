@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from integration.queen import until
 
-from queenmq.client import Message, Queen
+from queenmq.client import InvalidUse, Message, Queen
 
 PROGRAM = """
 import asyncio, os, sys
@@ -98,6 +98,23 @@ async def test_with_psycopg_without_an_event_loop(queen: Queen, table: asyncpg.C
 
     await asyncio.to_thread(work)
     assert (await effects(table), await left(queen)) == ([1], [])
+
+
+async def test_a_connection_that_is_in_a_transaction_is_refused(
+    queen: Queen, table: asyncpg.Connection, database_url: str
+) -> None:
+    """Its own end would only end a savepoint: nothing would be committed."""
+    [message] = await popped(queen, 1)
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        await connection.execute("SELECT 1")
+        with pytest.raises(InvalidUse, match="in a transaction already"):
+            async with message.transaction(connection):
+                pass
+    async with table.transaction():
+        with pytest.raises(InvalidUse, match="in a transaction already"):
+            async with message.transaction(table):
+                pass
+    assert (await queen.ack(message)).success
 
 
 async def test_an_error_rolls_both_back(queen: Queen, table: asyncpg.Connection) -> None:

@@ -463,13 +463,15 @@ async def test_tenants_have_stream_queries_of_their_own(http: httpx.AsyncClient,
 
     async with caller(http, "admin") as everybody:
         old = await registered(everybody, "old.sales", "0")
-    async with caller(http, queues=["a.*"]) as one, caller(http, queues=["b.*"]) as other:
-        ids = [
-            (await registered(client, f"{name}.sales", name))["query_id"] for client, name in ((one, "a"), (other, "b"))
-        ]
-        assert len({*ids, old["query_id"]}) == 3, "the name of another tenant is not in the way"
-        again = await registered(one, "a.sales", "a")
-        assert (again["query_id"], again["fresh"]) == (ids[0], False)
+    for names in (("a", "b"), ("eu.a", "eu.b")):
+        async with caller(http, queues=[f"{names[0]}.*"]) as one, caller(http, queues=[f"{names[1]}.*"]) as other:
+            ids = [
+                (await registered(client, f"{name}.sales", "c"))["query_id"]
+                for client, name in zip((one, other), names, strict=True)
+            ]
+            assert len({*ids, old["query_id"]}) == 3, "the name of another tenant is not in the way"
+            again = await registered(one, f"{names[0]}.sales", "c")
+            assert (again["query_id"], again["fresh"]) == (ids[0], False)
     async with caller(http, queues=["old.*"]) as owner:
         kept = await registered(owner, "old.sales", "0")
         assert (kept["query_id"], kept["fresh"]) == (old["query_id"], False), "one from before that it may use"

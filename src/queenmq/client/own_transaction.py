@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from types import TracebackType
 from typing import Any
 
-from queenmq.client.errors import QueenError
+from queenmq.client.errors import InvalidUse
 
 _ASYNCPG = "SELECT queen.finish($1::uuid, $2::uuid)"
 _PSYCOPG = "SELECT queen.finish(%s::uuid, %s::uuid)"
@@ -19,12 +19,13 @@ class OwnTransaction(AbstractAsyncContextManager[Any], AbstractContextManager[An
 
     `connection` is one of asyncpg or of psycopg 3; enter it with `async with`, or with `with` if the connection is
     psycopg's `Connection`. The database refuses the end of a lease that is over, so that everything is rolled back.
+    The connection must not be in a transaction yet, because then this one would end with the other.
     """
 
     def __init__(self, connection: Any, places: Sequence[tuple[str, str]]) -> None:
-        """`places`: the lease and the id of each message. Raises QueenError if a message has no lease."""
+        """`places`: the lease and the id of each message. Raises InvalidUse if a message has no lease."""
         if not all(lease for lease, _ in places):
-            raise QueenError("the message was consumed at delivery (autoAck): there is no lease to finish")
+            raise InvalidUse("the message was consumed at delivery (autoAck): there is no lease to finish")
         library = _library_of(connection)
         if library is None:
             kind = type(connection)
@@ -57,8 +58,18 @@ class OwnTransaction(AbstractAsyncContextManager[Any], AbstractContextManager[An
         ended: bool | None = self._entered.__exit__(kind, error, trace)
         return ended
 
+    def _check_idle(self) -> None:
+        connection = self._connection
+        is_busy = connection.is_in_transaction() if self._is_asyncpg else bool(connection.info.transaction_status)
+        if is_busy:
+            raise InvalidUse(
+                "the connection is in a transaction already, so this one could not commit: commit or roll back first; "
+                "psycopg begins one with every statement unless autocommit is on"
+            )
+
     @asynccontextmanager
     async def _async(self) -> AsyncIterator[Any]:
+        self._check_idle()
         async with self._connection.transaction():
             yield self._connection
             for place in self._places:
@@ -69,6 +80,7 @@ class OwnTransaction(AbstractAsyncContextManager[Any], AbstractContextManager[An
 
     @contextmanager
     def _blocking(self) -> Iterator[Any]:
+        self._check_idle()
         with self._connection.transaction():
             yield self._connection
             for place in self._places:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from queenmq.access.permissions import Verb
-from queenmq.access.rates import namespace_of
 from queenmq.broker.streams import Cycle, StateChange, StreamAck
 from queenmq.core.acknowledgement import COMPLETED, TRANSACTION_STATUSES
 from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
@@ -164,14 +163,14 @@ async def _registered(request: Request, context: Context) -> Sequence[Need]:
 
 async def _stored_name(request: Request, body: QueryBody, context: Context) -> str:
     """Tenants do not know each other's names. So the query of a token that is restricted to queues is stored under the
-    first part of its source's name, too, unless there is one without it that the token may use."""
+    name of its source, too, unless there is one without it that the token may use."""
     permissions = permissions_of(request)
     if permissions is None:
         return body.name
     former = await context.owners.stream(name=body.name)
     if former is not None and permissions.allows(Verb.POP, former.source_queue):
         return body.name
-    return f"{namespace_of(body.source_queue)}{_WITHIN}{body.name}"
+    return f"{body.source_queue}{_WITHIN}{body.name}"
 
 
 async def _state_read(request: Request, context: Context) -> Sequence[Need]:
