@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import asyncpg
@@ -122,6 +123,23 @@ async def test_who_waits_for_the_partition_is_woken(queen: Queen, sql: asyncpg.C
     await until(lambda: server.broker.long_polls.registry.total == 1)
     await finish(sql, message["leaseId"])
     assert data(await poll) == [2]
+
+
+async def test_one_message_costs_the_same_however_many_are_stored(queen: Queen, sql: asyncpg.Connection) -> None:
+    async def buffers() -> int:
+        [message] = await queen.pop("q", "p")
+        async with sql.transaction():
+            finishing = f"SELECT queen.finish('{message['leaseId']}', '{message['id']}')"
+            [row] = await sql.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {finishing}")
+        plan = json.loads(row[0])[0]["Plan"]
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+    await queen.push("q", *range(20), partition="p")
+    for _ in range(3):
+        few = await buffers()
+    await queen.push("q", *range(3000), partition="p")
+    many = await buffers()
+    assert many < 2 * few + 20, (few, many)
 
 
 @pytest.mark.parametrize("status", ["done", "", "COMPLETED"])

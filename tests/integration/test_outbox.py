@@ -266,10 +266,51 @@ class TestWhoMay:
             await administrator.execute("DROP OWNED BY sender; DROP ROLE sender")
             await administrator.close()
 
-    async def test_nobody_may_unless_it_is_granted(self, sql: asyncpg.Connection, server: Server) -> None:
-        assert not await sql.fetchval(
-            "SELECT has_function_privilege('pg_monitor', 'queen.send(text,text,jsonb,text,uuid)', 'EXECUTE')"
+    async def test_nobody_may_call_what_runs_with_the_rights_of_the_owner(
+        self, sql: asyncpg.Connection, server: Server
+    ) -> None:
+        """Unless it is granted; also as a trigger of a table of one's own, whose types bring functions with them."""
+        rows = await sql.fetch(
+            "SELECT proname, has_function_privilege('pg_monitor', oid, 'EXECUTE') AS may FROM pg_proc "
+            "WHERE pronamespace = 'queen'::regnamespace AND prosecdef"
         )
+        assert {row["proname"] for row in rows} == {"send", "finish", "on_outbox_insert"}
+        assert not any(row["may"] for row in rows)
+        await sql.execute(
+            "CREATE TEMP TABLE mine (sending bigint); CREATE TRIGGER mine AFTER INSERT ON mine "
+            "FOR EACH ROW EXECUTE FUNCTION queen.on_outbox_insert()"
+        )
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match=r"for queen\.outbox only"):
+            await sql.execute("INSERT INTO mine VALUES (1)")
+
+
+class TestWhatIsLeft:
+    async def test_a_deleted_queue_takes_along_what_waits(
+        self, queen: Queen, sql: asyncpg.Connection, server: Server
+    ) -> None:
+        async with sql.transaction():
+            await sql.execute("LOCK TABLE queen.outbox_held IN ACCESS EXCLUSIVE MODE")  # which every server reads first
+            await send(sql, 1, queue="deleted")
+            await send(sql, 2, queue="kept")
+            await sql.execute("SELECT queen.forget_sends(ARRAY['deleted'])")
+        await all_pushed(sql)
+        assert data(await queen.pop("kept", "p")) == [2]
+        assert not await sql.fetchval("SELECT count(*) FROM queen.queues WHERE name = 'deleted'")
+
+    async def test_a_session_that_has_chosen_its_own_number_loses_nothing(
+        self, queen: Queen, sql: asyncpg.Connection, server: Server
+    ) -> None:
+        await sql.execute("SET queen.sending = '12345'")
+        await send(sql, 1)
+        server.broker.outbox._tend_at = 0.0
+        await until_pushed(server)
+        assert data(await queen.pop("q", "p")) == [1]
+
+    async def test_commits_without_messages_go(self, sql: asyncpg.Connection, server: Server) -> None:
+        await sql.execute("INSERT INTO queen.outbox_commits (sending) VALUES (77)")
+        server.broker.outbox._tend_at = 0.0
+        await until_pushed(server)
+        assert await waiting(sql) == 0
 
 
 class TestBadInput:

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 SENT: Final = "queen_sent"
 _MOST_AT_ONCE: Final = 1000
 _MOST_BYTES: Final = 8 * 1024 * 1024
-# The floor is found anew from time to time, because a restored database may number its commits anew.
-_FLOOR_FOR_S: Final = 60.0
+_TEND_EVERY_S: Final = 60.0
+_FLOOR_FOR_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,11 @@ class Outbox:
         self._accepted = accepted
         self._clock = clock
         self._floor = OutboxFloor()
-        self._floor_until = 0.0
+        self._floor_until = self._tend_at = 0.0
         self.pushed = 0
         self.failed = 0
+        self.waiting = 0  # messages, counted once a minute
+        self.held = 0  # partitions, as well
         self.late_s = 0.0  # how long the oldest message of the last batch had waited since it was sent
 
     async def push_next(self) -> int:
@@ -57,13 +59,9 @@ class Outbox:
 
         If that fails, those of each partition are tried apart, and a partition for which it fails then is held.
         """
+        await self._tend()
         if not self._accepted.is_allowed:
             return 0
-        now = self._clock.monotonic()
-        if now >= self._floor_until:
-            await self._database.fetch(statement("forget_held"))
-            self._floor.reset()
-            self._floor_until = now + _FLOOR_FOR_S
         sent: list[Sent] = []
         try:
             async with self._database.connection() as connection, connection.transaction():
@@ -89,6 +87,17 @@ class Outbox:
             self._accepted.announce(call)
         return len(sent)
 
+    async def _tend(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._floor_until:
+            # Only so that nothing stays hidden that nobody has foreseen.
+            self._floor.reset()
+            self._floor_until = now + _FLOOR_FOR_S
+        if now >= self._tend_at:
+            self._tend_at = now + _TEND_EVERY_S
+            row = await self._database.fetchrow(statement("tend_outbox"))
+            self.waiting, self.held = (0, 0) if row is None else (row["waiting"], row["held"])
+
     def _read(self, rows: list[asyncpg.Record]) -> list[Sent]:
         """Without those whose partition has older messages in the journal: these go first."""
         if rows:
@@ -104,6 +113,8 @@ class Outbox:
                 rows = await connection.fetch(statement("lock_sends"), *_places(sent))
                 there = {(row["sending"], row["position"]) for row in rows}
                 sent = [one for one in sent if (one.sending, one.position) in there]
+                if not sent:
+                    return  # another server is at it
                 call = await self._accepted.store(connection, [one.message for one in sent], LOCK_TIMEOUT_APART)
                 await _remove(connection, sent)
                 await connection.execute(statement("release_partitions"), [queue], [partition])

@@ -232,6 +232,16 @@ def add_outbox(page: Exposition, broker: Broker) -> None:
         outbox.failed,
     )
     page.gauge(
+        "queen_outbox_waiting",
+        "Messages sent with queen.send that wait to be pushed, counted once a minute up to 100,000.",
+        outbox.waiting,
+    )
+    page.gauge(
+        "queen_outbox_held_partitions",
+        "Partitions whose messages sent with queen.send could not be pushed and wait, counted once a minute.",
+        outbox.held,
+    )
+    page.gauge(
         "queen_outbox_late_seconds",
         "How long the oldest message of this server's last batch had waited since it was sent.",
         outbox.late_s,

@@ -19,7 +19,7 @@ CREATE TABLE queen.outbox (
 CREATE SEQUENCE queen.outbox_sendings;
 CREATE TABLE queen.outbox_commits (
     number   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    sending  bigint NOT NULL
+    sending  bigint NOT NULL UNIQUE
 );
 -- Partitions whose messages could not be pushed: they wait here, with all that were sent after them, until the next attempt.
 CREATE TABLE queen.outbox_held (

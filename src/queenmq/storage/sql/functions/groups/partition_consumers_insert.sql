@@ -1,5 +1,5 @@
 -- A group has one row in a partition. The primary key cannot say so, because it has the generation, too (see the migration newest_keys). Functions that
--- make sure of it themselves, under the lock of the queue's row, set queen.places to `single` for their transaction.
+-- make sure of it themselves, under the lock of the queue's row, set queen.places to `single` meanwhile.
 -- Locks: the rows of the queues by id, FOR UPDATE.
 CREATE OR REPLACE FUNCTION queen.on_partition_consumers_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

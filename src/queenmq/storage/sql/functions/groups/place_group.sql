@@ -46,6 +46,7 @@ BEGIN
     WHERE (SELECT true FROM queen.partition_consumers c
            WHERE c.partition_id = place.id AND c.consumer_group = p_group ORDER BY c.generation DESC LIMIT 1) IS NULL
     ORDER BY place.id;
+    PERFORM set_config('queen.places', '', true);
     IF p_queue.max_wait_time_s > 0 THEN
         -- What everybody else has read is unread now (see queen.partition_ages).
         UPDATE queen.partition_ages a SET unread_at = a.oldest_at

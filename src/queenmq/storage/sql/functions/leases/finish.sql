@@ -1,7 +1,8 @@
 -- Acknowledge what a lease has delivered within the caller's own transaction: it is finished if and only if that commits. With
--- p_message_id only that message of the lease, else everything of it that is not finished. Returns how many messages that was.
+-- message_id only that message of the lease, else everything of it that is not finished. Returns how many messages that was.
 -- Fenced like every acknowledgement: raises QN009 if the lease has ended or has no such message, so that the caller's transaction
--- cannot commit what another consumer does again. The lease cannot expire while the transaction is open, because its row is locked.
+-- cannot commit what another consumer does again. Once it has finished something, nobody else gets the rest while the transaction is open, because the row is locked;
+-- but a lease that has expired meanwhile cannot be finished any further.
 -- It runs with the rights of its owner, so that a role needs no more than EXECUTE on it and USAGE on the schema; who knows the id of a
 -- lease may finish it. The servers are notified at the commit, unless the session says `SET queen.announce = off`.
 -- Public: applications call it.
@@ -27,6 +28,7 @@ BEGIN
             SELECT array_agg(m.partition_id) AS parts, array_agg(m.transaction_id) AS names, array_agg(c.consumer_group) AS groups
             FROM queen.partition_consumers c
             JOIN queen.messages m ON m.partition_id = c.partition_id AND m.id = finish.message_id AND c.lease_offsets @> m."offset"
+                                 AND m."offset" >= lower(c.lease_offsets) AND m."offset" < upper(c.lease_offsets)
             WHERE c.lease_id = finish.lease
         ) t, LATERAL queen.ack(t.parts, t.names, t.groups, ARRAY[finish.lease], ARRAY[finish.status], ARRAY[finish.error]) a
         WHERE t.parts IS NOT NULL

@@ -1,6 +1,6 @@
 -- The messages of the outbox that are to be pushed next, in the order of commits: at most p_most, with at most p_bytes of payload, or
 -- one that is larger. Nothing while another server is at it. Partitions that are held are left out until their next attempt.
--- p_floor is a number below which no commit is left: only a saving (see broker/outbox.py). Beside each message, for the caller:
+-- p_floor is a number below which no commit is left: only a saving (see core/outbox_floor.py); one that no commit can have had yet is of another database, and is not used. Beside each message, for the caller:
 -- `finished_below`, below which all transactions of PostgreSQL had ended before this was read; whether its partition was held; and
 -- whether any partition is.
 -- Locks: an advisory one, to the end of the transaction. What it reads is read after it was taken.
@@ -22,6 +22,9 @@ BEGIN
         RETURN;
     END IF;
     v_below := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+    IF p_floor > (SELECT last_value FROM queen.outbox_commits_number_seq) THEN
+        p_floor := 0;
+    END IF;
     v_held := EXISTS (SELECT 1 FROM queen.outbox_held);
     FOR c IN SELECT oc.number, oc.sending FROM queen.outbox_commits oc WHERE oc.number >= p_floor ORDER BY oc.number LOOP
         FOR o IN

@@ -15,6 +15,7 @@ BEGIN
     JOIN queen.queues q ON q.id = n.queue_id
     JOIN queen.consumer_groups g ON g.queue_name = q.name AND (g.registered OR g.placed_upto IS NOT NULL)
     ORDER BY n.id, g.name;
+    PERFORM set_config('queen.places', '', true);
     RETURN NULL;
 END $$;
 

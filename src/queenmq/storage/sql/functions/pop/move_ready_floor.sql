@@ -1,5 +1,5 @@
 -- Move the floor of a group (queen.ready_floors) as far up as is safe, and return it: up to its oldest ready row, and never beyond the fence (see
--- queen.pass_ready_fence), because rows before that may still become visible. Once a minute, or more seldom if that is dear, it begins from
+-- queen.pass_ready_fence), because rows before that may still become visible. Once a minute, or once in five if that is dear, it begins from
 -- nothing: so that a row which was made ready in the past by hand, or while the clock was set back, does not stay hidden.
 -- Locks: an advisory one and the floor's row, if they are free; who does not get them leaves the floor where it is.
 CREATE OR REPLACE FUNCTION queen.move_ready_floor(p_queue uuid, p_group text) RETURNS timestamptz LANGUAGE plpgsql
@@ -38,7 +38,7 @@ BEGIN
         END IF;
     END IF;
     v_check := v_floor.queue_id IS NULL OR v_floor.floor > v_now OR v_floor.moved_at > v_now OR v_floor.checked_at > v_now
-               OR v_floor.checked_at < v_now - greatest(interval '1 minute', v_floor.check_cost * 100);
+               OR v_floor.checked_at < v_now - least(greatest(interval '1 minute', v_floor.check_cost * 100), interval '5 minutes');
     v_from := CASE WHEN v_check THEN '-infinity' ELSE v_floor.floor END;
     -- After the fence, so that it sees everything that was committed before.
     SELECT c.ready_at INTO v_oldest FROM queen.partition_consumers c

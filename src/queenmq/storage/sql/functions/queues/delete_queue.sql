@@ -3,7 +3,7 @@
 -- name: from the commit on no client can push to it, pop from it or acknowledge anything of it, and the name is free for a new
 -- queue. queen.remove_queue does the rest, as an operation under p_claim, or for the worker that claims it if that is null.
 -- Whatever else was to be done to the queue is cancelled.
--- Locks: its timers, queen.administer, the queue's operations, the queue FOR UPDATE; for a small one then its heads by partition and its groups' rows
+-- Locks: its timers, its messages in the outbox that are free, queen.administer, the queue's operations, the queue FOR UPDATE; for a small one then its heads by partition and its groups' rows
 -- by (partition, group), in the order in which pushes and acks take them, so that the cascade meets nothing that waits for it.
 CREATE OR REPLACE FUNCTION queen.delete_queue(
     p_queue text, p_worker text, p_claim uuid, p_limit bigint,
@@ -16,6 +16,7 @@ DECLARE
 BEGIN
     -- First, because a server that pushes timers locks them before the heads of their partitions.
     DELETE FROM queen.timers WHERE queue_name = p_queue;
+    PERFORM queen.forget_sends(ARRAY[p_queue]);
     LOOP
         SELECT q.id INTO v_queue FROM queen.queues q WHERE q.name = p_queue;
         existed := FOUND;

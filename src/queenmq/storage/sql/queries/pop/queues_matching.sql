@@ -1,6 +1,6 @@
 -- The queues of a namespace and/or task in the order in which a pop tries them: the higher priority first, then
 -- the one whose oldest claimable partition has waited longest. A queue that the group does not know yet counts. $4: patterns of the
--- names, if not every queue may be read.
+-- names, if not every queue may be read. Floors (see queen.move_ready_floor) are only read: many queues may match.
 SELECT q.name, g.name IS NOT NULL AS subscribed
 FROM queen.queues q
 LEFT JOIN queen.consumer_groups g ON g.queue_name = q.name AND g.name = $3 AND (g.registered OR g.placed_upto IS NOT NULL)
@@ -9,7 +9,7 @@ LEFT JOIN LATERAL (
     WHERE c.queue_id = q.id AND c.consumer_group = $3 AND c.ready_at >= coalesce((
         SELECT CASE WHEN f.floor <= clock_timestamp()
                      AND f.moved_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp()
-                    THEN f.floor ELSE queen.move_ready_floor(q.id, $3) END
+                    THEN f.floor END
         FROM (
             SELECT x.floor, x.moved_at FROM queen.ready_floors x
             WHERE x.queue_id = q.id AND x.consumer_group = $3 ORDER BY x.generation DESC LIMIT 1
