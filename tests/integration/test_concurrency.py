@@ -821,7 +821,7 @@ class Stress:
             await self.answer(popped, _answer(popped, random.choice(["completed", "failed", "dlq"])), refused=True)
 
     async def go_away(self, popped: Delivered) -> None:
-        self.broker().give_back(popped.claim.lease_id, "q")
+        self.broker().give_back((popped.claim.lease_id, "q"))
 
     async def consumed(self, popped: Delivered) -> None:
         """With auto ack it is finished already."""

@@ -360,7 +360,7 @@ async def test_a_lease_that_cannot_be_given_back_now_is_given_back_later(
 ) -> None:
     message = await _popped(queen, "q")
     async with held(stranger, HOLD_POSITIONS, "q"):
-        server.broker.give_back(message["leaseId"], "q")
+        server.broker.give_back((message["leaseId"], "q"))
         await until(lambda: server.broker.locks.waiting == 1)
         await stranger.execute("ROLLBACK")
         assert len(await queen.wait("q", consumerGroup="g")) == 1

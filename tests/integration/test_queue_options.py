@@ -202,7 +202,7 @@ class TestDlqAfterMaxRetries:
         await queen.configure("orders", dlqAfterMaxRetries=True, retryLimit=0)
         await queen.push("orders", "m")
         [message] = await queen.pop("orders")
-        server.broker.give_back(message["leaseId"], "orders")
+        server.broker.give_back((message["leaseId"], "orders"))
         assert data(await queen.wait("orders")) == ["m"]
 
     async def test_the_last_message_leaves_an_empty_queue(self, queen: Queen, sql: asyncpg.Connection) -> None:
