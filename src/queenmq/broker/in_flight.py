@@ -2,7 +2,8 @@
 
 Owns the credit of a connection (how many batches, how many bytes) and which leases its client holds. A batch that is
 finished makes room for the next, which is claimed in the same call (`Finisher.take`); what that does not find is waited
-for by one claim, as a long poll. When the connection ends, what its client holds is given back.
+for by one claim, as a long poll. When the connection ends, what its client holds is given back, unless it may still be
+at work.
 
 Finishing goes on when the connection has ended: what the client has sent is done.
 """
@@ -73,6 +74,7 @@ class InFlight:
         self._changed = asyncio.Event()
         self._is_draining = False
         self._is_closed = False
+        self._gives_back = True
         self.delivered = 0
 
     @property
@@ -181,6 +183,7 @@ class InFlight:
     def close(self, *, gives_back: bool = True) -> None:
         """The connection has ended. Leases that are being finished are not given back before that is known."""
         self._is_draining = self._is_closed = True
+        self._gives_back = gives_back
         held, self._held = self._held, {}
         if held and gives_back:
             self._verbs.give_back(*((lease_id, self._claim.queue) for lease_id in held))
@@ -198,7 +201,8 @@ class InFlight:
 
     def _hold(self, lease_id: str, size: int, *, is_new: bool = True) -> None:
         if self._is_closed:
-            self._verbs.give_back((lease_id, self._claim.queue))
+            if is_new or self._gives_back:
+                self._verbs.give_back((lease_id, self._claim.queue))
             return
         self._held[lease_id] = size
         if is_new:

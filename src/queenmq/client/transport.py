@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -20,7 +21,8 @@ from queenmq.client.tracing import inject
 # Shorter than what servers keep idle connections, so that a request rarely meets one that is being closed.
 _KEEPALIVE_S = 8.0
 _PIECEMEAL = 512 * 1024
-_HEARTBEAT_S = 20.0  # a server that does not answer a ping within half of it is gone
+_HEARTBEAT_S = 10.0  # of silence, then it is pinged
+_PINGS = 2  # so many go without an answer before the server counts as gone
 _JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -53,8 +55,29 @@ class Socket:
 
     async def receive(self) -> str | None:
         """The next message; None when the connection is closed or lost."""
-        message = await self._socket.receive()
-        return message.data if message.type is aiohttp.WSMsgType.TEXT else None
+        silences = 0
+        while True:
+            # The silence may be our own: a handler that blocks the event loop does not let us read. What came meanwhile
+            # is there in the next round, so one silence alone means nothing.
+            try:
+                message = await self._socket.receive(_HEARTBEAT_S)
+            except TimeoutError:
+                if silences == _PINGS:
+                    return None
+                silences += 1
+                await self._try(self._socket.ping())
+                continue
+            silences = 0
+            if message.type is aiohttp.WSMsgType.PING:
+                await self._try(self._socket.pong(message.data))
+            elif message.type is not aiohttp.WSMsgType.PONG:
+                return message.data if message.type is aiohttp.WSMsgType.TEXT else None
+
+    @staticmethod
+    async def _try(sending: Awaitable[None]) -> None:
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with asyncio.timeout(_HEARTBEAT_S):
+                await sending
 
     async def send(self, data: bytes) -> None:
         """Nothing happens if the connection is lost: `receive` says so."""
@@ -105,7 +128,7 @@ class Transport:
         try:
             async with asyncio.timeout(self._options.connect_timeout_millis / 1000):
                 socket = await session.ws_connect(
-                    URL(server + path, encoded=True), headers=self._headers(), heartbeat=_HEARTBEAT_S, max_msg_size=0
+                    URL(server + path, encoded=True), headers=self._headers(), autoping=False, max_msg_size=0
                 )
             return Socket(socket)
         except aiohttp.WSServerHandshakeError as error:

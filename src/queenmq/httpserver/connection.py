@@ -186,6 +186,8 @@ class Connection(asyncio.Protocol, ABC):
             self._mark = size
             self._since = now
         elif now - self._since > self._front.limits.stall_s:
+            if self._socket is not None:
+                self._socket.is_silent = True
             self._transport.abort()
 
     @abstractmethod

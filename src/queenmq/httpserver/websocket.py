@@ -7,7 +7,8 @@ Decisions:
 
 * Only text, no extensions: a compressed message would have no bound before it is unpacked.
 * What a client sends and the session has not read is bounded: beyond it nothing more is read from the connection.
-* A client that has been silent gets a ping; one that does not answer is cut off at the third.
+* A client that has been silent gets a ping; one that does not answer is cut off at the third. It may be alive and busy,
+  so the session learns of it (`is_silent`). While nothing is read from it, it is not silent.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class WebSocket:
     def __init__(self, connection: Connection, transport: asyncio.Transport, now: float) -> None:
         self.retired = asyncio.Event()
         """The server stops: the session should end soon."""
+        self.is_silent = False
+        """The client was given up: it did not answer, or did not read."""
         self.ping_s = 15.0
         self.max_bytes = 1024 * 1024
         """Largest message that the client may send."""
@@ -183,9 +186,12 @@ class WebSocket:
 
     def expire(self, now: float) -> None:
         """Ping a client that has been silent, and give it up if it does not answer."""
+        if self._is_held:
+            self._heard, self._pings = now, 0
         if now - self._heard < self.ping_s * (self._pings + 1) or self._ended is not None:
             return
         if self._pings >= _PINGS:
+            self.is_silent = True
             self._transport.abort()
             return
         self._pings += 1

@@ -118,7 +118,8 @@ class _Session:
         except HttpError as error:
             socket.close(_close_code(error), error.message)
         except asyncio.CancelledError:
-            gives_back = socket.is_lost or not socket.retired.is_set()
+            # A client that is silent may be at work still: its leases expire, and count as attempts.
+            gives_back = not socket.is_silent and (socket.is_lost or not socket.retired.is_set())
             raise
         finally:
             consumers.discard(in_flight)
