@@ -260,3 +260,97 @@ async def test_what_it_cannot_do(queen: Queen) -> None:
             words().connection(True).consume(print)
     with pytest.raises(InvalidUse):
         queen.queue("q").prefetch(-1)
+
+
+async def test_a_batch_whose_lease_is_gone_makes_room_for_the_next(
+    queen: Queen, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was fetched and became stale is dropped; its place at the server is free again."""
+    monkeypatch.setattr("queenmq.client.link._STALE_S", 0.0)
+    for number in range(4):
+        await queen.queue("q").partition(str(number)).push(number)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    seen = Seen(4)
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await go_on.wait()
+        seen(message)
+
+    async def held(count: int) -> None:
+        async def enough() -> bool:
+            return await leases(sql) == count
+
+        await until(enough)
+
+    running = asyncio.ensure_future(queen.queue("q").prefetch(1).consume(handle, signal=seen.done))
+    await begun.wait()
+    await held(2)
+    await expire_leases(sql)
+    go_on.set()
+    async with asyncio.timeout(30):
+        await running
+    assert set(seen.data) == set(range(4))
+
+
+async def test_a_function_for_the_token_that_raises(url: str, queen: Queen) -> None:
+    def token() -> str:
+        raise LookupError("no token today")
+
+    async with Queen(url, bearer_token=token) as other:
+        with pytest.raises(LookupError):
+            async with asyncio.timeout(30):
+                await other.queue("q").consume(print)
+
+
+async def test_a_proxy_although_a_connection_is_demanded(queen: Queen, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(*_: object) -> None:
+        raise InvalidResponse("it opens no WebSocket")
+
+    monkeypatch.setattr(Transport, "connect", connect)
+    with pytest.raises(InvalidUse, match="it opens no WebSocket"):
+        async with asyncio.timeout(30):
+            await queen.queue("q").connection(True).consume(print)
+
+
+async def test_closing_the_client_waits_for_the_acknowledgements(
+    url: str, queen: Queen, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queen.queue("q").push([1, 2])
+    seen = Seen(2)
+    other = Queen(url)
+    running = asyncio.ensure_future(other.queue("q").consume(seen, signal=seen.done))
+    send = Socket.send
+
+    async def send_late(self: Socket, data: bytes) -> None:
+        await asyncio.sleep(0.2)
+        await send(self, data)
+
+    monkeypatch.setattr(Socket, "send", send_late)
+    await seen.done.wait()
+    await other.close()
+    assert (await running).refused == 0
+    assert await queen.queue("q").wait(False).pop() == []
+    assert await leases(sql) == 0
+
+
+async def test_many_acknowledgements_with_long_errors(queen: Queen, server: Server) -> None:
+    """More than the server takes in one message are sent in several."""
+    await queen.queue("q").config(retry_limit=0).create()
+    for number in range(200):
+        await queen.queue("q").partition(str(number)).push(number)
+    begun: list[int] = []
+    go_on = asyncio.Event()
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.append(message.data)
+        if len(begun) == 200:
+            go_on.set()
+        await go_on.wait()
+        done.set()
+        raise RuntimeError("\x01" * 2000)
+
+    async with asyncio.timeout(60):
+        stats = await queen.queue("q").concurrency(200).consume(handle, signal=done)
+    assert (stats.failed, stats.refused) == (200, 0)

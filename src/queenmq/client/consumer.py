@@ -91,6 +91,7 @@ class Consumer(Awaitable[ConsumerStats]):
         self._signal = signal
         self._link = link
         self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()  # the acknowledgements are sent, too
         self._on_success: Callable[[Any, Any], object] | None = None
         self._on_error: Callable[[Any, Exception], object] | None = None
         self._running = self._run()
@@ -122,7 +123,7 @@ class Consumer(Awaitable[ConsumerStats]):
     async def ended(self) -> None:
         """Return when it has ended. Does not raise its error: the caller that awaits the consumer gets that."""
         if self._workers:
-            await asyncio.wait(self._workers)
+            await self._ended.wait()
 
     def __await__(self) -> Generator[Any, Any, ConsumerStats]:
         return (self._running if self._task is None else self._task).__await__()
@@ -148,6 +149,7 @@ class Consumer(Awaitable[ConsumerStats]):
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._options.concurrency)]
         watcher = asyncio.create_task(self._watch())
         with ExitStack() as stack:
+            stack.callback(self._ended.set)
             stack.callback(self._session.consumers.discard, self)
             stack.callback(watcher.cancel)
             if self._options.handle_signals:
@@ -242,6 +244,10 @@ class Consumer(Awaitable[ConsumerStats]):
             logger.warning("consuming %s: %s; going on", self._options.name, error)
             await self._pause(_OUTAGE_PAUSE_S)
             return []
+        except asyncio.CancelledError:
+            if popping.done() and not popping.cancelled() and popping.exception() is None and popping.result():
+                await self._release(popping.result())
+            raise
         finally:
             stopped.cancel()
             popping.cancel()
@@ -321,8 +327,10 @@ class Consumer(Awaitable[ConsumerStats]):
     async def _hand_over_lease(self, given: Any, messages: list[Message]) -> Handled | None:
         """Hand over all that a lease has."""
         finish = await self._hand_over(given, messages)
-        can_take = self._acks and self._polls.take is not None and self._session.can_take
-        if can_take and messages[0].lease_id and all(one.lease_id == messages[0].lease_id for one in messages):
+        lease_id = messages[0].lease_id
+        can_take = self._session.can_take or (self._link is not None and self._link.holds(lease_id))
+        can_take = can_take and self._acks and self._polls.take is not None
+        if can_take and lease_id and all(one.lease_id == lease_id for one in messages):
             return Handled(messages, finish)
         await self._ack(messages, finish.status, finish.error)
         return None

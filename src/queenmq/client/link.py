@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, RequestError
+from queenmq.client.errors import InvalidResponse, InvalidUse, NetworkError, QueenError, RequestError
 from queenmq.client.models import FinishResult, Message, PopAnswer, TakeResult
 from queenmq.client.polls import Polls
 from queenmq.client.session import Session
@@ -32,11 +32,15 @@ from queenmq.clock import SYSTEM
 logger = logging.getLogger("queenmq.client")
 
 _GOING_AWAY: Final = 1001
+_TRY_LATER: Final = 1013
 _FIRST_PAUSE_S: Final = 0.2
 _LAST_PAUSE_S: Final = 10.0
 _REFUSED_PAUSE_S: Final = 300.0  # of a server that does not know how, or a proxy that does not let it through
 _REPEAT_S: Final = 0.5
 _STALE_S: Final = 5.0
+_LASTING_S: Final = 5.0  # a connection that lives so long, or delivers, is a good one
+_CLOSE_S: Final = 2.0
+_MOST_FINISHED: Final = 64  # in one message to the server, which takes 1 MiB: with the longest errors it is less
 _LEASE_SECONDS: Final = 60
 _NO_LEASE: Final = "lease_not_found"
 _BACK: Final = "retry"
@@ -79,7 +83,7 @@ class Link:
         self._connected = asyncio.Event()
         self._is_refused = False
         self._is_closing = False
-        self._error: QueenError | None = None
+        self._error: Exception | None = None
         self._batches: deque[tuple[Batch, float]] = deque()
         self._waiters: deque[asyncio.Future[Batch | None]] = deque()
         self._leases: dict[str, int] = {}  # that came on this connection and are not finished, with their messages
@@ -99,22 +103,23 @@ class Link:
         """Get nothing more, and give back what no worker has begun."""
         self._is_closing = True
         self._queue(None)
-        left, self._batches = self._batches, deque()
-        for batch, _ in left:
-            self._spawn(self._finish(batch[0].lease_id, Finish(status=_BACK), len(batch)))
+        self._drop_all()
 
     async def close(self, within_s: float) -> None:
-        """Wait for the acknowledgements that are under way, and close: the server gives back what was not begun."""
+        """Give back what was not begun, wait for the acknowledgements that are under way, and close."""
         self._is_closing = True
+        self._drop_all()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait((self._keeper,))
+        for polling in tuple(self._late):
+            polling.cancel()
+        if self._tasks:  # what was not answered on the connection is sent as requests
+            await asyncio.wait(self._tasks, timeout=_CLOSE_S)
         for task in self._tasks:
             task.cancel()
-        for polling in self._late:
-            polling.cancel()
 
     # For the workers.
 
@@ -132,6 +137,10 @@ class Link:
             if found is not None:
                 return found
 
+    def holds(self, lease_id: str) -> bool:
+        """Whether the lease came on the connection, which counts it until it is finished there."""
+        return lease_id in self._leases
+
     def finishes(self, lease_id: str) -> bool:
         """Whether `take` answers for the acknowledgement, whatever becomes of the worker."""
         return self._keeper is not None and (lease_id in self._leases or not self._is_refused)
@@ -146,14 +155,16 @@ class Link:
         """Without the connection; None if there is one before anything was found."""
         if self._is_refused:
             return await self._polls.pop(size, wait_ms)
-        polling = asyncio.ensure_future(self._polls.pop(size, wait_ms))
+        polling = self._late.pop() if self._late else asyncio.ensure_future(self._polls.pop(size, wait_ms))
+        polling.remove_done_callback(self._came_late)
         connected = asyncio.ensure_future(self._connected.wait())
         try:
             await asyncio.wait((polling, connected), return_when=asyncio.FIRST_COMPLETED)
             if polling.done():
                 return polling.result()
         except asyncio.CancelledError:
-            polling.cancel()
+            if not polling.cancel():
+                self._came_late(polling)
             raise
         finally:
             connected.cancel()
@@ -167,17 +178,19 @@ class Link:
         if polling.cancelled() or polling.exception() is not None:
             return
         if batch := polling.result():
-            if self._is_closing:
-                self._spawn(self._give_back([batch[0].lease_id]))
-            else:
-                self._deliver(batch)
+            self._deliver(batch)
 
     async def _next(self, wait_ms: int) -> Batch | None:
         """The next batch; none if none came in time. None: the connection has gone, or come, meanwhile."""
         while self._batches:
             batch, came_at = self._batches.popleft()
-            if SYSTEM.monotonic() - came_at < _STALE_S or await self._is_alive(batch):
-                return batch
+            try:
+                if SYSTEM.monotonic() - came_at < _STALE_S or await self._is_alive(batch):
+                    return batch
+            except asyncio.CancelledError:
+                self._put_back(batch, came_at)
+                raise
+            self._drop(batch)
         waiter: asyncio.Future[Batch | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         alarm = SYSTEM.call_later(wait_ms / 1000, _resolve, waiter, [])
@@ -185,7 +198,7 @@ class Link:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and (batch := waiter.result() or []):
-                self._batches.appendleft((batch, SYSTEM.monotonic()))
+                self._put_back(batch, SYSTEM.monotonic())
             raise
         finally:
             alarm.cancel()
@@ -199,6 +212,26 @@ class Link:
         except QueenError:
             return False
         return renewed.success
+
+    def _put_back(self, batch: Batch, came_at: float) -> None:
+        """Of a worker that ends: another gets it."""
+        if self._is_closing:
+            self._drop(batch)
+        else:
+            self._batches.appendleft((batch, came_at))
+
+    def _drop_all(self) -> None:
+        left, self._batches = self._batches, deque()
+        for batch, _ in left:
+            self._drop(batch)
+
+    def _drop(self, batch: Batch) -> None:
+        """No worker has begun it, and none will: give it back, and on the connection make room for the next."""
+        lease_id = batch[0].lease_id
+        if self._socket is not None and lease_id in self._leases:
+            self._queue(_Finish(lease_id=lease_id, status=_BACK))
+        else:
+            self._spawn(self._give_back(lease_id))
 
     # Acknowledgements.
 
@@ -239,27 +272,33 @@ class Link:
 
     async def _send(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
-        if self._socket is not None:
-            finish = [said for said in outgoing if said is not None]
-            await self._socket.send(_encode({"finish": finish, "stop": self._is_closing}))
+        finish = [said for said in outgoing if said is not None]
+        for first in range(0, len(finish) or 1, _MOST_FINISHED):
+            if self._socket is not None:
+                said = {"finish": finish[first : first + _MOST_FINISHED], "stop": self._is_closing}
+                await self._socket.send(_encode(said))
 
     # The connection.
 
     async def _keep(self) -> None:
         """Connect, and again when the connection is lost."""
         pause_s = _FIRST_PAUSE_S
-        while True:
-            socket, refused = await self._connect()
-            self._is_refused = refused
-            if socket is not None:
-                pause_s = _FIRST_PAUSE_S
-                await self._serve(socket)
+        try:
+            while True:
+                socket, refused = await self._connect()
+                self._is_refused = refused
+                if socket is not None and await self._serve(socket):
+                    pause_s = _FIRST_PAUSE_S
+                self._tried.set()
+                self._wake()
+                if self._error is not None or self._is_closing:
+                    return
+                await SYSTEM.sleep(_REFUSED_PAUSE_S if refused else pause_s)
+                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+        except Exception as error:  # of the function that gives the token, for example: a poll would raise it, too
+            self._error = error
             self._tried.set()
             self._wake()
-            if self._error is not None or self._is_closing:
-                return
-            await SYSTEM.sleep(_REFUSED_PAUSE_S if refused else pause_s)
-            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
     async def _connect(self) -> tuple[Socket | None, bool]:
         """The connection if there is one, and whether there will be none for long."""
@@ -269,16 +308,15 @@ class Link:
             return None, False
         try:
             return await self._session.transport.connect(server, self._path), False
-        except RequestError as error:
+        except (RequestError, InvalidResponse) as error:
             if self._only:
-                self._error = error
-            is_for_long = error.status not in _KNOWN_REFUSALS
+                is_refusal = isinstance(error, RequestError)
+                self._error = error if is_refusal else InvalidUse(f"connection(True) is not possible here: {error}")
+                return None, True
+            is_for_long = isinstance(error, InvalidResponse) or error.status not in _KNOWN_REFUSALS
             if is_for_long:
                 logger.info("consuming %s: no consumer connection (%s), long polls are used", self._name, error)
             return None, is_for_long
-        except InvalidResponse as error:
-            logger.info("consuming %s: no consumer connection (%s), long polls are used", self._name, error)
-            return None, True
         except NetworkError as error:
             servers.failed(server, SYSTEM.monotonic())
             logger.debug("consuming %s: no consumer connection for now: %s", self._name, error)
@@ -286,13 +324,15 @@ class Link:
             logger.debug("consuming %s: no consumer connection for now: %s", self._name, error)
         return None, False
 
-    async def _serve(self, socket: Socket) -> None:
+    async def _serve(self, socket: Socket) -> bool:
+        """Until the connection ends. Whether it was of use, so that the next need not wait."""
+        began, was_of_use = SYSTEM.monotonic(), False
         self._socket = socket
         self._tried.set()
         self._connected.set()
         try:
             while (data := await socket.receive()) is not None:
-                self._read(data)
+                was_of_use = self._read(data) or was_of_use
         except msgspec.MsgspecError as error:
             logger.warning("consuming %s: the server sent what is not of the contract: %s", self._name, error)
         finally:
@@ -300,18 +340,19 @@ class Link:
             self._connected.clear()
             await asyncio.shield(socket.close())
             self._lost(socket.close_code)
+        return socket.close_code != _TRY_LATER and (was_of_use or SYSTEM.monotonic() - began >= _LASTING_S)
 
-    def _read(self, data: str) -> None:
+    def _read(self, data: str) -> bool:
+        """Whether something was delivered."""
         frame = _decode(data)
         for result in frame.finished:
             self._leases_done(result)
         for answer in frame.delivered:
             batch = [message for message in answer.messages if message is not None]
-            if batch and self._is_closing:
-                self._queue(_Finish(lease_id=batch[0].lease_id, status=_BACK))
-            elif batch:
+            if batch:
                 self._leases[batch[0].lease_id] = len(batch)
                 self._deliver(batch)
+        return bool(frame.delivered)
 
     def _leases_done(self, result: _Finished) -> None:
         if result.success or result.code == _NO_LEASE:
@@ -321,6 +362,9 @@ class Link:
             _resolve(answer, result)
 
     def _deliver(self, batch: Batch) -> None:
+        if self._is_closing:
+            self._drop(batch)
+            return
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -334,17 +378,14 @@ class Link:
         for answer in answers.values():
             _resolve(answer, None)
         if code != _GOING_AWAY and not self._is_closing:
-            left, self._batches = self._batches, deque()
-            if left:
-                self._spawn(self._give_back([batch[0].lease_id for batch, _ in left]))
+            self._drop_all()
         self._wake()
         logger.debug("consuming %s: the consumer connection was closed (%s)", self._name, code)
 
-    async def _give_back(self, leases: Sequence[str]) -> None:
-        """The server has done so, unless it is what was lost."""
-        for lease_id in leases:
-            with suppress(QueenError):
-                await self._session.verbs.finish(lease_id, Finish(status=_BACK))
+    async def _give_back(self, lease_id: str) -> None:
+        """The server may have done so already."""
+        with suppress(QueenError):
+            await self._session.verbs.finish(lease_id, Finish(status=_BACK))
 
     def _wake(self) -> None:
         for waiter in self._waiters:
