@@ -82,6 +82,42 @@ class TestDelivery:
         finally:
             await running.stop()
 
+    async def test_nor_more_claims_at_once(self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The size of a batch is known when it is there: a frame with many finishes starts only some claims."""
+        monkeypatch.setattr("queenmq.broker.in_flight._MOST_AT_ONCE", 2)
+        for number in range(6):
+            await queen.push("orders", 1, 2, partition=str(number))
+        under_way, most = 0, 0
+        take_now = server.broker.take_now
+
+        async def counted(*about: Any) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                return await take_now(*about)
+            finally:
+                under_way -= 1
+
+        async with consuming(server, inFlight=6) as connection:
+            batches = [await connection.next_batch() for _ in range(6)]
+            monkeypatch.setattr(type(server.broker), "take_now", lambda _, *about: counted(*about))
+            await connection.send(finish=[{"leaseId": batch["leaseId"]} for batch in batches])
+            assert sorted([await connection.next_data() for _ in range(6)]) == [[2]] * 6
+        assert most == 2
+
+    async def test_a_lease_that_ended_without_a_word_makes_room(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("queenmq.broker.in_flight._HELD_S", 0.1)
+        await queen.push("orders", 1, partition="one")
+        async with consuming(server) as connection:
+            await connection.next_batch()
+            await queen.push("orders", 2, partition="other")
+            await nothing_comes(connection, server)
+            await expire_leases(sql)
+            assert len(await connection.next_data()) == 1
+
     async def test_a_partition_is_held_by_one(self, queen: Queen, server: Server) -> None:
         await queen.push("orders", 1, 2)
         async with consuming(server, inFlight=4) as one:
@@ -333,6 +369,8 @@ FRAMES: list[tuple[Any, int]] = [
     ('{"finish":{"leaseId":"x"}}', 1007),
     ('{"renew":[{"leaseId":"x","seconds":0}]}', 1007),
     ('{"finish":[{"leaseId":"x","error":"\\u0000"}]}', 1007),
+    ('{"finish":[' + ",".join(['{"leaseId":"x"}'] * 10_001) + "]}", 1007),
+    ('{"renew":[' + ",".join(['{"leaseId":"x"}'] * 10_001) + "]}", 1007),
     ("x" * (1024 * 1024 + 1), 1009),
     (b"{}", 1003),
 ]
@@ -382,6 +420,8 @@ class TestBadInput:
             (upgrade, 400),
             (upgrade | {"Sec-WebSocket-Key": "short"}, 400),
             (upgrade | {"Sec-WebSocket-Key": "A" * 22 + "==", "Sec-WebSocket-Version": "8"}, 426),
+            (upgrade | {"Sec-WebSocket-Key": "A" * 22 + "==", "Connection": "keep-alive"}, 426),
+            (upgrade | {"Sec-WebSocket-Key": "A" * 22 + "==", "Connection": "close, Upgrade"}, 426),
         ):
             answer = await queen.http.get("/api/v1/consume/queue/orders", headers=headers)
             assert answer.status_code == status, headers

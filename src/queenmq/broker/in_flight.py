@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 _WAIT_MS: Final = 60_000
 _FIRST_PAUSE_S: Final = 0.25
 _LAST_PAUSE_S: Final = 5.0
+_HELD_S: Final = 60.0  # then a lease is checked: it may have ended without a word
+_LEAST_RENEWAL_S: Final = 1
+_MOST_AT_ONCE: Final = 32  # claims, whose size nobody knows before
 # After these the lease is as it was: the client may finish it again.
 _FINAL: Final = frozenset({None, "lease_not_found"})
 
@@ -46,7 +50,9 @@ class Verbs(Protocol):
 
 
 class InFlight:
-    """`deliver` sends a batch to the client and returns its size; `room` waits until the client reads."""
+    """`deliver` sends a batch to the client and returns its size; `room` waits until the client reads, and `has_room`
+    says whether it would not have to. The size of a batch that is being claimed is taken for that of the largest so
+    far."""
 
     def __init__(
         self,
@@ -54,6 +60,7 @@ class InFlight:
         claim: Claim,
         deliver: Callable[[Delivered], int],
         room: Callable[[], Awaitable[None]],
+        has_room: Callable[[], bool],
         *,
         most: int,
         most_bytes: int,
@@ -63,12 +70,15 @@ class InFlight:
         self._claim = claim
         self._deliver = deliver
         self._room = room
+        self._has_room = has_room
         self._most = most
         self._most_bytes = most_bytes
         self._clock = clock
-        self._held: dict[str, int] = {}  # leases that the client has, and their size
-        self._bytes = 0
-        self._claiming = 0  # batches that are being claimed
+        self._held: dict[str, tuple[int, float]] = {}  # leases that the client has, their size, and since when
+        self._bytes = 0  # of these
+        self._largest = 0
+        self._claiming = 0  # batches that are being claimed, or finished
+        self._taking = 0  # of these, those that may bring bytes
         self._claims: asyncio.Future[list[bool | BaseException]] | None = None
         self._finishing: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -89,16 +99,16 @@ class InFlight:
             await self._room()
             if self._is_draining:
                 return
-            free = min(width, self._most - len(self._held) - self._claiming)
-            if free <= 0 or self._bytes >= self._most_bytes:
-                self._changed.clear()
-                await self._changed.wait()
+            free = min(width, self._most - len(self._held) - self._claiming, self._claimable())
+            if free <= 0:
+                await self._wait_for_change()
                 continue
             # Several at once are one call; only one waits.
             self._claims = asyncio.gather(
                 *(self._claim_one(0 if free > 1 else _WAIT_MS) for _ in range(free)), return_exceptions=True
             )
             self._claiming += free
+            self._taking += free
             try:
                 found = await self._claims
             except asyncio.CancelledError:
@@ -108,6 +118,7 @@ class InFlight:
             finally:
                 self._claims = None
                 self._claiming -= free
+                self._taking -= free
                 self._changed.set()
             error = next((one for one in found if isinstance(one, BaseException)), None)
             if error is None:
@@ -120,6 +131,32 @@ class InFlight:
             await self._clock.sleep(pause_s)
             width, pause_s = 1, min(2 * pause_s, _LAST_PAUSE_S)
 
+    def _claimable(self) -> int:
+        """How many more claims may be under way, for what they may bring."""
+        left = self._most_bytes - self._bytes - self._taking * self._largest
+        return min(_MOST_AT_ONCE - self._taking, -(-left // max(self._largest, 1)))
+
+    async def _wait_for_change(self) -> None:
+        """Until there may be room. Leases that have ended meanwhile, and that the client does not finish, make room."""
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HELD_S):
+                await self._changed.wait()
+        now = self._clock.monotonic()
+        old = [lease_id for lease_id, (_, since) in self._held.items() if now - since >= _HELD_S]
+        # The client may have renewed them elsewhere: only the database knows. This never shortens a lease.
+        renewals = (self._verbs.renew(lease_id, _LEAST_RENEWAL_S) for lease_id in old)
+        for lease_id, expiry in zip(old, await asyncio.gather(*renewals, return_exceptions=True), strict=True):
+            if lease_id not in self._held:
+                continue
+            size, _ = self._held[lease_id]
+            if expiry is None:
+                del self._held[lease_id]
+                self._bytes -= size
+                self._changed.set()
+            else:
+                self._held[lease_id] = size, now
+
     async def _claim_one(self, wait_ms: int) -> bool:
         delivered = await self._verbs.pop(self._claim, wait_ms)
         # Nothing may be awaited here: a cancelled claim has either given its batch back or put it down.
@@ -128,31 +165,33 @@ class InFlight:
 
     def finish(self, finish: Finish, done: Callable[[Finished], None]) -> None:
         """Finish a lease that the client holds, and take the next batch in the same call. `done` gets the result."""
-        size = self._held.pop(finish.lease_id, None)
+        size, _ = self._held.pop(finish.lease_id, (None, 0.0))
         if size is None:
             done(Finished(NO_LEASE, "lease_not_found", excepted=[(NO_LEASE, False)] * len(finish.excepted)))
             return
+        self._bytes -= size
+        takes = not self._is_draining and self._claimable() > 0 and self._has_room()
         self._claiming += 1  # in its place
-        task = asyncio.get_running_loop().create_task(self._finish(finish, size, done))
+        self._taking += takes
+        task = asyncio.get_running_loop().create_task(self._finish(finish, size, done, takes=takes))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
 
-    async def _finish(self, finish: Finish, size: int, done: Callable[[Finished], None]) -> None:
+    async def _finish(self, finish: Finish, size: int, done: Callable[[Finished], None], *, takes: bool) -> None:
         taken = None
         try:
-            if self._is_draining or self._bytes - size >= self._most_bytes:
-                finished = await self._verbs.finish(finish)
-            else:
+            if takes and not self._is_draining:
                 taken = await self._verbs.take_now(finish, self._claim)
                 finished = taken.finished
+            else:
+                finished = await self._verbs.finish(finish)
         except QueenError as error:
             finished = Finished(str(error), error.code, excepted=[(str(error), False)] * len(finish.excepted))
         finally:
             self._claiming -= 1
+            self._taking -= takes
         if finished.code not in _FINAL:
             self._hold(finish.lease_id, size, is_new=False)
-        else:
-            self._bytes -= size
         if not self._is_closed:
             done(finished)
         if taken is not None and taken.delivered is not None:
@@ -204,6 +243,6 @@ class InFlight:
             if is_new or self._gives_back:
                 self._verbs.give_back((lease_id, self._claim.queue))
             return
-        self._held[lease_id] = size
-        if is_new:
-            self._bytes += size
+        self._held[lease_id] = size, self._clock.monotonic()
+        self._bytes += size
+        self._largest = max(self._largest, size)

@@ -119,6 +119,12 @@ class Connection(asyncio.Protocol, ABC):
     def abort(self) -> None:
         self._transport.abort()
 
+    def give_up(self) -> None:
+        """The client does not read what it is sent."""
+        if self._socket is not None:
+            self._socket.is_silent = True
+        self._transport.abort()
+
     @property
     def spare_rank(self) -> int | None:
         """How soon it may be closed when room is needed: 0 is first; None is never."""
@@ -186,9 +192,7 @@ class Connection(asyncio.Protocol, ABC):
             self._mark = size
             self._since = now
         elif now - self._since > self._front.limits.stall_s:
-            if self._socket is not None:
-                self._socket.is_silent = True
-            self._transport.abort()
+            self.give_up()
 
     @abstractmethod
     def _expire_read(self, now: float) -> None:

@@ -172,7 +172,7 @@ class HttpFront:
         for handshake in tuple(self.handshakes):
             handshake.expire(self.now)
         for connection in self.answers.slowest(self.now - self.limits.unread_s):
-            connection.abort()
+            connection.give_up()
         self.crowd.tell(self.now)
         if self.tls is not None:
             self.tls.check()

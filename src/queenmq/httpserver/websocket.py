@@ -48,6 +48,8 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _VERSION: Final = b"13"
 _KEY_BYTES: Final = 16
 _MOST_UNREAD_BYTES: Final = 64 * 1024
+_MESSAGE_BYTES: Final = 64  # that one takes beside its text, also an empty one
+_MOST_PARTS: Final = 1024
 _MOST_REASON_BYTES: Final = 123
 _PINGS: Final = 2  # so many are sent without an answer before the client is given up
 
@@ -81,8 +83,12 @@ class UpgradedResponse(Response, kw_only=True):
 def accept(request: Request, session: Session, *headers: Header) -> UpgradedResponse:
     """Raises UpgradeRequired or InvalidRequest if the request opens no WebSocket."""
     given = request.headers
-    if given.get(b"upgrade", b"").lower() != b"websocket":
+    named = {token.strip().lower() for token in given.get(b"connection", b"").split(b",")}
+    # A request of HTTP/1.0, or one that wants the connection closed, has no `keep_alive`.
+    if given.get(b"upgrade", b"").lower() != b"websocket" or b"upgrade" not in named or not request.keep_alive:
         raise UpgradeRequired
+    if request.body:
+        raise UpgradeRequired("a request that opens a WebSocket has no body")
     if given.get(b"sec-websocket-version") != _VERSION:
         raise UpgradeRequired("Sec-WebSocket-Version must be 13")
     key = given.get(KEY, b"")
@@ -135,7 +141,7 @@ class WebSocket:
             self._arrived.clear()
             await self._arrived.wait()
         text = self._unread.popleft()
-        self._unread_bytes -= len(text)
+        self._unread_bytes -= len(text) + _MESSAGE_BYTES
         if self._is_held and self._unread_bytes <= _MOST_UNREAD_BYTES:
             self._is_held = False
             self._transport.resume_reading()
@@ -150,8 +156,12 @@ class WebSocket:
         """Nobody is at the other end any more."""
         return self._connection.is_gone
 
+    @property
+    def has_room(self) -> bool:
+        return not self._connection.write_paused
+
     async def room(self) -> None:
-        """Wait until the client has read what it was sent, and there is memory for more."""
+        """Wait until the client has read most of what it was sent."""
         await self._connection.writable()
 
     def close(self, code: int, reason: str = "") -> None:
@@ -207,9 +217,11 @@ class WebSocket:
             self.close(TOO_LARGE, f"a message may have {self.max_bytes} characters at most")
             return
         self._part.append(event.data)
+        if len(self._part) > _MOST_PARTS:
+            self._part = ["".join(self._part)]
         if event.message_finished:
             self._unread.append("".join(self._part))
-            self._unread_bytes += self._part_bytes
+            self._unread_bytes += self._part_bytes + _MESSAGE_BYTES
             self._part.clear()
             self._part_bytes = 0
             self._arrived.set()

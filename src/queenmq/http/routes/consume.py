@@ -36,6 +36,7 @@ from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.leases import read_finish, shown_finish, shown_renewal
 from queenmq.http.routes.pop import POP_MANY, read_pop, shown
+from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import Error
 from queenmq.http.scopes import require_permission
 from queenmq.http.shares import polling, take_request
@@ -96,6 +97,7 @@ class _Session:
             claim,
             self._deliver,
             self._room,
+            self._has_room,
             most=most,
             most_bytes=settings.max_in_flight_bytes,
             clock=SYSTEM,
@@ -132,9 +134,11 @@ class _Session:
         """What the client sends. It is not read while the client does not read, or asks for more than it may."""
         while True:
             text = await self._socket.receive()
-            await self._room()
+            await self._socket.room()
             await self._check_token()
             frame = decode(text.encode(), _decoder)
+            check_count(len(frame.finish), self._context.settings, "finish")
+            check_count(len(frame.renew), self._context.settings, "renew")
             if frame.stop:
                 self._in_flight.drain()
             for index, finish in enumerate(frame.finish):
@@ -210,6 +214,9 @@ class _Session:
         if answers.too_many:
             await answers.room()
         await self._socket.room()
+
+    def _has_room(self) -> bool:
+        return self._socket.has_room and not self._context.memory.answers.too_many
 
     # The token, and the end of the server.
 
