@@ -162,6 +162,29 @@ async def test_a_long_poll_ends_with_its_token(admin: httpx.AsyncClient, server:
     assert len(server._app._polls) == 0
 
 
+async def test_a_finish_that_waits_for_the_next_messages_ends_with_its_token(
+    admin: httpx.AsyncClient, server: Server
+) -> None:
+    token = await made(admin)
+    await until(lambda: server.database.is_listening)
+    await Queen(admin).push("q", 1)
+    for if_finished in (False, True):
+        if if_finished:
+            token = await made(admin, "another")
+            await Queen(admin).push("q", 2)
+        [popped] = await Queen(admin).pop("q")
+        take = {"queue": "q", "wait": True, "timeout": 60_000, "ifFinished": if_finished}
+        finish = admin.post(f"/api/v1/lease/{popped['leaseId']}/finish", json={"take": take}, headers=bearer(token))
+        waiting = asyncio.create_task(finish)
+        await until(lambda: server.broker.long_polls.registry.total == 1)
+        await admin.delete(f"/api/v1/tokens/{token['id']}")
+        async with asyncio.timeout(30):
+            answer = await waiting
+        assert (answer.status_code, answer.json()["error"]) == (401, "Token revoked")
+        assert await Queen(admin).pop("q") == [], "what was finished stays finished"
+    assert len(server._app._polls) == 0
+
+
 async def test_a_large_body_does_not_outlive_its_token(admin: httpx.AsyncClient, server: Server) -> None:
     token = await made(admin)
     await until(lambda: server.database.is_listening)

@@ -22,7 +22,6 @@ from queenmq.clock import Clock
 from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
 from queenmq.http.auth import Authenticator
 from queenmq.http.openapi import document
-from queenmq.http.revocable import RevocablePolls
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.routes import (
@@ -133,7 +132,7 @@ class App:
         self._origins = origins
         self._trail = Trail(context.audit)
         self._quotas = context.quotas
-        self._polls = RevocablePolls()
+        self._polls = context.revocable
         self._per_namespace = context.settings.limits.namespace_messages_per_second > 0
         self.router = Router(ROUTES)
 

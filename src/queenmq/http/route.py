@@ -19,6 +19,7 @@ from queenmq.broker.broker import Broker
 from queenmq.config import Settings
 from queenmq.http.auth import Authenticator
 from queenmq.http.plans import Plan
+from queenmq.http.revocable import RevocablePolls
 from queenmq.http.roles import Role
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response
@@ -44,6 +45,7 @@ class Context:
     owners: Owners
     authenticator: Authenticator
     first_seen: FirstSeen = field(default_factory=FirstSeen)
+    revocable: RevocablePolls = field(default_factory=RevocablePolls)
 
 
 Handler = Callable[[Request, Context], Awaitable[Response]]

@@ -84,7 +84,12 @@ async def finish_lease(request: Request, context: Context) -> Response:
         return Response(_http_status(finished), shown_finish(request.params[0], body, finished))
     claim, wait_ms = read_take(body.take, request, context.settings)
     problem = None
-    with polling(request, context) if wait_ms else nullcontext():
+    # What was finished stays finished, also if the token is revoked while the pop waits.
+    is_revocable = wait_ms and request.token_id is not None and not claim.auto_ack
+    with (
+        context.revocable.waiting(request.token_id or "") if is_revocable else nullcontext(),
+        polling(request, context) if wait_ms else nullcontext(),
+    ):
         if body.take.if_finished:
             finished = await broker.finish(finish)
             delivered = None if finished.problem else await broker.pop(claim, wait_ms)
