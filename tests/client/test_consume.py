@@ -370,3 +370,19 @@ async def test_a_lease_is_finished_while_the_next_poll_waits(
 
         await until(is_finished)
     assert consumer.stats.refused == 0
+
+
+async def test_each_way_is_the_one_that_is_meant(queen: Queen, server: Server, way: str) -> None:
+    """Or the tests of this file that may use a connection would test polls twice."""
+    await queen.queue("q").push([1, 2, 3])
+    connections: list[int] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        connections.append(len(server.broker.consumers))
+        if len(connections) == 3:
+            done.set()
+
+    async with asyncio.timeout(30):
+        await queen.queue("q").consume(handle, signal=done)
+    assert connections == [1 if way == "connection" else 0] * 3

@@ -5,7 +5,7 @@ finished makes room for the next, which is claimed in the same call (`Finisher.t
 for by one claim, as a long poll. When the connection ends, what its client holds is given back, unless it may still be
 at work.
 
-Finishing goes on when the connection has ended: what the client has sent is done.
+Finishing goes on when the connection has ended: what the server has read is done.
 """
 
 from __future__ import annotations

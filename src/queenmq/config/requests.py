@@ -110,7 +110,7 @@ class ConsumerSettings:
         "QUEEN_CONSUMER_PING_S",
         15,
         "Time after which a consumer connection is pinged whose client is silent, in s. A client that stays silent for "
-        "three times as long is disconnected, and its leases are given back.",
+        "three times as long is disconnected; its leases expire.",
         parse.positive,
     )
 
