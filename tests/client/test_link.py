@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import aiohttp
 import asyncpg
 import pytest
 from integration.queen import expire_leases, leases, until
@@ -354,3 +355,46 @@ async def test_many_acknowledgements_with_long_errors(queen: Queen, server: Serv
     async with asyncio.timeout(60):
         stats = await queen.queue("q").concurrency(200).consume(handle, signal=done)
     assert (stats.failed, stats.refused) == (200, 0)
+
+
+class TestSilence:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(consumers={"ping_s": 0.1})
+
+    async def test_is_no_end_while_pings_are_answered(
+        self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("queenmq.client.transport._HEARTBEAT_S", 0.15)
+        said: Counter[str] = Counter()
+        for name in ("ping", "pong"):
+            say = getattr(aiohttp.ClientWebSocketResponse, name)
+
+            async def counted(*about: Any, name: str = name, say: Any = say) -> None:
+                said[name] += 1
+                await say(*about)
+
+            monkeypatch.setattr(aiohttp.ClientWebSocketResponse, name, counted)
+        seen = Seen(1)
+        running = asyncio.ensure_future(queen.queue("q").consume(seen, signal=seen.done))
+        await until(lambda: bool(server.broker.consumers))
+        [connection] = server.broker.consumers
+        await until(lambda: said["ping"] + said["pong"] >= 8)
+        assert tuple(server.broker.consumers) == (connection,)
+        await queen.queue("q").push(1)
+        async with asyncio.timeout(30):
+            await running
+
+    async def test_of_a_server_is_its_end(self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("queenmq.client.transport._HEARTBEAT_S", 0.05)
+        seen = Seen(1)
+        running = asyncio.ensure_future(queen.queue("q").consume(seen, signal=seen.done))
+        await until(lambda: bool(server.broker.consumers))
+        [connection] = server.broker.consumers
+        with monkeypatch.context() as deaf:
+            deaf.setattr("queenmq.httpserver.websocket.WebSocket.feed", lambda *_: None)
+            deaf.setattr("queenmq.httpserver.websocket.WebSocket.expire", lambda *_: None)
+            await until(lambda: connection not in server.broker.consumers)
+        await queen.queue("q").push(1)
+        async with asyncio.timeout(30):
+            await running

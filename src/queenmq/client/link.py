@@ -155,7 +155,9 @@ class Link:
         """Without the connection; None if there is one before anything was found."""
         if self._is_refused:
             return await self._polls.pop(size, wait_ms)
-        polling = self._late.pop() if self._late else asyncio.ensure_future(self._polls.pop(size, wait_ms))
+        late = next((late for late in self._late if not late.done()), None)
+        polling = late or asyncio.ensure_future(self._polls.pop(size, wait_ms))
+        self._late.discard(polling)
         polling.remove_done_callback(self._came_late)
         connected = asyncio.ensure_future(self._connected.wait())
         try:
