@@ -139,7 +139,7 @@ async def test_a_lease_that_is_over_rolls_everything_back(queen: Queen, table: a
 
 async def test_what_cannot_be_finished(queen: Queen, table: asyncpg.Connection) -> None:
     [message] = await popped(queen, 1)
-    with pytest.raises(TypeError, match="is no connection of asyncpg or psycopg 3"):
+    with pytest.raises(TypeError, match="is no connection of asyncpg, psycopg 3, SQLAlchemy or Django"):
         message.transaction(object())
     consumed = Message(id=message.id, transaction_id="t", partition_id="p")
     with pytest.raises(Exception, match="consumed at delivery"):

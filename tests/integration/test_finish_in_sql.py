@@ -8,7 +8,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from conftest import Postgres
 
 from integration.queen import Queen, data, until
 from queenmq.server import Server
@@ -147,23 +146,3 @@ async def test_a_status_that_is_none(queen: Queen, sql: asyncpg.Connection, stat
     [message] = await leased(queen, 1)
     with pytest.raises(asyncpg.InvalidParameterValueError, match="is no status"):
         await finish(sql, message["leaseId"], status=status)
-
-
-async def test_a_role_that_can_do_nothing_else(
-    queen: Queen, sql: asyncpg.Connection, database_url: str, postgres: Postgres
-) -> None:
-    [message] = await leased(queen, 1)
-    administrator = await asyncpg.connect(postgres.administrator_of(database_url))
-    try:
-        await administrator.execute("DROP ROLE IF EXISTS finisher; CREATE ROLE finisher LOGIN PASSWORD 'finisher'")
-        await sql.execute("GRANT USAGE ON SCHEMA queen TO finisher; GRANT EXECUTE ON FUNCTION queen.finish TO finisher")
-        session = await asyncpg.connect(database_url, user="finisher", password="finisher")
-        try:
-            assert await finish(session, message["leaseId"]) == 1
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await session.execute("SELECT queen.send('q', 'p', '1')")
-        finally:
-            await session.close()
-    finally:
-        await administrator.execute("DROP OWNED BY finisher; DROP ROLE finisher")
-        await administrator.close()

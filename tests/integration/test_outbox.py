@@ -10,7 +10,6 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from conftest import Postgres
 from server_settings import settings_with
 
 from integration.queen import Queen, data, until
@@ -238,34 +237,6 @@ class TestOrder:
 
 
 class TestWhoMay:
-    async def test_a_role_that_can_do_nothing_else(
-        self, queen: Queen, sql: asyncpg.Connection, database_url: str, postgres: Postgres
-    ) -> None:
-        administrator = await asyncpg.connect(postgres.administrator_of(database_url))
-        try:
-            await administrator.execute("DROP ROLE IF EXISTS sender; CREATE ROLE sender LOGIN PASSWORD 'sender'")
-            await sql.execute("GRANT USAGE ON SCHEMA queen TO sender; GRANT EXECUTE ON FUNCTION queen.send TO sender")
-            session = await asyncpg.connect(database_url, user="sender", password="sender")
-            try:
-                await send(session, 1)
-                for refused in (
-                    "SELECT * FROM queen.outbox",
-                    "INSERT INTO queen.outbox_commits (sending) VALUES (1)",
-                    "SELECT * FROM queen.messages",
-                    "SELECT nextval('queen.outbox_sendings')",
-                    "SELECT queen.finish(gen_random_uuid())",
-                ):
-                    with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError)):
-                        await session.execute(refused)
-            finally:
-                await session.close()
-            await all_pushed(sql)
-            [message] = await queen.pop("q", "p")
-            assert message["data"] == 1
-        finally:
-            await administrator.execute("DROP OWNED BY sender; DROP ROLE sender")
-            await administrator.close()
-
     async def test_nobody_may_call_what_runs_with_the_rights_of_the_owner(
         self, sql: asyncpg.Connection, server: Server
     ) -> None:
