@@ -16,6 +16,7 @@ KNOWN: Final = {
     "messages": "List, show, retry, dead-letter and delete messages.",
     "dlq": "List, redrive and purge dead letters.",
     "timers": "List, set and cancel messages that are pushed later.",
+    "outbox": "Attach tables of an application to queues.",
     "traces": "Show the traces that consumers recorded for messages.",
     "operations": "List, retry and cancel operations of the operation queue.",
     "journal": "List, show, retry and export quarantined records of a journal.",

@@ -1,0 +1,1 @@
+SELECT queen.attach($1::text::regclass, $2, $3, $4, $5)

@@ -1,0 +1,1 @@
+SELECT queen.detach($1::text::regclass, $2)
