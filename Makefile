@@ -60,8 +60,9 @@ prose:
 	$(BIN)/codespell src bench tests docs deploy .ci Makefile *.md
 	$(BIN)/python .ci/prose
 
+# These share nothing between the tests of a file, so any process takes any of them.
 unit:
-	$(BIN)/pytest --quiet $(PARALLEL) tests/unit tests/simulation
+	$(BIN)/pytest --quiet --numprocesses $(JOBS) --dist worksteal tests/unit tests/simulation
 
 POOLED := $(addprefix tests/integration/test_,push.py pop.py ack.py transaction.py long_poll.py outage.py streams.py)
 

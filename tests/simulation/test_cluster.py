@@ -26,6 +26,8 @@ from simulation.world import World
 
 CHOSEN = os.environ.get("QUEEN_SIMULATION_SEED")
 SEEDS = 20_000 if os.environ.get("QUEEN_LONG") else 400
+# Tests of their own, so that several processes share them.
+PARTS = 8
 
 
 def history(seed: int) -> int:
@@ -41,16 +43,18 @@ def history(seed: int) -> int:
     return world.trace
 
 
-def seeds() -> Iterable[int]:
+def seeds(part: int) -> Iterable[int]:
     """Half of them the same in every run, half of them new."""
     if CHOSEN is not None:
-        return [int(CHOSEN)]
-    return [*range(SEEDS // 2), *(random.randrange(SEEDS, 2**31) for _ in range(SEEDS // 2))]
+        return [int(CHOSEN)] if part == 0 else []
+    same = range(part, SEEDS // 2, PARTS)
+    return [*same, *(random.randrange(SEEDS, 2**31) for _ in same)]
 
 
 @pytest.mark.timeout(3600)
-def test_every_history_ends_well() -> None:
-    for seed in seeds():
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_history_ends_well(part: int) -> None:
+    for seed in seeds(part):
         history(seed)
 
 
