@@ -250,7 +250,7 @@ async def test_none_is_opened_if_it_is_not_wanted(queen: Queen, server: Server) 
 
 
 async def test_what_it_cannot_do(queen: Queen) -> None:
-    asked: list[Callable[[], Queue]] = [
+    asked: list[Callable[[], Queue[Any]]] = [
         lambda: queen.queue("q").limit(1),
         lambda: queen.queue("q").commit_on_delivery(),
         lambda: queen.queue("q").batch(2).each(),

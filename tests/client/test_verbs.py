@@ -74,7 +74,7 @@ async def test_the_words_of_an_ack(queen: Queen) -> None:
     dead = await queen.queue("q").dlq().get()
     assert [(letter.data, letter.error_message) for letter in dead] == [(3, "poison"), (2, "as queen-mq says it")]
     [four] = await queen.queue("q").pop()
-    unknown = await queen.ack(four, "done")
+    unknown = await queen.ack(four, "done")  # type: ignore[call-overload]
     assert (unknown.success, bool(unknown.error)) == (False, True)
 
 
@@ -185,7 +185,7 @@ async def test_queue_options_in_both_spellings(queen: Queen) -> None:
 
 
 async def test_an_option_that_the_server_ignores_is_told(queen: Queen, caplog: pytest.LogCaptureFixture) -> None:
-    answer = await queen.queue("q").config(leas_time=60, retry_limit=7).create()
+    answer = await queen.queue("q").config({"leasTime": 60}, retry_limit=7).create()
     assert answer["options"]["retryLimit"] == 7
     assert [record.args for record in caplog.records if record.name == "queenmq.client"] == [("leasTime",)]
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from queenmq.client.admin import Admin
 from queenmq.client.client import Context, Queen
-from queenmq.client.consumer import Consumer, ConsumerStats, Handler
+from queenmq.client.consumer import Consumer, ConsumerStats
 from queenmq.client.dead_letters import DeadLetterFilter
-from queenmq.client.errors import ClientClosed
 from queenmq.client.models import (
     AckResult,
     BufferStats,
     DeadLetters,
+    Item,
     Json,
     Message,
     Operation,
@@ -32,93 +32,29 @@ from queenmq.client.models import (
     TraceResult,
     TransactionResult,
 )
-from queenmq.client.options import Options
-from queenmq.client.queue import Queue, QueueSpec
+from queenmq.client.options import AckStatus, Options
+from queenmq.client.payload import Payload
+from queenmq.client.portal import Portal
+from queenmq.client.queue import Handed, Queue, QueueSpec
 from queenmq.client.reads import Read
 from queenmq.client.session import Session
 from queenmq.client.signals import drained
 from queenmq.client.timers import Timer
 from queenmq.client.transaction import TransactionSteps
 
-T = TypeVar("T")
-
 _SIGNAL_LOOK_S = 0.05
-_LAST_STEPS_S = 1.0
-
-
-class Portal:
-    """An event loop in a thread of its own, into which other threads send work and wait for it."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="queenmq-client", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What the work returns or raises. An interrupt (Ctrl-C) cancels the work."""
-        future = self.start(work)
-        try:
-            return future.result()
-        except BaseException:
-            if future.cancel():
-                with suppress(Exception):
-                    self.start(_nothing).result()
-            raise
-
-    def start(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
-        if self._loop.is_closed():
-            raise ClientClosed
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking client cannot be used in its own event loop")
-
-        async def run() -> T:
-            return await work()
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop)
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Call it in the loop, soon."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function)
-
-    @property
-    def closed(self) -> bool:
-        return self._loop.is_closed()
-
-    def close(self) -> None:
-        self.run(_end_tasks)
-        self.run(self._loop.shutdown_asyncgens)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _nothing() -> None:
-    return None
-
-
-async def _end_tasks() -> None:
-    """Let the other tasks of the loop come to their end; cancel those that do not."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if not others:
-        return
-    _, late = await asyncio.wait(others, timeout=_LAST_STEPS_S)
-    for task in late:
-        task.cancel()
-    if late:
-        await asyncio.wait(late)
 
 
 class BlockingConsumer:
     """A consumer that runs in the background. Leave it as a context manager, or `stop` and `join` it."""
 
-    def __init__(self, portal: Portal, queue: Queue, handler: Handler, threads: int) -> None:
+    def __init__(self, portal: Portal, queue: Queue[Any], handler: Callable[[Any], object], threads: int) -> None:
         self._portal = portal
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="queenmq-handler")
         self._consumer: Consumer | None = None
         self._ended: Future[ConsumerStats] = portal.start(lambda: self._run(queue, handler))
 
-    async def _run(self, queue: Queue, handler: Any) -> ConsumerStats:
+    async def _run(self, queue: Queue[Any], handler: Callable[[Any], object]) -> ConsumerStats:
         loop = asyncio.get_running_loop()
 
         async def in_thread(given: Any) -> object:
@@ -153,13 +89,28 @@ class BlockingConsumer:
         self.join()
 
 
-class BlockingQueue(QueueSpec):
+class BlockingQueue(QueueSpec[Handed]):
     """A queue of a blocking client. The words are those of `Queue`; the verbs return when they are done."""
 
     def __init__(self, portal: Portal, session: Session, name: str | None) -> None:
         super().__init__(session, name)
         self._portal = portal
-        self._queue = Queue(session, said=self._said)
+        self._queue: Queue[Handed] = Queue(session, said=self._said)
+
+    @overload
+    def batch(self, size: Literal[1]) -> BlockingQueue[Message]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def batch(self, size: int) -> BlockingQueue[list[Message]]: ...
+
+    def batch(self, size: int) -> BlockingQueue[Any]:
+        """As `Queue.batch`."""
+        return self._batch(size)
+
+    def each(self) -> BlockingQueue[Message]:
+        """As `Queue.each`."""
+        queue: BlockingQueue[Any] = self._consumer(each=True)
+        return queue
 
     def create(self) -> Json:
         """As `Queue.create`."""
@@ -169,7 +120,7 @@ class BlockingQueue(QueueSpec):
         """As `Queue.delete`."""
         return self._portal.run(self._queue.delete)
 
-    def push(self, items: Any, *, expected_last_offset: int | None = None) -> PushResults:
+    def push(self, items: Item | Payload, *, expected_last_offset: int | None = None) -> PushResults:
         """As `Queue.push`: one result per item. Raises PushFailed, which has all results, if some were refused."""
         return self._portal.run(lambda: self._queue.push(items, expected_last_offset=expected_last_offset))
 
@@ -179,7 +130,7 @@ class BlockingQueue(QueueSpec):
 
     def schedule(
         self,
-        data: Any,
+        data: Payload,
         *,
         key: str,
         delay: timedelta | float | None = None,
@@ -205,7 +156,11 @@ class BlockingQueue(QueueSpec):
         return self._portal.run(self._queue.pop)
 
     def consume(
-        self, handler: Handler, *, signal: threading.Event | None = None, handle_signals: bool = True
+        self,
+        handler: Callable[[Handed], object],
+        *,
+        signal: threading.Event | None = None,
+        handle_signals: bool = True,
     ) -> ConsumerStats:
         """As `Queue.consume`: returns when it ends, also on SIGTERM and SIGINT.
 
@@ -222,7 +177,7 @@ class BlockingQueue(QueueSpec):
             consumer.stop()
             return consumer.join()
 
-    def start_consumer(self, handler: Handler) -> BlockingConsumer:
+    def start_consumer(self, handler: Callable[[Handed], object]) -> BlockingConsumer:
         """The same in the background. Signals are left alone: use it as a context manager, or `stop` and `join` it."""
         return BlockingConsumer(self._portal, self._queue, handler, self._said.consumer.concurrency)
 
@@ -291,7 +246,7 @@ class BlockingQueen:
     def _ask(self, method: str, path: str, body: Any, params: Mapping[str, Any] | None) -> Any:
         return self._portal.run(lambda: self._queen._session.verbs.ask(method, path, body, params))
 
-    def queue(self, name: str | None = None) -> BlockingQueue:
+    def queue(self, name: str | None = None) -> BlockingQueue[Message]:
         """As `Queen.queue`."""
         return BlockingQueue(self._portal, self._queen._session, name)
 
@@ -303,7 +258,7 @@ class BlockingQueen:
     def ack(
         self,
         messages: Message,
-        status: bool | str = True,
+        status: bool | AckStatus = True,
         context: Context | None = None,
         *,
         group: str | None = None,
@@ -314,7 +269,7 @@ class BlockingQueen:
     def ack(
         self,
         messages: Sequence[Message],
-        status: bool | str = True,
+        status: bool | AckStatus = True,
         context: Context | None = None,
         *,
         group: str | None = None,
@@ -324,7 +279,7 @@ class BlockingQueen:
     def ack(
         self,
         messages: Any,
-        status: bool | str = True,
+        status: bool | AckStatus = True,
         context: Context | None = None,
         *,
         group: str | None = None,

@@ -17,7 +17,7 @@ from queenmq.client.models import (
     RenewResult,
     TraceResult,
 )
-from queenmq.client.options import ClientOptions, Options, server_urls
+from queenmq.client.options import AckStatus, ClientOptions, Options, server_urls
 from queenmq.client.queue import Queue
 from queenmq.client.session import Session
 from queenmq.client.transaction import Transaction
@@ -50,7 +50,7 @@ class Queen:
         self.admin: Admin[Awaitable[Any]] = Admin(self._session.verbs.ask)
         """Administration: `await queen.admin.list_queues()`."""
 
-    def queue(self, name: str | None = None) -> Queue:
+    def queue(self, name: str | None = None) -> Queue[Message]:
         """Begin a sentence about a queue. Without a name, `namespace` and `task` say which queues to pop from."""
         return Queue(self._session, name)
 
@@ -62,7 +62,7 @@ class Queen:
     async def ack(
         self,
         messages: Message,
-        status: bool | str = True,
+        status: bool | AckStatus = True,
         context: Context | None = None,
         *,
         group: str | None = None,
@@ -73,7 +73,7 @@ class Queen:
     async def ack(
         self,
         messages: Sequence[Message],
-        status: bool | str = True,
+        status: bool | AckStatus = True,
         context: Context | None = None,
         *,
         group: str | None = None,
@@ -83,7 +83,7 @@ class Queen:
     async def ack(
         self,
         messages: Message | Sequence[Message],
-        status: bool | str = True,
+        status: bool | AckStatus = True,
         context: Context | None = None,
         *,
         group: str | None = None,

@@ -37,8 +37,6 @@ _CLOSE_S = 10.0
 _LONGEST_ERROR = 2000
 _COMPLETED = "completed"
 
-Handler = Callable[[Message], object] | Callable[[list[Message]], object]
-
 
 @dataclass(slots=True)
 class Handled:

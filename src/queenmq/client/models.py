@@ -12,7 +12,7 @@ from msgspec import Raw, Struct, UnsetType, field
 
 from queenmq.client.errors import InvalidItem
 from queenmq.client.own_transaction import OwnTransaction
-from queenmq.client.payload import decode, encode
+from queenmq.client.payload import Payload, T, decode, decode_as, encode
 from queenmq.ids import is_uuid, uuid7_text
 
 DEFAULT_PARTITION = "Default"
@@ -32,7 +32,7 @@ class Item:
     Item(data={'order': 17}, transaction_id='order-17', trace_id=None)
     """
 
-    data: Any
+    data: Payload
     transaction_id: str | None = None
     trace_id: str | None = None
 
@@ -98,6 +98,13 @@ class _Payload(Struct, kw_only=True, rename="camel", dict=True):
     def data(self) -> Any:
         """The payload as a Python value, parsed when it is first asked for."""
         return decode(self.raw)
+
+    def decode(self, kind: type[T]) -> T:
+        """The payload as a dataclass, a model of msgspec or pydantic, or any other type that msgspec knows.
+
+        Raises InvalidPayload if it is none. Fields that the type does not have are passed over.
+        """
+        return decode_as(self.raw, kind)
 
 
 class Message(_Payload, kw_only=True, rename="camel", dict=True):

@@ -37,6 +37,31 @@ class Options(TypedDict, total=False):
     ssl_context: SSLContext | None
 
 
+class QueueOptions(TypedDict, total=False):
+    """The keyword arguments of `config`; docs/queue-options.md says what they mean."""
+
+    lease_time: int
+    max_size: int
+    ttl: int | None
+    retry_limit: int
+    retry_delay: int
+    dead_letter_queue: bool
+    dlq_after_max_retries: bool
+    priority: int
+    delayed_processing: int
+    window_buffer: int
+    retention_seconds: int
+    completed_retention_seconds: int
+    retention_enabled: bool
+    encryption_enabled: bool
+    max_wait_time_seconds: int
+    archive_before_delete: bool
+    set_aside_failed_pushes: bool
+
+
+AckStatus = Literal["completed", "success", "failed", "retry", "dlq"]
+SubscriptionMode = Literal["all", "new"]
+
 RENEW_MILLIS = 10_000
 
 

@@ -3,23 +3,67 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from uuid import UUID
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 
 from queenmq.client.errors import InvalidPayload
 
+T = TypeVar("T")
 
-def encode(value: Any) -> Raw:
+
+class Dataclass(Protocol):
+    """What dataclasses (and those of pydantic) have in common."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class PydanticModel(Protocol):
+    """What is used of a model of pydantic, which need not be installed."""
+
+    def model_dump(self, *, mode: str, by_alias: bool) -> dict[str, Any]: ...
+
+
+Payload: TypeAlias = (
+    Mapping[str, Any]
+    | list[Any]
+    | tuple[Any, ...]
+    | str
+    | float
+    | Raw
+    | Struct
+    | Dataclass
+    | PydanticModel
+    | Decimal
+    | date
+    | time
+    | timedelta
+    | UUID
+    | Enum
+    | None
+)
+"""What can be pushed. An `int` is a `float` for type checkers, a `bool` an `int`, and a `datetime` a `date`."""
+
+
+def encode(value: Payload) -> Raw:
     """`value` as JSON; a `msgspec.Raw` is JSON already and goes as it is. Raises InvalidPayload.
 
     With the standard library's encoder: integers of any size stay exact, NaN is refused instead of becoming null, and
-    so are lone surrogates, which no server would take.
+    so are lone surrogates, which no server would take. What JSON has no word for is written as `_plain` says. What
+    could be meant in two ways is refused: keys that are no strings, a datetime without a time zone, bytes, sets.
     """
     if isinstance(value, Raw):
         return value
     try:
-        return Raw(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+        _check_keys(value)
+        text = json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return Raw(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidPayload(f"the payload cannot be written as JSON: {error}") from error
 
@@ -27,3 +71,57 @@ def encode(value: Any) -> Raw:
 def decode(raw: Raw) -> Any:
     """The Python value; integers of any size are exact."""
     return json.loads(bytes(raw))
+
+
+def decode_as(raw: Raw, kind: type[T]) -> T:
+    """The payload as a `kind`: a model of pydantic, or anything that msgspec knows. Raises InvalidPayload."""
+    try:
+        return msgspec.json.decode(raw, type=kind, dec_hook=_validated)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidPayload(f"the payload is no {getattr(kind, '__name__', kind)}: {error}") from error
+
+
+def _check_keys(value: Any) -> None:
+    """JSON has only strings for keys: 1 and "1" would become the same."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is no string")
+            if isinstance(inner, (dict, list, tuple)):
+                _check_keys(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            if isinstance(inner, (dict, list, tuple)):
+                _check_keys(inner)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has instead: objects of models, and strings of UUIDs, moments, durations (ISO 8601) and decimals."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise TypeError(f"{value!r} has no time zone; give it one, for example UTC")
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise TypeError(f"{value!r} is no number")
+    if isinstance(value, (datetime, Decimal)):
+        return msgspec.to_builtins(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("bytes are no JSON; push text instead, for example base64.b64encode(...).decode()")
+    if isinstance(value, (set, frozenset)):
+        raise TypeError("a set has no order; push a list instead, for example sorted(...)")
+    if isinstance(value, Mapping):
+        _check_keys(plain := dict(value))
+        return plain
+    # Moments and decimals of a model come here again, and other models within it.
+    return msgspec.to_builtins(value, builtin_types=(datetime, Decimal), enc_hook=_dumped)
+
+
+def _dumped(value: Any) -> Any:
+    if not hasattr(value, "model_dump"):
+        raise TypeError(f"{type(value).__name__} is not a type that can be pushed")
+    return value.model_dump(mode="json", by_alias=True)
+
+
+def _validated(kind: Any, value: Any) -> Any:
+    if not hasattr(kind, "model_validate"):
+        raise TypeError(f"{kind.__name__} is not a type that a payload can be decoded to")
+    # As from JSON, where a date is a string.
+    return kind.model_validate_json(json.dumps(value))

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from queenmq.client.buffer import BufferLimits
-from queenmq.client.consumer import Consumer, Handler
+from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterQuery
 from queenmq.client.errors import InvalidUse
 from queenmq.client.link import Link
-from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TakeResult, to_push_items
-from queenmq.client.options import RENEW_MILLIS
+from queenmq.client.models import DEFAULT_PARTITION, Item, Json, Message, TakeResult, to_push_items
+from queenmq.client.options import RENEW_MILLIS, QueueOptions, SubscriptionMode
+from queenmq.client.payload import Payload
 from queenmq.client.polls import Polls
 from queenmq.client.push import Push
 from queenmq.client.reads import Read, read_partition, where_from
@@ -30,8 +31,11 @@ from queenmq.client.verbs import Finish, path_of
 
 logger = logging.getLogger("queenmq.client")
 
+# What a handler gets: a message, or a list of them.
+Handed = TypeVar("Handed")
 
-class QueueSpec:
+
+class QueueSpec(Generic[Handed]):
     def __init__(self, session: Session, name: str | None = None, said: Said | None = None) -> None:
         self._session = session
         self._said = said or Said(queue=name)
@@ -48,7 +52,7 @@ class QueueSpec:
         self._said.task = name
         return self
 
-    def config(self, options: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def config(self, options: Mapping[str, Any] | None = None, **more: Unpack[QueueOptions]) -> Self:
         """Options for `create`, in either spelling: `lease_time=60` or `{"leaseTime": 60}`.
 
         Until it has sent them, other verbs raise InvalidUse.
@@ -90,7 +94,7 @@ class QueueSpec:
         self._said.group = name
         return self
 
-    def subscription_mode(self, mode: str) -> Self:
+    def subscription_mode(self, mode: SubscriptionMode) -> Self:
         """Where a group starts that is new to the queue: `all` or `new`."""
         self._said.subscription_mode = mode
         return self
@@ -98,11 +102,6 @@ class QueueSpec:
     def subscription_from(self, moment: str) -> Self:
         """Where a group starts that is new to the queue: `now`, or an ISO 8601 timestamp."""
         self._said.subscription_from = moment
-        return self
-
-    def batch(self, size: int) -> Self:
-        """At most so many messages at once. A handler gets a list if it is more than one, unless `each` is said."""
-        self._said.batch = _positive("batch", size)
         return self
 
     def partitions(self, count: int) -> Self:
@@ -144,10 +143,6 @@ class QueueSpec:
         """A worker ends when nothing came for so long."""
         return self._consumer(idle_millis=_positive("idle_millis", millis))
 
-    def each(self) -> Self:
-        """Hand over and acknowledge the messages of a batch one by one."""
-        return self._consumer(each=True)
-
     def renew_lease(self, enabled: bool = True, interval_millis: int | None = None) -> Self:
         """Whether to renew leases while a handler works (the default), and how often (10 s).
 
@@ -166,6 +161,10 @@ class QueueSpec:
         """`consume`: over a consumer connection where that is possible, else by long polls (None, the default); over a
         connection and not without it (True); or by long polls (False)."""
         return self._consumer(connection=wanted)
+
+    def _batch(self, size: int) -> Self:
+        self._said.batch = _positive("batch", size)
+        return self
 
     def _consumer(self, **changes: Any) -> Self:
         self._said.consumer = replace(self._said.consumer, **changes)
@@ -187,8 +186,23 @@ class QueueSpec:
         return self._said.queue, group or self._said.group, self._said.partition
 
 
-class Queue(QueueSpec):
-    """A queue of an asynchronous client."""
+class Queue(QueueSpec[Handed]):
+    """A queue of an asynchronous client; `Queue[Message]`, or `Queue[list[Message]]` if handlers get lists."""
+
+    @overload
+    def batch(self, size: Literal[1]) -> Queue[Message]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def batch(self, size: int) -> Queue[list[Message]]: ...
+
+    def batch(self, size: int) -> Queue[Any]:
+        """At most so many messages at once. A handler gets a list if it is more than one, unless `each` is said."""
+        return self._batch(size)
+
+    def each(self) -> Queue[Message]:
+        """Hand over and acknowledge the messages of a batch one by one: `batch(20).each()`."""
+        queue: Queue[Any] = self._consumer(each=True)
+        return queue
 
     async def create(self) -> Json:
         """Create the queue, or replace all of its options: what is not in `config` returns to its default."""
@@ -206,7 +220,7 @@ class Queue(QueueSpec):
         answer: Json = await self._session.verbs.ask("DELETE", path)
         return answer
 
-    def push(self, items: Any, *, expected_last_offset: int | None = None) -> Push:
+    def push(self, items: Item | Payload, *, expected_last_offset: int | None = None) -> Push:
         """Push one item or a list of them, in order; await it for one result per item.
 
         An item is a payload (any JSON), an `Item`, or a dict with `data` and `transactionId`, `traceId` or both. Other
@@ -248,7 +262,7 @@ class Queue(QueueSpec):
 
     async def schedule(
         self,
-        data: Any,
+        data: Payload,
         *,
         key: str,
         delay: timedelta | float | None = None,
@@ -288,7 +302,11 @@ class Queue(QueueSpec):
         return await self._session.verbs.pop(said.path(), params, said.wait_ms if said.wait else None)
 
     def consume(
-        self, handler: Handler, *, signal: asyncio.Event | None = None, handle_signals: bool = True
+        self,
+        handler: Callable[[Handed], object],
+        *,
+        signal: asyncio.Event | None = None,
+        handle_signals: bool = True,
     ) -> Consumer:
         """Call `handler` for every message (or list of them) that comes; await it to run until it ends.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from queenmq.client.errors import EmptyTransaction, TransactionFailed
-from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TransactionResult, to_items, to_push_item
+from queenmq.client.models import DEFAULT_PARTITION, Item, Json, Message, TransactionResult, to_items, to_push_item
+from queenmq.client.payload import Payload
 from queenmq.client.session import Session
 
 Steps = TypeVar("Steps", bound="TransactionSteps")
@@ -26,7 +27,7 @@ class TransactionSteps:
     def ack(
         self,
         messages: Message | Sequence[Message],
-        status: str = "completed",
+        status: Literal["completed", "failed", "dlq"] = "completed",
         context: Mapping[str, Any] | None = None,
         *,
         group: str | None = None,
@@ -53,7 +54,9 @@ class TransactionSteps:
         """Where the next push goes: `.queue("b").partition("eu").push(items)`."""
         return TransactionQueue(self, name)
 
-    def add_push(self, queue: str, partition: str, items: Any, expected_last_offset: int | None = None) -> None:
+    def add_push(
+        self, queue: str, partition: str, items: Item | Payload, expected_last_offset: int | None = None
+    ) -> None:
         """Push items to a partition; `.queue(…).partition(…).push(…)` says the same."""
         given = to_items(items)
         if expected_last_offset is not None:
@@ -92,7 +95,7 @@ class TransactionQueue(Generic[Steps]):
         self._partition = name
         return self
 
-    def push(self, items: Any, *, expected_last_offset: int | None = None) -> Steps:
+    def push(self, items: Item | Payload, *, expected_last_offset: int | None = None) -> Steps:
         """One item or a list, as `Queue.push` takes them. Here a transactionId that is in use fails the whole, and so
         does a partition that has another last offset than expected."""
         self._steps.add_push(self._name, self._partition, items, expected_last_offset)

@@ -16,6 +16,7 @@ from queenmq.cli.show import plural, print_json
 
 if TYPE_CHECKING:
     from queenmq.client import Message
+    from queenmq.client.options import AckStatus
 
 STATUSES: Final = ("completed", "success", "failed", "retry", "dlq")
 
@@ -52,7 +53,7 @@ def command(
     lease: str,
     group: str | None,
     file: Path | None,
-    status: str,
+    status: AckStatus,
     error: str | None,
     as_json: bool,
     server: str,

@@ -1,0 +1,124 @@
+"""What can be pushed beside plain JSON, what is refused, and what comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from pydantic import BaseModel, Field
+
+from queenmq.client import InvalidPayload, Message
+from queenmq.client.payload import decode, encode
+
+NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
+ID = UUID("018f0000-0000-7000-8000-000000000001")
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Money(msgspec.Struct, rename="camel"):
+    amount_due: Decimal
+    seal: bytes = b""
+
+
+class Address(BaseModel):
+    zip_code: str = Field(alias="zipCode")
+
+
+@dataclass
+class Order:
+    number: int
+    at: datetime
+    price: Money
+    to: Address
+    colours: list[Colour] = field(default_factory=list)
+
+
+ORDER = Order(2**70, NOON, Money(Decimal("1.50"), b"\x00"), Address(zipCode="8000"), [Colour.RED])
+
+
+def message(raw: Raw) -> Message:
+    return Message(id="", transaction_id="", partition_id="", raw=raw)
+
+
+def test_models_become_objects_with_exact_values() -> None:
+    assert json.loads(bytes(encode(ORDER))) == {
+        "number": 2**70,
+        "at": "2026-11-18T12:00:00Z",
+        "price": {"amountDue": "1.50", "seal": "AA=="},
+        "to": {"zipCode": "8000"},
+        "colours": ["red"],
+    }
+
+
+@pytest.mark.parametrize("one", [ORDER.price, Address(zipCode="8000"), NOON, ID, Decimal("0.10"), Colour.RED])
+def test_what_was_pushed_comes_back_as_its_type(one: Any) -> None:
+    assert message(encode(one)).decode(type(one)) == one
+    assert message(encode([one])).decode(list[type(one)]) == [one]  # type: ignore[misc]
+
+
+def test_other_types_are_written_as_iso_8601_and_read_as_such() -> None:
+    raw = encode({"day": date(2026, 11, 18), "pause": timedelta(seconds=90), "more": MappingProxyType({"id": ID})})
+    assert decode(raw) == {"day": "2026-11-18", "pause": "PT90S", "more": {"id": str(ID)}}
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (datetime(2026, 11, 18), "has no time zone"),
+        ([Money(Decimal("NaN"))], "is no number"),
+        (b"bytes", "bytes are no JSON"),
+        ({1, 2}, "a set has no order"),
+        ({1: "one"}, "the key 1 is no string"),
+        ([{"a": ({True: 0},)}], "the key True is no string"),
+        (MappingProxyType({None: 1}), "the key None is no string"),
+        (object(), "object is not a type that can be pushed"),
+        ({"a": lambda: None}, "function is not a type that can be pushed"),
+        (float("nan"), "not JSON compliant"),
+        ("\ud800", "surrogates not allowed"),
+    ],
+)
+def test_what_could_be_meant_in_two_ways_is_refused(payload: Any, why: str) -> None:
+    with pytest.raises(InvalidPayload, match=why):
+        encode(payload)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Order, "Order"), (Address, "Address"), (list[int], "list")])
+def test_a_payload_of_another_form_is_named(kind: Any, name: str) -> None:
+    with pytest.raises(InvalidPayload, match=f"the payload is no {name}: "):
+        message(Raw(b'{"number": "x"}')).decode(kind)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_plain_json_keeps_its_value(value: Any) -> None:
+    assert decode(encode(value)) == value
+
+
+@given(st.dictionaries(st.text() | st.integers() | st.booleans(), st.none(), min_size=1))
+def test_keys_are_strings_or_refused(value: Mapping[Any, None]) -> None:
+    if all(isinstance(key, str) for key in value):
+        assert decode(encode(value)) == value
+    else:
+        with pytest.raises(InvalidPayload):
+            encode(value)
