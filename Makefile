@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
-.PHONY: sbom audit verify fuzz
+.PHONY: sbom audit verify fuzz docs
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -21,6 +21,7 @@ help:
 	@echo "make pooled   run the tests of the verbs through PgBouncer"
 	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
 	@echo "make fuzz     send changed packets, requests and messages to servers, for thirty minutes"
+	@echo "make docs     write the documentation as a site to build/site"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"
@@ -68,7 +69,7 @@ POOLED := $(addprefix tests/integration/test_,push.py pop.py ack.py transaction.
 
 # A file is run by one of the workers, each of which has a PostgreSQL of its own. A test with real processes and real
 # time that fails is run once more, and listed under RERUN either way; unit tests and simulations are not.
-test: lint
+test: lint docs
 	$(BIN)/pytest $(PARALLEL) --durations 20 --reruns 1 --rerun-exclude-path tests/unit \
 	    --rerun-exclude-path tests/simulation
 	@if command -v npm >/dev/null || [ -n "$$QUEEN_REQUIRE_OLDEST" ]; then $(MAKE) --no-print-directory oldest; \
@@ -92,6 +93,10 @@ oldest: setup
 fuzz: setup
 	$(BIN)/python tests/fuzz/packets.py 600
 	QUEEN_LONG=1 $(BIN)/pytest --quiet tests/integration/test_fuzz_http.py
+
+# Links that lead nowhere are errors.
+docs: setup
+	$(BIN)/zensical build --strict
 
 format: setup
 	$(BIN)/ruff check --fix

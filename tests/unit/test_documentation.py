@@ -71,6 +71,11 @@ def test_every_document_can_be_found() -> None:
     assert set(DOCS.rglob("*.md")) - found == set()
 
 
+def test_every_document_is_on_the_site() -> None:
+    listed = re.findall(r'"([^"]+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert sorted(listed) == sorted(str(document.relative_to(DOCS)) for document in DOCS.rglob("*.md"))
+
+
 def test_the_readme_leads_to_the_index() -> None:
     assert "docs/README.md" in links(ROOT / "README.md")
 
