@@ -248,7 +248,11 @@ def _write(found: Report, folder: Path) -> None:
     print(f"Written: {folder / stem}.json", flush=True)
     try:
         plot.write(folder / f"{stem}.png", found.summary)
+        print(f"Written: {folder / stem}.png", flush=True)
+        for result in found.results:
+            if result.series:
+                lines = folder / f"{stem}-{result.scenario}-{result.repeat}.svg"
+                plot.write_series(lines, f"{result.scenario} ({result.server}), MB over time", result.series)
+                print(f"Written: {lines}", flush=True)
     except BenchError as error:
         print(f"queen bench: {error}", file=sys.stderr)
-    else:
-        print(f"Written: {folder / stem}.png", flush=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from queen_bench.errors import BenchError
-from queen_bench.result import Result
+from queen_bench.result import Result, Series
 
 BAR: Final = 0.8
 INCHES_PER_SCENARIO: Final = 0.45
+LINES: Final = 8
 PARTS: Final = (("server", "server_cpu_s"), ("PostgreSQL", "postgres_cpu_s"), ("generator", "generator_cpu_s"))
 
 
@@ -29,6 +30,29 @@ def write(path: Path, summary: Sequence[Result]) -> None:
     _cpu(cpu, measured)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def write_series(path: Path, title: str, series: Series) -> None:
+    """The largest ones as lines over time. Raises BenchError as `write`."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise BenchError("no plot without matplotlib: pip install 'queenmq[bench]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    largest = sorted(series, key=lambda name: max(value for _, value in series[name]), reverse=True)[:LINES]
+    figure, axes = pyplot.subplots(figsize=(9, 4.5))
+    for name in largest:
+        axes.plot([at / 60 for at, _ in series[name]], [value for _, value in series[name]], label=name, linewidth=1)
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("minutes")
+    axes.set_ylabel("MB")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
     pyplot.close(figure)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 Extra = float | int | str | bool | None
+Series = dict[str, list[tuple[float, float]]]
 
 
 class Latency(msgspec.Struct):
@@ -31,6 +32,7 @@ class Result(msgspec.Struct, kw_only=True):
     server_rss_mb: float | None = None
     postgres_mb: float | None = None
     extra: dict[str, Extra] = {}
+    series: Series = {}  # values by seconds since the beginning
     problems: list[str] = []
 
     def main_latency(self) -> Latency:

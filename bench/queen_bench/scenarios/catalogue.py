@@ -12,6 +12,7 @@ from queen_bench.scenarios.age import Age
 from queen_bench.scenarios.both import Both
 from queen_bench.scenarios.cluster import ClusterCalls, ClusterWakeup
 from queen_bench.scenarios.coordinator import Coordinated
+from queen_bench.scenarios.held_beside import HeldBeside
 from queen_bench.scenarios.held_horizon import HeldHorizon
 from queen_bench.scenarios.load_check import LoadCheck
 from queen_bench.scenarios.open_transaction import OpenTransaction
@@ -19,6 +20,7 @@ from queen_bench.scenarios.parked import Parked
 from queen_bench.scenarios.pop import Pop
 from queen_bench.scenarios.push import Push
 from queen_bench.scenarios.scenario import Scenario
+from queen_bench.scenarios.sizes import SizesOverTime
 from queen_bench.scenarios.tls import TlsCost
 from queen_bench.scenarios.wakeup import Wakeup
 
@@ -52,6 +54,8 @@ def scenarios(options: Options) -> list[Scenario]:
         TlsCost("tls"),
         OpenTransaction("open-transaction"),
         HeldHorizon("held-horizon"),
+        HeldBeside("held-beside"),
+        SizesOverTime("sizes"),
         Parked("parked"),
         Parked("parked-partitions", own_partition=True),
         Age("age"),

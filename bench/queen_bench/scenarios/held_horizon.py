@@ -16,7 +16,7 @@ import asyncpg
 
 from queen_bench.broker import Want
 from queen_bench.errors import BenchError
-from queen_bench.load import Pushing, now
+from queen_bench.load import Pushing, Stop, now
 from queen_bench.meter import Meter, latency
 from queen_bench.options import Options
 from queen_bench.result import Extra, Result
@@ -30,11 +30,14 @@ FORMS: Final = (SESSION, DUMP, PREPARED)
 TABLES: Final = ("partition_lookup", "partition_consumers", "messages")
 PUSH_S: Final = 1.0
 PREPARED_NAME: Final = "queen bench"
+SETTINGS: Final = {"max_prepared_transactions": "2", "track_io_timing": "off"}
 
 # A figure of a table: what a lookup had to read shows in the blocks, what has piled up in the others.
 STATE: Final = """
     SELECT s.relname AS name, s.n_dead_tup AS dead, pg_table_size(s.relid) AS heap, pg_indexes_size(s.relid) AS indexes,
-           io.heap_blks_hit + io.heap_blks_read + io.idx_blks_hit + io.idx_blks_read AS blocks
+           io.heap_blks_hit + io.heap_blks_read + io.idx_blks_hit + io.idx_blks_read AS blocks,
+           coalesce((to_jsonb(s) ->> 'total_vacuum_time')::float, 0)
+           + coalesce((to_jsonb(s) ->> 'total_autovacuum_time')::float, 0) AS vacuum_ms
     FROM pg_stat_user_tables s JOIN pg_statio_user_tables io USING (relid)
     WHERE s.schemaname = 'queen' AND s.relname = ANY ($1)
 """
@@ -96,8 +99,7 @@ class HeldHorizon:
     async def run(self, subject: Subject, options: Options) -> Result:
         if not isinstance(subject, HttpSubject) or subject.folder is None:
             raise BenchError("the horizon can be held only in the database of a server that the benchmark has started")
-        settings = {"max_prepared_transactions": "2", "track_io_timing": "off"}
-        async with with_settings(subject.folder, settings) as own:
+        async with with_settings(subject.folder, SETTINGS) as own:
             return await self._run(own, options)
 
     async def _run(self, subject: HttpSubject, options: Options) -> Result:
@@ -111,7 +113,7 @@ class HeldHorizon:
             await rounds.turns(options.seconds, free)
             held: dict[str, Figures] = {}
             for form in FORMS:
-                async with _holding(url, form):
+                async with holding(url, form):
                     held[form], figures = await rounds.held(options)
                 extra |= {f"{form}_{name}": value for name, value in figures.items()}
                 await rounds.recover()
@@ -136,19 +138,26 @@ class Rounds:
     async def turns(self, seconds: float, into: Figures) -> None:
         over = for_seconds(seconds)
         while not over():
-            before = await self._blocks()
-            meter = self.course.meter()
-            meter.start()
-            await self.course.load.push(meter, for_seconds(min(PUSH_S, seconds)), Pushing(1))
-            meter.stop()
-            between = await self._blocks()
-            into.add("push", meter, between - before)
+            await self.turn(for_seconds(min(PUSH_S, seconds)), into)
 
-            meter = self.course.meter()
-            meter.start()
-            await self.course.load.pop(meter, lambda: self.course.audit.pending <= 0, Want(1), self._connections)
-            meter.stop()
-            into.add("pop", meter, await self._blocks() - between)
+    async def turn(self, pushed: Stop, *into: Figures) -> None:
+        """Push until told to stop, then pop and acknowledge all of it."""
+        before = await self._blocks()
+        meter = self.course.meter()
+        meter.start()
+        await self.course.load.push(meter, pushed, Pushing(1))
+        meter.stop()
+        between = await self._blocks()
+        for figures in into:
+            figures.add("push", meter, between - before)
+
+        meter = self.course.meter()
+        meter.start()
+        await self.course.load.pop(meter, lambda: self.course.audit.pending <= 0, Want(1), self._connections)
+        meter.stop()
+        after = await self._blocks()
+        for figures in into:
+            figures.add("pop", meter, after - between)
 
     async def held(self, options: Options) -> tuple[Figures, dict[str, Extra]]:
         """The figures of the last part, and what has piled up until then."""
@@ -161,14 +170,22 @@ class Rounds:
             await self.turns(max(began + options.held_seconds - now(), PUSH_S), last)
         else:
             last = first
-        found: dict[str, Extra] = {"held_s": now() - began}
+        return last, {"held_s": now() - began} | await self.piled_up()
+
+    async def piled_up(self) -> dict[str, Extra]:
+        found: dict[str, Extra] = {}
         for row in await self._state():
             found |= {
                 f"{row['name']}_dead": row["dead"],
                 f"{row['name']}_mb": row["heap"] / MB,
                 f"{row['name']}_indexes_mb": row["indexes"] / MB,
             }
-        return last, found
+        return found
+
+    async def so_far(self) -> tuple[int, float]:
+        """Blocks that were read, and seconds that VACUUM has taken; 0 before PostgreSQL 18, which does not say."""
+        rows = await self._state()
+        return sum(row["blocks"] for row in rows), sum(row["vacuum_ms"] for row in rows) / 1000
 
     async def recover(self) -> None:
         """Nobody holds the horizon any more: what has piled up must not count for the next round."""
@@ -183,7 +200,7 @@ class Rounds:
 
 
 @asynccontextmanager
-async def _holding(url: str, form: str) -> AsyncIterator[None]:
+async def holding(url: str, form: str) -> AsyncIterator[None]:
     stranger: Database = await asyncpg.connect(url)
     try:
         await stranger.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
