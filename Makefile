@@ -87,7 +87,8 @@ versions: setup
 
 # A few of them on the oldest version that Queen supports: what CI runs besides the bundled one.
 oldest: setup
-	$(BIN)/python .ci/versions 14 -- --quiet $(PARALLEL) --reruns 1 $(addprefix tests/integration/test_,ack.py cost.py retention.py)
+	$(BIN)/python .ci/versions 14 -- --quiet $(PARALLEL) --reruns 1 $(addprefix tests/integration/test_,ack.py cost.py retention.py) \
+	    tests/migration/test_bundled_major.py
 
 # What `make test` does for some seconds.
 fuzz: setup

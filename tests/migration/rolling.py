@@ -22,6 +22,7 @@ from ports import free_port
 PATIENCE_S = 120
 QUEEN = "import sys; from queenmq.cli.main import main; sys.exit(main())"
 GROUPS = ("billing", "mail")
+TAKER = "taker"
 PARTITIONS = 6
 
 Json = dict[str, Any]
@@ -32,6 +33,7 @@ class Process:
 
     def __init__(self, source: Path, database_url: str, folder: Path, name: str) -> None:
         self._source = source
+        self.is_new = name.startswith("new")
         self._database_url = database_url
         self._folder = folder / name
         self._folder.mkdir()
@@ -89,7 +91,16 @@ class Rotation:
         self.answers: Counter[str] = Counter()
 
     async def call(self, method: str, path: str, *usual: int, **options: Any) -> Any:
-        server = self.chance.choice(self.servers)
+        return await self._call(self.chance.choice(self.servers), method, path, *usual, **options)
+
+    async def call_new(self, method: str, path: str, *usual: int, **options: Any) -> Any:
+        """What only the new version can do. Waits while none of its servers is there."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (new := [server for server in self.servers if server.is_new]):
+                await asyncio.sleep(0.02)
+        return await self._call(self.chance.choice(new), method, path, *usual, **options)
+
+    async def _call(self, server: Process, method: str, path: str, *usual: int, **options: Any) -> Any:
         server.in_flight += 1
         try:
             answer = await self.client.request(method, server.url + path, **options)
@@ -108,14 +119,21 @@ class Rotation:
 
 
 class Load:
-    """Producers with partitions of their own, consumers of two groups, movers, and groups that come anew."""
+    """Producers with partitions of their own, consumers of two groups, movers, and groups that come anew.
+
+    Beside them, what an operator does (seeks, dead letters that come back), and through servers of the new version what
+    only these can do: finishing and taking, timers, pauses.
+    """
 
     def __init__(self, rotation: Rotation) -> None:
         self._call = rotation.call
+        self._call_new = rotation.call_new
         self._chance = random.Random(4)
         self.pushed: dict[str, list[int]] = defaultdict(list)
         self.finished: dict[tuple[str, str], list[int]] = defaultdict(list)
         self.moved: dict[str, list[int]] = defaultdict(list)
+        self.timed: list[int] = []
+        self.done: Counter[str] = Counter()
         self.pushing = True
         self.idle: Counter[str] = Counter()
         self._new = itertools.count()
@@ -133,6 +151,11 @@ class Load:
                     tasks.create_task(self._consume(group))
             tasks.create_task(self._move())
             tasks.create_task(self._subscribe())
+            tasks.create_task(self._seek())
+            tasks.create_task(self._bury())
+            tasks.create_task(self._take())
+            tasks.create_task(self._schedule())
+            tasks.create_task(self._pause())
 
     def start(self) -> None:
         self._running = asyncio.create_task(self.run())
@@ -227,15 +250,111 @@ class Load:
             assert [message["data"] for message in answer["messages"]] == [1]
             await asyncio.sleep(0.05)
 
+    async def _seek(self) -> None:
+        """A group that goes to the end, and back to the beginning."""
+        await self.grow(100)
+        # With `wait`, because a push that has waited for the seek still holds the group's row for a moment.
+        parameters = {
+            "consumerGroup": "again",
+            "autoAck": "true",
+            "subscriptionMode": "all",
+            "batch": 5,
+            "wait": "true",
+        }
+        await self._call("GET", "/api/v1/pop/queue/work/partition/p0", 200, params=parameters)
+        while self.pushing:
+            for body in ({"toEnd": True}, {"timestamp": "2020-01-01T00:00:00Z"}):
+                await self._call("POST", "/api/v1/consumer-groups/again/queues/work/seek", 200, json=body)
+            answer = await self._call("GET", "/api/v1/pop/queue/work/partition/p0", 200, params=parameters)
+            assert [message["data"] for message in answer["messages"]] == [1, 2, 3, 4, 5]
+            self.done["seek"] += 1
+            await asyncio.sleep(0.3)
+
+    async def _bury(self) -> None:
+        """A dead letter comes back to the group, and nothing else does."""
+        while self.pushing:
+            name = f"letters-{next(self._new)}"
+            items = [{"queue": name, "partition": "p", "payload": number} for number in (1, 2, 3)]
+            await self._call("POST", "/api/v1/push", 201, json={"items": items})
+            parameters = {"consumerGroup": "g", "subscriptionMode": "all", "batch": 3, "wait": "true"}
+            answer = await self._call("GET", f"/api/v1/pop/queue/{name}", 200, params=parameters)
+            acks = [
+                {field: message[field] for field in ("transactionId", "partitionId", "leaseId")}
+                | {"status": "dlq" if message["data"] == 2 else "completed"}
+                for message in answer["messages"]
+            ]
+            body = {"consumerGroup": "g", "acknowledgments": acks}
+            results = await self._call("POST", "/api/v1/ack/batch", 200, json=body)
+            assert [result["success"] for result in results] == [True] * 3, results
+            result = await self._call("POST", "/api/v1/dlq/redrive", 200, json={"queue": name})
+            assert result["redriven"] == 1, result
+            answer = await self._call("GET", f"/api/v1/pop/queue/{name}", 200, params=parameters | {"autoAck": "true"})
+            assert [message["data"] for message in answer["messages"]] == [2]
+            self.done["redrive"] += 1
+            await asyncio.sleep(0.3)
+
+    async def _take(self) -> None:
+        """What any server has delivered is finished by one that takes what comes next."""
+        messages: list[Json] = []
+        while self._goes_on(TAKER) or messages:
+            if not messages:
+                messages = await self._pop("work", TAKER)
+                continue
+            take = {"queue": "work", "consumerGroup": TAKER, "batch": 10}
+            answer = await self._call_new(
+                "POST", f"/api/v1/lease/{messages[0]['leaseId']}/finish", 200, json={"take": take}
+            )
+            for message in messages:
+                self.finished[TAKER, message["partition"]].append(message["data"])
+            messages = answer["taken"]["messages"] if answer["taken"] else []
+            self.done["take"] += 1
+
+    async def _schedule(self) -> None:
+        for number in itertools.count(1):
+            if not self.pushing:
+                return
+            timer = {"op": "schedule", "queue": "timed", "timerKey": str(number), "data": number, "delayMs": 100}
+            await self._call_new("POST", "/api/v1/timers", 200, json={"operations": [timer]})
+            self.timed.append(number)
+            await asyncio.sleep(0.05)
+
+    async def _pause(self) -> None:
+        """Old servers know nothing of pauses, so only new ones are asked for messages."""
+        while self.pushing:
+            name = f"paused-{next(self._new)}"
+            parameters = {"consumerGroup": "g", "autoAck": "true", "subscriptionMode": "all"}
+            await self._call("POST", "/api/v1/push", 201, json={"items": [{"queue": name, "payload": 1}]})
+            assert (await self._call_new("POST", "/api/v1/pause", 200, json={"queue": name}))["changed"]
+            await self._call_new("GET", f"/api/v1/pop/queue/{name}", 204, params=parameters)
+            assert (await self._call_new("POST", "/api/v1/resume", 200, json={"queue": name}))["changed"]
+            answer = await self._call_new("GET", f"/api/v1/pop/queue/{name}", 200, params=parameters | {"wait": "true"})
+            assert [message["data"] for message in answer["messages"]] == [1]
+            self.done["pause"] += 1
+            await asyncio.sleep(0.3)
+
     async def audit(self) -> None:
         """Everything that was accepted is there once and in order, for each group and for one that reads anew."""
+        assert min(self.done[what] for what in ("seek", "redrive", "take", "pause")) > 0, self.done
+        await self._audit_timers()
         for partition, numbers in self.pushed.items():
             assert numbers == list(range(1, len(numbers) + 1))
-            for group in GROUPS:
+            for group in (*GROUPS, TAKER):
                 assert self.finished[group, partition] == numbers, (group, partition)
             assert self.moved[partition] == numbers, partition
             for queue in ("work", "moved"):
                 assert await self._everything(queue, partition) == numbers, (queue, partition)
+
+    async def _audit_timers(self) -> None:
+        found: list[int] = []
+        parameters = {"consumerGroup": "audit", "batch": 1000, "autoAck": "true", "subscriptionMode": "all"}
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found) < len(self.timed):
+                answer = await self._call(
+                    "GET", "/api/v1/pop/queue/timed", 200, 204, params=parameters | {"wait": "true", "timeout": 1000}
+                )
+                found += [message["data"] for message in answer["messages"]] if answer else []
+        assert sorted(found) == self.timed
+        assert await self._call("GET", "/api/v1/pop/queue/timed", 204, params=parameters) is None
 
     async def _everything(self, queue: str, partition: str) -> list[int]:
         found: list[int] = []

@@ -60,6 +60,8 @@ async def plan(database: Database) -> Plan:
         old_functions = await functions.without_version(connection) if state.functions_up_to_date else []
     expand = [*_steps(state, "expand"), *([] if leads else [one async for one in _functions(database, state)])]
     contract = list(_steps(state, "contract"))
+    if contract or state.expansions or expand:
+        contract.append(_ages("contract"))
     if state.has_old_functions or not state.functions_up_to_date:
         number = f"{len(old_functions)} functions" if old_functions else "the functions"
         contract.append(PlannedStep("contract", "functions", f"remove {number} of versions without names of their own"))
@@ -88,6 +90,12 @@ async def _functions(database: Database, state: SchemaState) -> AsyncIterator[Pl
     yield PlannedStep("expand", "functions", f"replace the {len(ours.public)} public functions and those of triggers")
     for table in await functions.tables_with_changed_triggers(database):
         yield PlannedStep("expand", "functions", "set the triggers", table, "SHARE ROW EXCLUSIVE")
+    yield _ages("expand")
+
+
+def _ages(phase: Phase) -> PlannedStep:
+    does = "note the ages of partitions that have none, or too young ones (in batches)"
+    return PlannedStep(phase, "functions", does, "partition_ages", "ROW EXCLUSIVE")
 
 
 def _sized(step: PlannedStep, sizes: dict[str, asyncpg.Record]) -> PlannedStep:
