@@ -350,6 +350,11 @@ class TestSetsOfFunctions:
             monkeypatch.setattr(functions, "function_set", lambda: ours)
             await migrate(database)
             assert await self.leader(sql) == other.name
+            # Not seen for some minutes: the database was away, and it may come back before that server does.
+            await sql.execute("UPDATE queen.servers SET seen_at = seen_at - interval '10 minutes'")
+            await sql.execute("UPDATE queen.server_versions SET alive_for = '3 minutes'")
+            await migrate(database)
+            assert await self.leader(sql) == other.name
             await sql.execute("UPDATE queen.server_versions SET has_stopped = true")
             await migrate(database)
             assert await self.leader(sql) == ours.name

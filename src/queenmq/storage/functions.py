@@ -27,6 +27,14 @@ _KEPT: Final = timedelta(hours=1)
 _STEP: Final = 1000
 
 _LEADER = "SELECT name, schema_version, made_at FROM queen.function_sets WHERE leads"
+# A server that has not said that it stops may only be cut off from the database: triggers of a newer version serve an
+# older one, not the other way round.
+_MAY_RUN = """
+    SELECT EXISTS (
+        SELECT 1 FROM queen.servers s JOIN queen.server_versions v ON v.server_id = s.id AND v.epoch = s.epoch
+        WHERE v.function_set = $1 AND NOT v.has_stopped AND s.seen_at > clock_timestamp() - $2::interval
+    )
+"""
 _NAMES = """
     SELECT p.oid::regprocedure::text AS signature, p.proname AS name, EXISTS (
         SELECT 1 FROM pg_depend d WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid AND d.deptype = 'n'
@@ -120,8 +128,7 @@ async def _has_to_lead(connection: Connection, schema_version: int) -> bool:
     if leader["name"] == ours.name or leader["schema_version"] > schema_version:
         return False
     made_at = await connection.fetchval("SELECT made_at FROM queen.function_sets WHERE name = $1", ours.name)
-    servers = await connection.fetch(statement("living_servers"))
-    return made_at > leader["made_at"] or all(server["function_set"] != leader["name"] for server in servers)
+    return made_at > leader["made_at"] or not await connection.fetchval(_MAY_RUN, leader["name"], _KEPT)
 
 
 async def _make_own(connection: Connection, ours: FunctionSet, schema_version: int) -> None:
