@@ -34,7 +34,7 @@ from queenmq.ids import uuid7_text
 from queenmq.server import Server
 
 LONG = os.environ.get("QUEEN_LONG") == "1"
-ROUNDS = int(os.environ.get("QUEEN_FAILOVER_ROUNDS", "10" if LONG else "1"))
+ROUNDS = int(os.environ.get("QUEEN_CHAOS_ROUNDS", "10" if LONG else "1"))
 MESSAGES = 200 if LONG else 60
 # On a machine that does nothing else it is about a second; CI may be busy with other tests.
 BACK_WITHIN_S = 5.0 if LONG else 20.0
