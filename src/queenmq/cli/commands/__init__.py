@@ -29,6 +29,7 @@ KNOWN: Final = {
     "doctor": "Check the installation and say how to repair it.",
     "admin": "Check and repair the tables of the database.",
     "db": "Upgrade the schema of the database, or show how to connect to the bundled PostgreSQL.",
+    "verify": "Check that servers keep their promises, by a history of requests.",
     "bench": "Measure throughput and latency.",
     "pipeline": "Run Spark jobs: archive, replay, window, audit.",
     "completion": "Print the shell completion script.",

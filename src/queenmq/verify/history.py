@@ -1,0 +1,216 @@
+"""A history: what was asked of servers and what they answered, in the order in which it happened.
+
+Each operation is an invocation and, if it ended, a completion. Its outcome is one of three:
+
+| outcome | meaning | what leads to it |
+|---|---|---|
+| `ok` | it took place; the answer says how | 200, 201, 202 |
+| `fail` | it did not take place, and never will | 400 to 429, 503 |
+| `info` | nobody knows | other 5xx, a lost or late answer, a process that died |
+
+An operation without a completion is as one with `info`. Times are seconds of one monotonic clock, so a history is
+recorded by one process, or by processes of one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+Outcome: TypeAlias = Literal["ok", "fail", "info"]
+AckStatus: TypeAlias = Literal["completed", "failed", "retry", "dlq"]
+
+
+class Push(Struct, frozen=True, tag_field="f", tag="push"):
+    queue: str
+    partition: str
+    ids: list[str]
+
+
+class Pushed(Struct, frozen=True, tag_field="f", tag="pushed"):
+    """One word for each id. `accepted` is a 202: it is stored later, in order."""
+
+    statuses: list[Literal["stored", "duplicate", "accepted", "refused"]]
+
+
+class Pop(Struct, frozen=True, tag_field="f", tag="pop"):
+    queue: str
+    group: str
+    lease_s: float = 0
+    """How long the lease lives; 0 for a pop that finishes at delivery."""
+
+
+class Delivered(Struct, frozen=True, array_like=True):
+    partition: str
+    offset: int
+    id: str
+
+
+class Popped(Struct, frozen=True, tag_field="f", tag="popped"):
+    lease: str
+    messages: list[Delivered]
+
+
+class Ack(Struct, frozen=True, tag_field="f", tag="ack"):
+    lease: str
+    ids: list[str]
+    status: AckStatus = "completed"
+
+
+class Acked(Struct, frozen=True, tag_field="f", tag="acked"):
+    """For each id, whether the server took it, and whether that made a dead letter of it."""
+
+    taken: list[bool]
+    dead: list[bool] = []
+
+
+class Renew(Struct, frozen=True, tag_field="f", tag="renew"):
+    lease: str
+    seconds: float
+
+
+class Renewed(Struct, frozen=True, tag_field="f", tag="renewed"):
+    taken: bool
+
+
+class Transact(Struct, frozen=True, tag_field="f", tag="transact"):
+    """Pushes, and acknowledgements as completed, that take place together or not at all."""
+
+    pushes: list[Push] = []
+    acks: list[Ack] = []
+
+
+class Seek(Struct, frozen=True, tag_field="f", tag="seek"):
+    queue: str
+    group: str
+
+
+class Read(Struct, frozen=True, tag_field="f", tag="read"):
+    """Read a partition from its first message to its last, after all pushes have ended."""
+
+    queue: str
+    partition: str
+
+
+class Stored(Struct, frozen=True, tag_field="f", tag="stored"):
+    messages: list[Delivered]
+
+
+class Drain(Struct, frozen=True, tag_field="f", tag="drain"):
+    """Pop until nothing is left, after all pushes have ended. Its own pops and acks are operations as well."""
+
+    queue: str
+    group: str
+
+
+class ListDead(Struct, frozen=True, tag_field="f", tag="list-dead"):
+    """List all dead letters of a group, after everything else has ended."""
+
+    queue: str
+    group: str
+    retry_limit: int
+
+
+class Dead(Struct, frozen=True, tag_field="f", tag="dead"):
+    ids: list[str]
+
+
+class Done(Struct, frozen=True, tag_field="f", tag="done"):
+    """The answer of what has nothing more to say."""
+
+
+Request: TypeAlias = Push | Pop | Ack | Renew | Transact | Seek | Read | Drain | ListDead
+Answer: TypeAlias = Pushed | Popped | Acked | Renewed | Stored | Dead | Done
+
+
+class Invocation(Struct, frozen=True, tag_field="type", tag="invoke"):
+    op: int
+    process: str
+    at: float
+    request: Request
+    wall: float = 0
+
+
+class Completion(Struct, frozen=True, tag_field="type", tag="complete"):
+    op: int
+    at: float
+    outcome: Outcome
+    answer: Answer | None = None
+    error: str = ""
+    wall: float = 0
+
+
+Event: TypeAlias = Invocation | Completion
+History: TypeAlias = list[Event]
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """An invocation with its completion."""
+
+    op: int
+    process: str
+    request: Request
+    begun: float
+    ended: float
+    """Infinite if it never ended."""
+    outcome: Outcome
+    answer: Answer | None
+
+
+class BadHistory(Exception):
+    """A history that cannot be judged: a line that is no event, or a completion of nothing."""
+
+
+def operations(history: Iterable[Event]) -> list[Operation]:
+    """In the order of their invocations. Raises BadHistory."""
+    begun: dict[int, Invocation] = {}
+    ended: dict[int, Completion] = {}
+    for event in history:
+        if isinstance(event, Invocation):
+            if event.op in begun:
+                raise BadHistory(f"operation {event.op} is invoked twice")
+            begun[event.op] = event
+        elif event.op not in begun or event.op in ended:
+            raise BadHistory(f"operation {event.op} is completed twice, or before it was invoked")
+        elif event.at < begun[event.op].at:
+            raise BadHistory(f"operation {event.op} ends before it begins")
+        else:
+            ended[event.op] = event
+    return [_joined(one, ended.get(one.op)) for one in sorted(begun.values(), key=lambda one: one.at)]
+
+
+def _joined(begun: Invocation, ended: Completion | None) -> Operation:
+    return Operation(
+        op=begun.op,
+        process=begun.process,
+        request=begun.request,
+        begun=begun.at,
+        ended=ended.at if ended else float("inf"),
+        outcome=ended.outcome if ended else "info",
+        answer=ended.answer if ended else None,
+    )
+
+
+def write_history(path: Path, history: Iterable[Event]) -> None:
+    with path.open("wb") as file:
+        for event in history:
+            file.write(_ENCODER.encode(event) + b"\n")
+
+
+def read_history(path: Path) -> Iterator[Event]:
+    """One event a line. Raises BadHistory with the number of the first line that is none."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield _DECODER.decode(line)
+            except msgspec.MsgspecError as error:
+                raise BadHistory(f"{path}, line {number}: {error}") from error

@@ -1,0 +1,60 @@
+"""Records what clients do: each call as an invocation and, when it has ended, its completion."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import TypeVar
+
+from queenmq.client import NetworkError, QueenError, ResponseError, TransactionFailed
+from queenmq.clock import Clock
+from queenmq.verify.history import Ack, Answer, Completion, History, Invocation, Outcome, Request
+
+T = TypeVar("T")
+_LONGEST_ERROR = 200
+
+
+class Recorder:
+    """The history so far. Everything that is recorded runs in one process, on one monotonic clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.history: History = []
+        self._clock = clock
+        self._numbers = count(1)
+
+    async def attempt(
+        self, process: str, request: Request, call: Callable[[], Awaitable[T]], answer: Callable[[T], Answer]
+    ) -> T | None:
+        """Make a call of the client and record what came of it; None if it got no answer that says it took place."""
+        op = self.invoke(process, request)
+        try:
+            result = await call()
+        except QueenError as error:
+            self.complete(op, outcome_of(request, error), error=str(error)[:_LONGEST_ERROR])
+            return None
+        self.complete(op, "ok", answer(result))
+        return result
+
+    def invoke(self, process: str, request: Request) -> int:
+        op = next(self._numbers)
+        self.history.append(Invocation(op, process, self._clock.monotonic(), request, self._clock.wall()))
+        return op
+
+    def complete(self, op: int, outcome: Outcome, answer: Answer | None = None, error: str = "") -> None:
+        self.history.append(Completion(op, self._clock.monotonic(), outcome, answer, error, self._clock.wall()))
+
+
+def outcome_of(request: Request, error: QueenError) -> Outcome:
+    """What is known after an error of a call that was tried once.
+
+    429 and 503 say that nothing was kept. A 503 of an acknowledgement may also mean that its outcome is unknown.
+    """
+    match error:
+        case TransactionFailed(uncertain=False) | NetworkError(sent=False):
+            return "fail"
+        case ResponseError(status=status) if 400 <= status < 500 and status != 408:
+            return "fail"
+        case ResponseError(status=503) if not isinstance(request, Ack):
+            return "fail"
+        case _:
+            return "info"
