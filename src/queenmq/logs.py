@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import textwrap
 from collections.abc import Hashable
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -20,6 +23,8 @@ _SAME_LINES = 20
 _SAME_LINES_WITHIN_S = 60.0
 _MOST_KINDS = 1000
 
+_CONTROLS = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\u2028\u2029]")
+
 
 class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
@@ -27,8 +32,14 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         request = current.get()
+        # One line, whatever names and errors are in it: nobody shall forge another, or talk to a terminal.
+        record.message = _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], record.message)
         line = super().formatMessage(record)
         return line if request is None else f"{line} [request {request}]"
+
+    def formatException(self, ei: Any) -> str:
+        # What an error says may have lines of its own.
+        return textwrap.indent(super().formatException(ei), "  ")
 
 
 class JsonFormatter(logging.Formatter):

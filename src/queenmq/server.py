@@ -24,7 +24,7 @@ from queenmq.http.coordinated import CoordinatedApp
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_requests import PeerRequests
 from queenmq.http.route import Context
-from queenmq.http.shares import charge_repeated
+from queenmq.http.shares import charge_repeated, why_not_repeat
 from queenmq.http.telemetry import telemetry
 from queenmq.httpserver.front import HttpFront
 from queenmq.httpserver.limits import Limits
@@ -118,6 +118,7 @@ class Server:
         is_first = siblings is None or siblings.index == 0
         self._audit = context.audit
         self.broker.timers.on_repeated = partial(charge_repeated, context)
+        self.broker.timers.why_not_repeat = partial(why_not_repeat, context)
         self._quotas = context.quotas
         self._services = [self._shared_state, *self._make_services(clock, is_first=is_first)]
 

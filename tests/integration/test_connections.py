@@ -16,7 +16,7 @@ import httpx
 import pytest
 from cluster.processes import QUEEN, ServeProcess, environment
 
-from integration.test_http_protocol import Client, Gate, connected, echo, on_both_loops, serving, until
+from integration.test_http_protocol import Client, Gate, connected, echo, on_both_loops, progress, serving, until
 from queenmq.descriptors import raise_limit
 from queenmq.httpserver.crowd import Crowd, place_of
 from queenmq.httpserver.limits import Limits
@@ -63,6 +63,63 @@ async def test_running_requests_never_make_room() -> None:
         gate.open.set()
         assert [(await client.answer()).status_code for client in waiting] == [200, 200]
         assert (front.crowd.closed_for_room, front.crowd.refused) == (0, 3)
+
+
+@on_both_loops
+async def test_requests_that_do_not_arrive_share_a_budget() -> None:
+    head = b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000
+    async with serving(echo, input_bytes=200_000) as front, AsyncExitStack() as stack:
+        incoming = front.incoming
+        first, *others = [await stack.enter_async_context(connected(front)) for _ in range(30)]
+        for client in (first, *others):
+            received = front.bytes_in
+            client.send(head)
+            await progress(front, received + len(head))
+            assert incoming.size <= 200_000
+        assert await first.rest() == b"", "the oldest goes first"
+        assert incoming.closed >= 20
+        received = front.bytes_in
+        others[-1].send(b"\r\n\r\n")
+        assert (await others[-1].answer()).status_code == 200
+        await until(lambda: len(front.connections) == 30 - incoming.closed)
+        for client in others:
+            client.writer.transport.abort()
+        await until(lambda: not front.connections)
+        assert incoming.size == 0
+
+
+@on_both_loops
+async def test_small_bodies_and_many_headers_count() -> None:
+    parts = (
+        b"POST / HTTP/1.1\r\nContent-Length: 30000\r\n\r\n" + b"x" * 20_000,
+        b"GET / HTTP/1.1\r\n" + b"".join(b"a%d:\r\n" % number for number in range(200)),
+    )
+    for part in parts:
+        async with serving(echo, input_bytes=1000_000) as front, connected(front) as client:
+            client.send(part)
+            await progress(front, len(part))
+            assert front.incoming.size >= 20_000
+
+
+@on_both_loops
+async def test_requests_behind_others_count_and_running_ones_are_kept() -> None:
+    gate = Gate()
+    behind = b"GET /behind HTTP/1.1\r\n\r\n" * 500
+    async with serving(gate, input_bytes=1000_000) as front, AsyncExitStack() as stack:
+        busy = await stack.enter_async_context(connected(front))
+        busy.send(behind)
+        await progress(front, len(behind))
+        assert front.incoming.size > 200_000
+        for _ in range(20):
+            received = front.bytes_in
+            client = await stack.enter_async_context(connected(front))
+            client.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 60_000)
+            await progress(front, received + 60_000)
+        assert front.incoming.closed
+        gate.open.set()
+        for number in range(500):
+            assert (await busy.answer()).json() == "/behind", number
+        assert front.incoming.size < 1000_000
 
 
 class Place:

@@ -99,6 +99,17 @@ def test_a_line_of_json_has_everything() -> None:
     assert "request_id" not in line
 
 
+def test_nobody_forges_a_line() -> None:
+    forged = "q\n2026-01-01 00:00:00,000 ERROR queenmq.server: \x1b[31mall is lost\u2028\x85"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        record = logging.LogRecord("queenmq.x", logging.ERROR, "", 0, "%s failed", (forged,), sys.exc_info())
+    first, *others = TextFormatter().format(record).splitlines()
+    assert first.endswith("q\\n2026-01-01 00:00:00,000 ERROR queenmq.server: \\x1b[31mall is lost\\u2028\\x85 failed")
+    assert [line for line in others if line.strip() and not line.startswith("  ")] == []
+
+
 def test_what_every_request_causes_does_not_fill_the_log() -> None:
     clock = ManualClock()
     filters = RepeatFilter(clock)

@@ -9,10 +9,11 @@ import httpx
 import pytest
 from server_settings import settings_with
 
-from integration.queen import Queen, until
+from integration.queen import Queen, decide_pushes, until
 from integration.test_tokens import bearer, made
 from queenmq.access.quotas import Quotas
 from queenmq.access.tokens import NewToken, Tokens
+from queenmq.broker.load_manager import Choice
 from queenmq.clock import ManualClock
 from queenmq.server import Server
 
@@ -91,6 +92,38 @@ async def test_timers_and_dead_letters_take_room(
     assert (await measure(http, server))["tenant"]["messages"] == 0
 
 
+async def test_a_timer_that_repeats_waits_for_room(
+    queen: Queen, http: httpx.AsyncClient, server: Server, sql: asyncpg.Connection
+) -> None:
+    await set_quota(http, "tenant", maxMessages=2)
+    timers = [
+        {"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "schedule": "@every 1h"}
+        for queue in ("tenant.a", "other")
+    ]
+    assert (await http.post("/api/v1/timers", json={"operations": timers})).status_code == 200
+    assert (await pushed(http, "tenant.a")).status_code == 201
+    await measure(http, server)
+
+    async def stored() -> dict[str, int]:
+        """After both were due."""
+        await sql.execute("UPDATE queen.timers SET deliver_at = now(), next_attempt_at = now()")
+        while await server.broker.timers.push_due():
+            pass
+        rows = await sql.fetch(
+            "SELECT q.name, sum(l.last_offset) AS stored FROM queen.partition_lookup l "
+            "JOIN queen.partitions p ON p.id = l.partition_id JOIN queen.queues q ON q.id = p.queue_id GROUP BY 1"
+        )
+        return {row["name"]: int(row["stored"]) for row in rows}
+
+    assert await stored() == {"tenant.a": 1, "other": 1}
+    timer = (await http.get("/api/v1/timers/tenant.a/k")).json()
+    assert (timer["attempts"], "quota_exceeded" in timer["lastError"]) == (1, True)
+    await set_quota(http, "tenant", maxMessages=3)
+    assert await stored() == {"tenant.a": 2, "other": 2}
+    assert await stored() == {"tenant.a": 2, "other": 3}, "counted at once"
+    assert (await http.get("/api/v1/timers/tenant.a/k")).json()["attempts"] == 1
+
+
 async def test_a_queue_has_the_quotas_of_all_its_namespaces(queen: Queen, http: httpx.AsyncClient) -> None:
     await set_quota(http, "a", maxMessages=10)
     await set_quota(http, "a.b.c", maxMessages=2)
@@ -134,6 +167,21 @@ async def test_what_comes_while_the_figures_are_read_is_not_forgotten(server: Se
     await quotas.refresh()
     [known] = quotas.known()
     assert known.messages == 7
+
+
+class TestDeferredPushes:
+    @pytest.fixture
+    def settings(self) -> object:
+        return settings_with(operations={"interval_ms": 3_600_000}, overload={"queue_depth": 50})
+
+    async def test_they_take_room(
+        self, queen: Queen, http: httpx.AsyncClient, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await set_quota(http, "tenant", maxMessages=10, maxBytes=1_000_000)
+        decide_pushes(server, monkeypatch, Choice.QUEUE)
+        assert (await pushed(http, "tenant.a", 8)).status_code == 202
+        assert (await measure(http, server))["tenant"]["messages"] == 8
+        assert (await pushed(http, "tenant.a", 8)).status_code == 429, "also when the figures were read again"
 
 
 class TestWithTokens:

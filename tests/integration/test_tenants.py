@@ -392,6 +392,27 @@ async def test_a_consumer_pops_as_its_group_only(http: httpx.AsyncClient) -> Non
         assert (await consumer.post("/api/v1/traces", json=names | {"data": 1})).status_code == 201
 
 
+async def test_what_is_finished_at_delivery_needs_the_right_to_acknowledge(http: httpx.AsyncClient) -> None:
+    async with caller(http, "admin") as everybody:
+        await Queen(everybody).push("orders.eu", 1, 2, 3)
+    places = ("/api/v1/pop/queue/orders.eu", "/api/v1/pop/queue/orders.eu/partition/Default")
+    async with caller(http, queues=["orders.*"], allow=["pop"]) as reader:
+        for place in places:
+            refused = await reader.get(place, params={"autoAck": "true"})
+            assert refused.status_code == 403
+            assert refused.json()["error"].startswith("the token may not acknowledge in queue 'orders.eu'")
+        assert (await reader.get("/api/v1/pop?namespace=orders&autoAck=true")).status_code == 204
+        take = {"queue": "orders.eu", "autoAck": True}
+        answer = await reader.post(f"/api/v1/lease/{GONE}/finish", json={"take": take})
+        assert answer.status_code == 403
+        [leased] = await Queen(reader).pop("orders.eu")
+    async with caller(http, queues=["orders.*"], allow=["pop", "ack"]) as consumer:
+        assert (await Queen(consumer).ack(leased))["success"] is True
+        for place in places:
+            assert (await consumer.get(place, params={"autoAck": "true", "batch": 1})).status_code == 200
+        assert (await consumer.get("/api/v1/pop?namespace=orders&autoAck=true")).status_code == 204
+
+
 async def test_an_administrator_of_groups_leaves_others_alone(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
     async with caller(http, "admin") as everybody:
         queen = Queen(everybody)

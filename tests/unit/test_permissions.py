@@ -81,7 +81,7 @@ def test_groups() -> None:
     assert one.allows(Verb.POP, "q", "mail-1")
     assert not one.allows(Verb.POP, "q", "other")
     assert one.allows(Verb.PUSH, "q")
-    assert one.queues(Verb.POP, "other") == []
+    assert one.queues(Verb.POP, group="other") == []
 
 
 def test_a_namespace_is_the_queues_below_it() -> None:
@@ -91,6 +91,14 @@ def test_a_namespace_is_the_queues_below_it() -> None:
     assert not one.allows(Verb.PUSH, "billings")
     assert one.queues(Verb.READ) == ["billing", "billing.%"]
     assert not one.allows(Verb.READ, None)
+
+
+def test_queues_with_which_two_things_may_be_done() -> None:
+    pops, acks = Grant(queues=("a.*", "b"), allow=(Verb.POP,)), Grant(queues=("a.*", "c"), allow=(Verb.ACK,))
+    assert allowed(Role.READ_WRITE, pops, acks).queues(Verb.POP, Verb.ACK) == ["a.%"]
+    assert allowed(Role.READ_WRITE, pops, Grant(allow=(Verb.ACK,))).queues(Verb.POP, Verb.ACK) == ["a.%", "b"]
+    assert allowed(Role.READ_WRITE, pops).queues(Verb.POP, Verb.ACK) == []
+    assert allowed(Role.READ_WRITE, Grant()).queues(Verb.POP, Verb.ACK) is None
 
 
 def test_all_queues_are_only_for_whoever_has_all() -> None:

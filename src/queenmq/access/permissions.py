@@ -121,16 +121,20 @@ class Permissions:
                 self._remembered[need] = answer
         return answer
 
-    def queues(self, verb: Verb, group: str | None = None) -> list[str] | None:
-        """For SQL: the queues with which this may be done, as patterns for LIKE; None if it is all of them."""
-        found = [
-            rule.patterns
-            for rule in self._rules
-            if verb in rule.verbs and (group is None or _matches_any(rule.groups, group))
-        ]
-        if any(ANYTHING in patterns for patterns in found):
-            return None
-        return [_like(pattern) for patterns in found for pattern in patterns]
+    def queues(self, *verbs: Verb, group: str | None = None) -> list[str] | None:
+        """For SQL: the queues with which all of this may be done, as patterns for LIKE; None if it is all queues. Of
+        patterns that stand in different grants only equal ones are known to mean the same queues."""
+        permitted: set[str] | None = None
+        for verb in verbs:
+            found = {
+                pattern
+                for rule in self._rules
+                if verb in rule.verbs and (group is None or _matches_any(rule.groups, group))
+                for pattern in rule.patterns
+            }
+            if ANYTHING not in found:
+                permitted = found if permitted is None else permitted & found
+        return None if permitted is None else sorted(_like(pattern) for pattern in permitted)
 
 
 def check_grants(grants: Iterable[Grant], field: str) -> None:

@@ -75,6 +75,15 @@ class Quotas:
             quota.messages += messages
             quota.bytes = (quota.bytes or 0) + size * messages // total
 
+    def why_not(self, queue: str, size: int) -> str | None:
+        """Count a message that nobody asks for now, such as that of a timer that repeats, unless it exceeds a quota:
+        then the reason."""
+        try:
+            self.take({queue: 1}, size)
+        except QuotaExceeded:
+            return f"the quota of a namespace of queue {queue!r} is used up (quota_exceeded)"
+        return None
+
     def _require(self, quota: Quota, messages: int, size: int) -> None:
         for used, wanted, most, unit in (
             (quota.messages, messages, quota.max_messages, "messages"),

@@ -50,8 +50,8 @@ class Due:
 
 @dataclass(slots=True)
 class Batch:
-    """Timers that were found due at `now`, and those that cannot be decrypted or have an unknown time zone, each with
-    the reason."""
+    """Timers that were found due at `now`, and those that cannot be pushed now, because they cannot be decrypted, have
+    an unknown time zone, or exceed a quota, each with the reason."""
 
     now: datetime = NEVER
     due: list[Due] = field(default_factory=list)
@@ -65,6 +65,13 @@ class Batch:
             found.setdefault(where, Batch(self.now)).due.append(one)
         return list(found.values())
 
+    def put_off(self) -> list[tuple[list[Due], str]]:
+        """The unusable ones of each partition that have the same reason."""
+        found: dict[tuple[str, str, str], list[Due]] = {}
+        for one, reason in self.unusable:
+            found.setdefault((one.message.queue, one.message.partition, reason), []).append(one)
+        return [(due, reason) for (_, _, reason), due in found.items()]
+
 
 class Timers:
     def __init__(self, accepted: AcceptedPush, encryption: PayloadEncryption, options: QueueOptions) -> None:
@@ -77,6 +84,8 @@ class Timers:
         self.late_s = 0.0  # how late the last batch was
         self.on_repeated: Callable[[Counter[str]], None] = lambda pushed: None
         """Called with how many messages timers that repeat have pushed to which queues."""
+        self.why_not_repeat: Callable[[Message], str | None] = lambda message: None
+        """Why what a timer that repeats pushes may not be stored now; None if it may."""
 
     async def change(self, changes: Sequence[TimerChange]) -> list[TimerState]:
         """Apply them together; the states are in their order. Raises InvalidRequest for an unusable schedule."""
@@ -133,8 +142,8 @@ class Timers:
                 await self._push_apart(apart)
         else:
             self._after(call, batch)
-        for one, reason in batch.unusable:
-            await self._put_off([one], reason)
+        for unusable, reason in batch.put_off():
+            await self._put_off(unusable, reason)
         return len(batch.due) + len(batch.unusable)
 
     async def _push_apart(self, batch: Batch) -> None:
@@ -197,6 +206,10 @@ class Timers:
                 if row["schedule"] is not None:
                     next_at = next_moment(row["schedule"], row["time_zone"], one.deliver_at, batch.now)
                     one = replace(one, next_at=next_at)
+                    refusal = self.why_not_repeat(one.message)
+                    if refusal is not None:
+                        batch.unusable.append((one, refusal))
+                        continue
                 if row["is_encrypted"]:
                     place = place_of_timer(one.message.queue, one.message.partition, one.key)
                     one.message.payload = self._encryption.open(one.message.payload, place)

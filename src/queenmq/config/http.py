@@ -36,6 +36,14 @@ class HttpSettings:
     body_timeout_s: int = setting(
         "QUEEN_BODY_TIMEOUT_S", 120, "Longest time in which a large request body must arrive, in s.", parse.positive
     )
+    input_budget_bytes: int = setting(
+        "QUEEN_INPUT_BUDGET_BYTES",
+        128 * 1024 * 1024,
+        "Memory for requests that have not arrived whole, or wait behind others on their connection, in bytes, over "
+        "all workers; large bodies have a budget of their own. Beyond it the connections that have taken longest are "
+        "closed.",
+        parse.byte_count,
+    )
     answer_budget_bytes: int = setting(
         "QUEEN_ANSWER_BUDGET_BYTES",
         256 * 1024 * 1024,

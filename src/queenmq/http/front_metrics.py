@@ -38,6 +38,16 @@ def add_front(page: Exposition, memory: HttpMemory) -> None:
         "Large request bodies that arrived too slowly and were refused.",
         bodies.timeouts,
     )
+    page.gauge(
+        "queen_http_incoming_bytes",
+        "Memory for requests that have not arrived whole or wait behind others, without large bodies.",
+        memory.incoming.size,
+    )
+    page.counter(
+        "queen_http_incoming_closed_total",
+        "HTTP connections that were closed because such requests took too much memory.",
+        memory.incoming.closed,
+    )
     page.gauge("queen_http_unsent_bytes", "Bytes of answers that clients have not read yet.", answers.size)
     page.counter(
         "queen_http_given_up_total",

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from queenmq.access.caller import Caller
 from queenmq.access.rates import namespace_of
+from queenmq.core.message import Message
 from queenmq.errors import HttpError
 from queenmq.http.decoding import query_flag
 from queenmq.http.route import Context, Route
@@ -45,6 +46,11 @@ def charge_repeated(context: Context, pushed: Counter[str]) -> None:
     per_second = context.settings.limits.namespace_messages_per_second
     if per_second:
         context.rates.charge_namespaces(_by_namespace(pushed), per_second)
+
+
+def why_not_repeat(context: Context, message: Message) -> str | None:
+    """Why a timer that repeats may not push this now. What is pushed once was counted when it was set."""
+    return context.quotas.why_not(message.queue, len(message.payload)) if context.quotas.any else None
 
 
 def _by_namespace(pushed: Counter[str]) -> Counter[str]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 JOIN_BYTES = 64 * 1024
 
+_REQUEST_BYTES = 512  # that one takes beside its text
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +51,7 @@ class Connection(asyncio.Protocol, ABC):
         "_fresh",
         "_front",
         "_gone",
+        "_keeps",
         "_last",
         "_loop",
         "_mark",
@@ -77,6 +79,7 @@ class Connection(asyncio.Protocol, ABC):
         self._reader = RequestReader(front.limits, self._queue)
         self._unparsed: memoryview | None = None
         self._ahead = 0  # bytes received while the queue was not empty
+        self._keeps = False  # some of what has come, not begun: the front counts it
         self._active: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._out = bytearray()  # answers that go out together
@@ -148,6 +151,20 @@ class Connection(asyncio.Protocol, ABC):
     def _has_unsent(self) -> bool:
         """Whether part of an answer is still here."""
         return bool(self._transport.get_write_buffer_size() or self._wire.get_write_buffer_size())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request runs on it, for a client that reads."""
+        return self._active is not None and not self._write_paused
+
+    def _count_kept(self) -> None:
+        """Of what has come: what has not arrived whole, what waits to be parsed, and what waits for its turn."""
+        if self._gone or self._reader.is_proven:
+            return
+        waiting = self._ahead + len(self._queue) * _REQUEST_BYTES
+        size = self._reader.kept_bytes + waiting + (0 if self._unparsed is None else len(self._unparsed))
+        self._keeps = size > 0
+        self._front.incoming.keeps(self, size)
 
     def make_room(self) -> None:
         """Close now: there are too many connections, and nothing runs on this one."""

@@ -53,6 +53,7 @@ class HttpFront:
         self.admit = admit
         memory = memory or HttpMemory.within(limits)
         self.bodies = memory.bodies
+        self.incoming = memory.incoming
         self.answers = memory.answers
         self.crowd = memory.crowd
         self.tls = memory.tls

@@ -33,6 +33,8 @@ class Limits:
     pressed_s: float = 5.0
     """While others wait for room, a body that has been arriving for so long must have come at `pressed_bytes_a_s`."""
     pressed_bytes_a_s: int = 128 * 1024
+    input_bytes: int = 128 * 1024 * 1024
+    """Requests that have not arrived whole or wait behind others, without the bodies that have room in the budget."""
     unsent_bytes: int = 256 * 1024 * 1024
     """Answers that wait to be read by their clients; beyond it no further large one is made."""
     unread_s: float = 5.0
@@ -53,6 +55,7 @@ class Limits:
             max_body_bytes=http.max_body_bytes,
             body_budget_bytes=http.body_budget_bytes // workers,
             body_s=http.body_timeout_s,
+            input_bytes=http.input_budget_bytes // workers,
             unsent_bytes=http.answer_budget_bytes // workers,
             max_connections=http.max_connections,
             max_per_address=http.max_connections_per_address,

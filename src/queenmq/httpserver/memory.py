@@ -14,6 +14,8 @@ from queenmq.tls import Tls
 if TYPE_CHECKING:
     from queenmq.httpserver.connection import Connection
 
+_ROOM_SHARE = 8  # so large a part of the budget is freed at once: finding out for whom examines every connection
+
 
 class BodyBudget:
     """Room for request bodies: how many bytes of them may be in memory together.
@@ -64,6 +66,40 @@ class BodyBudget:
             del self._waiting[turn]
             self.reserved += size
             turn.set_result(None)
+
+
+class IncomingRequests:
+    """Requests that have not arrived whole, or wait behind others on their connection: how much of them is kept.
+
+    Their senders need no token. So when it is too much, connections are closed, those first that have kept something
+    here for longest. Others than that of a request that runs are tried first.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self.closed = 0
+        self._kept: dict[Connection, int] = {}  # the oldest first
+
+    def keeps(self, connection: Connection, size: int) -> None:
+        """So much of what has come on this connection is kept now."""
+        self.size += size - self._kept.get(connection, 0)
+        if size:
+            self._kept[connection] = size
+        else:
+            self._kept.pop(connection, None)
+        if self.size > self.limit:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        enough = self.limit - self.limit // _ROOM_SHARE
+        for is_busy in (False, True):
+            for connection in [one for one in self._kept if one.is_busy is is_busy]:
+                if self.size <= enough:
+                    return
+                self.size -= self._kept.pop(connection)
+                self.closed += 1
+                connection.abort()
 
 
 class UnsentAnswers:
@@ -121,14 +157,16 @@ class HttpMemory:
     """What a front holds for its clients, and what the fronts of a process share."""
 
     bodies: BodyBudget
+    incoming: IncomingRequests
     answers: UnsentAnswers
     crowd: Crowd
     tls: Tls | None = None
 
     @classmethod
     def within(cls, limits: Limits, tls: Tls | None = None) -> HttpMemory:
-        return cls(BodyBudget(limits.budget_bytes), UnsentAnswers(limits.unsent_bytes), Crowd(limits), tls)
+        incoming = IncomingRequests(limits.input_bytes)
+        return cls(BodyBudget(limits.budget_bytes), incoming, UnsentAnswers(limits.unsent_bytes), Crowd(limits), tls)
 
     def shared(self, limits: Limits) -> HttpMemory:
         """For another front of the same process."""
-        return HttpMemory(self.bodies, UnsentAnswers(limits.unsent_bytes), self.crowd, self.tls)
+        return HttpMemory(self.bodies, self.incoming, UnsentAnswers(limits.unsent_bytes), self.crowd, self.tls)

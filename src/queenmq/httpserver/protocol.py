@@ -111,6 +111,7 @@ class HttpProtocol(Connection):
         if not served:
             self._release()
         self._front.answers.reads_again(self)
+        self._front.incoming.keeps(self, 0)
         self._unparsed = None
         self._reader.close()
         self._front.disconnected(self)
@@ -168,6 +169,7 @@ class HttpProtocol(Connection):
         while rest and not self._deaf:
             if self._ahead > READ_AHEAD_BYTES or self._reader.unadmitted:
                 self._unparsed = rest
+                self._count_kept()
                 return
             self._parse(rest[:SLICE_BYTES])
             rest = rest[SLICE_BYTES:]
@@ -178,6 +180,7 @@ class HttpProtocol(Connection):
         """Take note of input that has to wait for its turn; stop reading when it is too much."""
         self._ahead += size
         self._due = True
+        self._count_kept()
         if self._ahead > READ_AHEAD_BYTES:
             self._transport.pause_reading()
 
@@ -186,6 +189,7 @@ class HttpProtocol(Connection):
             self._reading = True
             self._since = self._front.now
             self._mark = 0
+        self._count_kept()
         if self._reader.unadmitted:
             self._transport.pause_reading()
         if self._reader.unadmitted or self._reader.expects_continue:
@@ -256,6 +260,8 @@ class HttpProtocol(Connection):
     def _begin(self, request: Request) -> None:
         self._active = request
         self._fresh = False
+        if self._keeps:
+            self._count_kept()
         task = _spawn(self._serve(request), self._loop)
         if not task.done():
             self._task = task
@@ -345,6 +351,8 @@ class HttpProtocol(Connection):
         """Everything that was read has been answered: do what had to wait for that."""
         self._due = False
         self._ahead = 0
+        if self._keeps:
+            self._count_kept()
         if self._ending or self._gone:
             return
         if self._failure is not None:

@@ -20,6 +20,7 @@ from queenmq.httpserver.refusals import BadHttp, HeadersTooLarge, TargetTooLong
 
 MAX_REPEATED_HEADERS = 100
 
+_HEADER_BYTES = 128  # that one takes beside its text
 _SHORT_TARGET_BYTES = 1024
 _METHODS = {name.encode(): name for name in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH")}
 _NOT_REPEATABLE = frozenset({b"host", b"authorization", b"content-type", b"content-length", b"expect"})
@@ -40,6 +41,7 @@ class RequestReader:
         "_body",
         "_connection",
         "_current",
+        "_head_bytes",
         "_headers",
         "_limits",
         "_parser",
@@ -76,6 +78,7 @@ class RequestReader:
         self._body: bytearray | None = None
         self._admitted = False
         self._barren = 0
+        self._head_bytes = 0
         self._upgrade: tuple[Request, bytes] | None = None
         self._connection: dict[str, Any] = {}
         self._parser = HttpRequestParser(self)
@@ -112,6 +115,14 @@ class RequestReader:
     def body_bytes(self) -> int:
         """How much of the body of a partial request has come."""
         return len(self._body or b"")
+
+    @property
+    def kept_bytes(self) -> int:
+        """What a partial request takes, without a body for which there is room in the budget. Not less than that."""
+        if not self.partial:
+            return 0
+        headers = self._headers if self._current is None else self._current.headers
+        return self._head_bytes + len(headers) * _HEADER_BYTES + (0 if self._admitted else self.body_bytes)
 
     def feed(self, data: bytes | memoryview) -> None:
         """Raises the HttpError that refuses what was sent; nothing may be fed after that."""
@@ -222,7 +233,10 @@ class RequestReader:
         if not self.partial:
             self.partial = True
             self._barren = 0
+            self._head_bytes = size
             size = 0  # most of this slice may belong to the requests before
+        elif self._body is None:
+            self._head_bytes += size
         if self._current is None:
             self._count_barren(size, self._headers_too_large())
         elif self._body is None:

@@ -164,7 +164,10 @@ async def _scope(request: Request, context: Context) -> Sequence[Need]:
     needs = [*await leased(request, context)]
     take = decode(request.body, _finish_decoder, empty=b"{}").take
     if take is not None:
-        needs.append(Need(Verb.POP, take.queue, take.consumer_group or QUEUE_MODE))
+        group = take.consumer_group or QUEUE_MODE
+        needs.append(Need(Verb.POP, take.queue, group))
+        if take.auto_ack:
+            needs.append(Need(Verb.ACK, take.queue, group))
     return needs
 
 

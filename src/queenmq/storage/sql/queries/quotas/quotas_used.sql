@@ -1,8 +1,9 @@
--- The quotas, each with what is stored in its queues: messages and dead letters as of the last measurement of each queue, and timers.
+-- The quotas, each with what is stored in its queues: messages and dead letters as of the last measurement of each queue, timers, and
+-- pushes that are deferred.
 -- Bytes are estimated from the sizes of $1 messages of each queue, drawn at random from its partitions that were written last; only where
--- bytes have a limit. Reads one row a queue, one entry of the index a timer, and those messages.
-SELECT u.namespace, u.max_messages, u.max_bytes, coalesce(q.messages, 0)::bigint + t.messages AS messages,
-       CASE WHEN u.max_bytes IS NOT NULL THEN coalesce(q.bytes, 0)::bigint + t.bytes END AS bytes
+-- bytes have a limit. Reads one row a queue, a timer and a deferred push, and those messages.
+SELECT u.namespace, u.max_messages, u.max_bytes, coalesce(q.messages, 0)::bigint + t.messages + o.messages AS messages,
+       CASE WHEN u.max_bytes IS NOT NULL THEN coalesce(q.bytes, 0)::bigint + t.bytes + o.bytes END AS bytes
 FROM queen.quotas u
 CROSS JOIN LATERAL (
     SELECT sum(s.total + s.dead_letters) AS messages, sum((s.total + s.dead_letters) * d.size) AS bytes
@@ -36,4 +37,10 @@ CROSS JOIN LATERAL (
     FROM queen.timers t
     WHERE t.queue_name = u.namespace OR (t.queue_name > u.namespace || '.' AND t.queue_name < u.namespace || '/')
 ) t
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(cardinality(o.message_ids)), 0)::bigint AS messages, coalesce(sum(o.size_bytes), 0)::bigint AS bytes
+    FROM queen.operation_queue o
+    WHERE o.kind = 'push' AND o.status IN ('pending', 'processing')
+      AND (o.queue_name = u.namespace OR (o.queue_name > u.namespace || '.' AND o.queue_name < u.namespace || '/'))
+) o
 ORDER BY u.namespace
