@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import time
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -411,6 +412,25 @@ class TestBadInput:
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
         async with consuming(server) as connection:
             assert await connection.next_data() == [1]
+
+    @pytest.mark.parametrize(
+        ("frame", "code"),
+        [(b"\x00\x80\0\0\0\0", 1009), (b"\x89\x80\0\0\0\0", 1008), (b"\x8a\x80\0\0\0\0", 1008)],
+        ids=["fragments", "pings", "pongs"],
+    )
+    async def test_work_for_nothing(self, queen: Queen, server: Server, frame: bytes, code: int) -> None:
+        head = (b"Upgrade: websocket", b"Connection: Upgrade", b"Sec-WebSocket-Version: 13")
+        async with connect(server.address) as wire:
+            await wire.send("GET", "/api/v1/consume/queue/orders", *head, b"Sec-WebSocket-Key: " + b"A" * 22 + b"==")
+            assert (await wire.answer()).status == 101
+            begun = b"\x01\x80\0\0\0\0" if code == 1009 else b""
+            wire.write(begun + frame * 100_000)
+            said = b""
+            with suppress(ConnectionError):
+                while part := await wire.read(65536):
+                    said += part
+        assert code.to_bytes(2, "big") in said[-130:]
+        assert len(server.broker.consumers) == 0
 
     async def test_no_websocket(self, queen: Queen, server: Server) -> None:
         plain = await queen.http.get("/api/v1/consume/queue/orders")

@@ -338,6 +338,24 @@ async def test_requests_of_one_connection_never_overlap() -> None:
 
 
 @on_both_loops
+async def test_many_pipelined_requests_let_others_have_their_turn() -> None:
+    served: list[str] = []
+
+    async def handler(request: Request) -> Response:
+        served.append(request.path)
+        return Response(200, request.path)
+
+    async with serving(handler) as front, connected(front) as many, connected(front) as one:
+        await until(lambda: len(front.connections) == 2)
+        many.send(b"GET /many HTTP/1.1\r\n\r\n" * 1000)
+        one.get("/one")
+        assert (await one.answer()).status_code == 200
+        assert len(served) < 200
+        for _ in range(1000):
+            assert (await many.answer()).json() == "/many"
+
+
+@on_both_loops
 async def test_a_backlog_stops_the_reading() -> None:
     gate = Gate()
     async with serving(gate) as front, connected(front) as client, connected(front) as other:

@@ -28,6 +28,7 @@ def supply(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.setattr(module, "TOOLS", tmp_path / "tools")
     monkeypatch.setattr(module, "BUILD", tmp_path / "build")
     monkeypatch.setattr(module, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(module, "SERVICE", SCRIPT.as_uri())
     return module
 
 
@@ -92,6 +93,15 @@ def test_the_sbom_and_the_licences(supply: Any, capsys: pytest.CaptureFixture[st
         rows = list(csv.reader(file))
     assert rows[1:] == [["Alpha", "1", "Apache-2.0 OR MIT"], ["nobody", "3", ""], ["zeta", "2", "MIT"]]
     assert "without a licence in their metadata: nobody" in capsys.readouterr().out
+
+
+def test_nothing_is_installed_where_the_service_does_not_answer(
+    supply: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supply.SERVICE = "http://127.0.0.1:9/"
+    supply.audit()
+    assert not supply.TOOLS.exists()
+    assert "nothing was checked: the service that knows vulnerabilities does not answer" in capsys.readouterr().out
 
 
 def test_a_service_that_cannot_be_reached_is_said_clearly(supply: Any, capsys: pytest.CaptureFixture[str]) -> None:

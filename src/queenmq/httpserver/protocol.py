@@ -15,7 +15,8 @@ Decisions:
 * A body that is more than a small one is not read before its request is admitted by its head (route, token) and there
   is room for it in the budget of all bodies. Nothing is read meanwhile, so its sender waits. Room is held until the
   request is answered, and lost by a client that sends too slowly.
-* Input is parsed in slices, so that one read cannot make more than a slice's worth of objects.
+* Input is parsed in slices, so that one read cannot make more than a slice's worth of objects. Of the requests that
+  have come together, a few are served before other connections have their turn.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from queenmq.request_id import RequestId, current, given_id
 SLICE_BYTES = 32 * 1024
 READ_AHEAD_BYTES = 64 * 1024
 MIN_PROGRESS_BYTES = 1024
+MOST_IN_A_TURN = 8  # requests of one connection, before others have their turn
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_CONTENT = Response(204)
@@ -276,11 +278,15 @@ class HttpProtocol(Connection):
     async def _serve_all(self, first: Request) -> None:
         front = self._front
         request: Request | None = first
+        served = 0
         while request is not None:
             given = request.headers.get(b"x-request-id")
             identity = RequestId() if given is None else given_id(given)
             current.set(identity)
             try:
+                if served >= MOST_IN_A_TURN:
+                    served = 0
+                    await asyncio.sleep(0)
                 if front.answers.too_many and request.path.startswith(_BRINGS_MUCH) and request.method == "GET":
                     await front.answers.room()
                 response = _NO_CONTENT if request.method == "OPTIONS" else await front.handler(request)
@@ -307,6 +313,7 @@ class HttpProtocol(Connection):
                 self._answer(request, response)
             self._release()
             request = self._next()
+            served += 1
 
     def _cancelled(self, request: Request) -> Response:
         if self._front.stopping.is_set():

@@ -6,7 +6,9 @@ client counts as gone; what the messages mean is the session's, and the connecti
 Decisions:
 
 * Only text, no extensions: a compressed message would have no bound before it is unpacked.
-* What a client sends and the session has not read is bounded: beyond it nothing more is read from the connection.
+* What a client sends and the session has not read is bounded: beyond it nothing more is read from the connection, nor
+  parsed of what has been read.
+* What costs work and says nothing is bounded: fragments of a message, and pings in a second.
 * A client that has been silent gets a ping; one that does not answer is cut off at the third. It may be alive and busy,
   so the session learns of it (`is_silent`). While nothing is read from it, it is not silent.
 """
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from wsproto.connection import Connection as Frames
 from wsproto.connection import ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 from wsproto.utilities import ProtocolError
 
 from queenmq.errors import InvalidRequest, RequestError
@@ -50,6 +52,10 @@ _KEY_BYTES: Final = 16
 _MOST_UNREAD_BYTES: Final = 64 * 1024
 _MESSAGE_BYTES: Final = 64  # that one takes beside its text, also an empty one
 _MOST_PARTS: Final = 1024
+_MOST_FRAGMENTS: Final = 1024  # of one message
+_MOST_CONTROLS: Final = 100  # pings and pongs between two calls of `expire`
+_MOST_IN_A_TURN: Final = 8
+_SLICE_BYTES: Final = 4096
 _MOST_REASON_BYTES: Final = 123
 _PINGS: Final = 2  # so many are sent without an answer before the client is given up
 
@@ -125,6 +131,10 @@ class WebSocket:
         self._unread_bytes = 0
         self._part: list[str] = []
         self._part_bytes = 0
+        self._fragments = 0
+        self._controls = 0
+        self._received = 0  # messages, since others have had their turn
+        self._unparsed = b""
         self._is_held = False  # nothing is read from the transport
         self._arrived = asyncio.Event()
         self._ended: SocketClosed | None = None
@@ -140,12 +150,25 @@ class WebSocket:
                 raise self._ended
             self._arrived.clear()
             await self._arrived.wait()
+            self._received = 0
+        self._received += 1
+        if self._received > _MOST_IN_A_TURN:
+            self._received = 0
+            await asyncio.sleep(0)
         text = self._unread.popleft()
         self._unread_bytes -= len(text) + _MESSAGE_BYTES
         if self._is_held and self._unread_bytes <= _MOST_UNREAD_BYTES:
-            self._is_held = False
-            self._transport.resume_reading()
+            await self._let_go()
         return text
+
+    async def _let_go(self) -> None:
+        """Read on, after others have had their turn."""
+        await asyncio.sleep(0)
+        self._is_held = False
+        unparsed, self._unparsed = self._unparsed, b""
+        self._parse(unparsed)
+        if not self._is_held:
+            self._transport.resume_reading()
 
     def send(self, text: str) -> None:
         if self._frames.state is ConnectionState.OPEN:
@@ -177,25 +200,46 @@ class WebSocket:
         if self._has_ended():
             return
         self._heard, self._pings = now, 0
-        try:
-            self._frames.receive_data(data)
-            for event in self._frames.events():
-                match event:
-                    case TextMessage():
-                        self._take(event)
-                    case BytesMessage():
-                        self.close(UNSUPPORTED, "messages must be text, not binary")
-                    case Ping() if not self._connection.write_paused:
-                        self._connection.write(self._frames.send(event.response()))
-                    case CloseConnection():
-                        self._closed_by_client(event)
-                if self._has_ended():
-                    return
-        except ProtocolError as error:
-            self.close(PROTOCOL_ERROR, str(error))
+        self._parse(self._unparsed + data)
+
+    def _parse(self, data: bytes) -> None:
+        self._unparsed = b""
+        for begin in range(0, len(data), _SLICE_BYTES):
+            if self._has_ended():
+                return
+            if self._is_held:
+                self._unparsed = data[begin:]
+                return
+            try:
+                self._frames.receive_data(data[begin : begin + _SLICE_BYTES])
+                self._take_events()
+            except ProtocolError as error:
+                self.close(PROTOCOL_ERROR, str(error))
+
+    def _take_events(self) -> None:
+        for event in self._frames.events():
+            match event:
+                case TextMessage():
+                    self._take(event)
+                case BytesMessage():
+                    self.close(UNSUPPORTED, "messages must be text, not binary")
+                case Ping() | Pong():
+                    self._take_control(event)
+                case CloseConnection():
+                    self._closed_by_client(event)
+            if self._has_ended():
+                return
+
+    def _take_control(self, event: Ping | Pong) -> None:
+        self._controls += 1
+        if self._controls > _MOST_CONTROLS:
+            self.close(REFUSED, f"more than {_MOST_CONTROLS} pings in a second")
+        elif isinstance(event, Ping) and not self._connection.write_paused:
+            self._connection.write(self._frames.send(event.response()))
 
     def expire(self, now: float) -> None:
-        """Ping a client that has been silent, and give it up if it does not answer."""
+        """Ping a client that has been silent, and give it up if it does not answer. Called every second."""
+        self._controls = 0
         if self._is_held:
             self._heard, self._pings = now, 0
         if now - self._heard < self.ping_s * (self._pings + 1) or self._ended is not None:
@@ -216,6 +260,10 @@ class WebSocket:
         if self._part_bytes > self.max_bytes:
             self.close(TOO_LARGE, f"a message may have {self.max_bytes} characters at most")
             return
+        self._fragments += event.frame_finished
+        if self._fragments > _MOST_FRAGMENTS:
+            self.close(TOO_LARGE, f"a message may have {_MOST_FRAGMENTS} fragments at most")
+            return
         self._part.append(event.data)
         if len(self._part) > _MOST_PARTS:
             self._part = ["".join(self._part)]
@@ -223,7 +271,7 @@ class WebSocket:
             self._unread.append("".join(self._part))
             self._unread_bytes += self._part_bytes + _MESSAGE_BYTES
             self._part.clear()
-            self._part_bytes = 0
+            self._part_bytes = self._fragments = 0
             self._arrived.set()
             if self._unread_bytes > _MOST_UNREAD_BYTES and not self._is_held:
                 self._is_held = True

@@ -55,6 +55,7 @@ from queenmq.ids import is_uuid
 
 _CHECK_S: Final = 1.0
 _JOIN_BYTES: Final = 256 * 1024
+_IN_A_TURN: Final = 100
 _PARAMETERS = (
     *(one for one in POP_MANY if one.name not in ("wait", "timeout", "autoAck", "autopilot")),
     Parameter("partition", LABEL, "Only this partition."),
@@ -142,6 +143,8 @@ class _Session:
             if frame.stop:
                 self._in_flight.drain()
             for index, finish in enumerate(frame.finish):
+                if index % _IN_A_TURN == _IN_A_TURN - 1:
+                    await asyncio.sleep(0)  # others have their turn
                 await self._take_request()
                 self._finish(finish, f"finish[{index}].")
             for renewed in frame.renew:
