@@ -254,6 +254,18 @@ class TestWithoutADatabase:
         assert samples["queen_journal_replayed_messages_total"] == 2
 
 
+async def test_whoever_needs_no_token_does_not_ask_the_database_again_and_again(queen: Queen, server: Server) -> None:
+    scrapes, pings = server._app._context.scrapes, server.broker._administration._pings
+    before = scrapes.loads, pings.loads
+    answers = await asyncio.gather(
+        *(queen.http.get(path) for path in ("/metrics/prometheus", "/health") for _ in range(20))
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    assert scrapes.loads - before[0] < 10
+    assert pings.loads - before[1] < 10
+    assert (scrapes.shared > 0, pings.shared > 0) == (True, True)
+
+
 async def test_names_of_queues_are_escaped(queen: Queen, sql: asyncpg.Connection) -> None:
     name = 'a"b\\c\nd'
     await queen.push(name, 1)

@@ -162,6 +162,20 @@ async def test_a_long_poll_ends_with_its_token(admin: httpx.AsyncClient, server:
     assert len(server._app._polls) == 0
 
 
+async def test_a_long_poll_ends_when_its_token_expires(admin: httpx.AsyncClient, server: Server) -> None:
+    token = await made(admin, expiresInSeconds=2)
+    params = {"wait": "true", "timeout": "60000"}
+    lease = {"take": {"queue": "q", "wait": True, "timeout": 60000}}
+    async with asyncio.timeout(30):
+        polled, taken = await asyncio.gather(
+            admin.get("/api/v1/pop/queue/q", params=params, headers=bearer(token)),
+            admin.post("/api/v1/lease/00000000-0000-4000-8000-000000000000/finish", json=lease, headers=bearer(token)),
+        )
+    assert (polled.status_code, taken.json()["taken"]) == (204, None)
+    await Queen(admin).push("q", 1)
+    assert (await admin.get("/api/v1/pop/queue/q", headers=bearer(token))).status_code == 401
+
+
 async def test_a_finish_that_waits_for_the_next_messages_ends_with_its_token(
     admin: httpx.AsyncClient, server: Server
 ) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from queenmq.broker.activity import Activity
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
+from queenmq.broker.single_flight import SingleFlight
 from queenmq.broker.wake_ups import Wake
 from queenmq.core.options import ConfigureRights, QueueOptions
 from queenmq.errors import DatabaseUnavailable
@@ -58,6 +59,7 @@ class Administration:
         self._worker_id = worker_id
         self._activity = activity
         self._changed = changed
+        self._pings: SingleFlight[bool] = SingleFlight()
 
     async def configure(
         self, queue: str, namespace: str, task: str, options: QueueOptions, rights: ConfigureRights
@@ -182,6 +184,10 @@ class Administration:
         return None if trace_id is None else str(trace_id)
 
     async def database_answers(self) -> bool:
+        """One question for all who ask at the same time: they need no token."""
+        return await self._pings.load(None, self._ping)
+
+    async def _ping(self) -> bool:
         try:
             await self._database.fetchval(statement("ping"), repeatable=True)
         except DatabaseUnavailable:

@@ -16,6 +16,7 @@ from queenmq.access.quotas import Quotas
 from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
+from queenmq.broker.single_flight import SingleFlight
 from queenmq.config import Settings
 from queenmq.http.auth import Authenticator
 from queenmq.http.plans import Plan
@@ -45,6 +46,7 @@ class Context:
     owners: Owners
     authenticator: Authenticator
     first_seen: FirstSeen = field(default_factory=FirstSeen)
+    scrapes: SingleFlight[bytes] = field(default_factory=SingleFlight)
     revocable: RevocablePolls = field(default_factory=RevocablePolls)
 
 

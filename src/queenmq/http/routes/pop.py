@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import UNSET, Raw
 
 from queenmq.access.permissions import Verb
 from queenmq.broker.pop import Claim, Delivered, Delivery, Filter
+from queenmq.clock import SYSTEM
 from queenmq.config import Settings
 from queenmq.core.names import QUEUE_MODE, START_MODES, check_name, iso_micros, parse_start
 from queenmq.core.trace_context import traceparent_of
@@ -146,7 +149,7 @@ def read_pop(request: Request, settings: Settings, queue: str, partition: str | 
     partitions = 1 if partition else query_integer(query, "partitions", 1)
     auto_ack = query_flag(query, "autoAck")
     timeout = query_count(query, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms)
-    wait_ms = timeout if query_flag(query, "wait") else 0
+    wait_ms = _while_valid(request, timeout) if query_flag(query, "wait") else 0
     start = parse_start(
         group, query.get("subscriptionMode"), query.get("subscriptionFrom"), settings.pop.default_subscription_mode
     )
@@ -186,7 +189,14 @@ def read_take(take: TakeBody, request: Request, settings: Settings) -> tuple[Cla
         auto_ack=take.auto_ack,
         start=start,
     )
-    return claim, min(timeout, pop.max_wait_ms) if take.wait else 0
+    return claim, _while_valid(request, min(timeout, pop.max_wait_ms)) if take.wait else 0
+
+
+def _while_valid(request: Request, timeout_ms: int) -> int:
+    """What expires while a long poll waits gets nothing any more."""
+    if request.valid_until == math.inf:
+        return timeout_ms
+    return min(timeout_ms, max(0, int((request.valid_until - SYSTEM.wall()) * 1000)))
 
 
 def _read_filter(request: Request) -> Filter:
