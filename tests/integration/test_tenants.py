@@ -347,6 +347,28 @@ def write_table(table: dict[str, dict[str, int]]) -> None:
     TABLE.write_text("\n".join(lines) + "\n")
 
 
+async def test_an_id_does_not_tell_the_name_of_its_queue(world: World) -> None:
+    things = world.b
+    message = {name: things.leased[name] for name in ("transactionId", "partitionId")}
+    query = {"query_id": things.query_id, "partition_id": message["partitionId"]}
+    for path, body in (
+        ("/api/v1/ack", message | {"consumerGroup": "a-x"}),
+        ("/api/v1/ack/batch", {"acknowledgments": [message], "consumerGroup": "a-x"}),
+        ("/api/v1/transaction", {"operations": [{"type": "ack", "consumerGroup": "a-x", **message}]}),
+        (f"/api/v1/lease/{things.leased['leaseId']}/extend", {}),
+        (f"/api/v1/lease/{things.leased['leaseId']}/finish", {}),
+        ("/api/v1/traces", message | {"data": 1, "consumerGroup": "a-x"}),
+        ("/streams/v1/state/get", query),
+        ("/streams/v1/cycle", query | {"consumer_group": "a-x"}),
+        (f"/api/v1/operations/{things.operation_id}/retry", {}),
+        (f"/api/v1/messages/{message['partitionId']}/{message['transactionId']}/retry", {}),
+    ):
+        headers = {"Authorization": f"Bearer {world.tokens['tenant a admin']}"}
+        answer = await world.http.post(path, json=body, headers=headers)
+        assert answer.status_code == 403, f"{path}: {answer.text}"
+        assert [mark for mark in things.marks if mark in answer.text] == [], path
+
+
 # Where a token is restricted to groups and verbs
 
 

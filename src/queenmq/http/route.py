@@ -65,6 +65,12 @@ class Need(NamedTuple):
     group: str | None = None
 
 
+class FoundNeed(Need):
+    """Of a queue that the request names only by the id of something in it: the caller may not know its name."""
+
+    __slots__ = ()
+
+
 Scope = Callable[[Request, Context], Awaitable[Sequence[Need]]]
 """Finds out what a request does. It is asked only if the token is restricted to queues or groups. Raises what the
 handler would raise for a malformed request, and Forbidden."""

@@ -15,7 +15,7 @@ from queenmq.access.permissions import Permissions, Verb
 from queenmq.core.names import QUEUE_MODE
 from queenmq.errors import Forbidden, NotFound
 from queenmq.http.decoding import query_name
-from queenmq.http.route import Context, Need, Route, Scope
+from queenmq.http.route import Context, FoundNeed, Need, Route, Scope
 from queenmq.http.shares import acknowledges
 from queenmq.httpserver.messages import Request
 from queenmq.ids import is_uuid
@@ -46,6 +46,8 @@ async def require_permission(permissions: Permissions, request: Request, route: 
 
 
 def _refusal(need: Need) -> str:
+    if isinstance(need, FoundNeed):
+        return f"the token may not {_DOING[need.verb]} the queue of what the request names"
     as_group = "" if need.group is None else f" as group {need.group!r}"
     if need.queue is None:
         return f"the token may not {_DOING[need.verb]} all queues{as_group}: name one that it is for"
@@ -153,7 +155,7 @@ async def of_partitions(context: Context, verb: Verb, partition_ids: Collection[
     queues = await context.owners.queues_of(wanted)
     if len(queues) < len({one.lower() for one in wanted}):
         raise NotFound("Partition not found")
-    return [Need(verb, queue) for queue in set(queues.values())]
+    return [FoundNeed(verb, queue) for queue in set(queues.values())]
 
 
 async def acked_partitions(context: Context, acks: Collection[tuple[str, str | None]]) -> Sequence[Need]:
@@ -163,14 +165,14 @@ async def acked_partitions(context: Context, acks: Collection[tuple[str, str | N
         [(partition_id, group)] = acks
         queue = context.owners.remembered(partition_id)
         if queue is not None:
-            return (Need(Verb.ACK, queue, group),)
+            return (FoundNeed(Verb.ACK, queue, group),)
     wanted = [(one.lower(), group) for one, group in acks if is_uuid(one)]
     queues = await context.owners.queues_of({one for one, _ in wanted})
-    return list({Need(Verb.ACK, queues[one], group) for one, group in wanted if one in queues})
+    return list({FoundNeed(Verb.ACK, queues[one], group) for one, group in wanted if one in queues})
 
 
 async def leased(request: Request, context: Context) -> Sequence[Need]:
     """The queue and the group of the lease whose id the path has; a lease that is gone is left to the handler."""
     lease_id = request.params[0]
     place = await context.owners.lease(lease_id.lower()) if is_uuid(lease_id) else None
-    return () if place is None else (Need(Verb.ACK, place.queue, place.consumer_group),)
+    return () if place is None else (FoundNeed(Verb.ACK, place.queue, place.consumer_group),)

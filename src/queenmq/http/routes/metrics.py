@@ -61,7 +61,7 @@ async def metrics(_: Request, context: Context) -> Response:
 @documented({200: str})
 async def prometheus(_: Request, context: Context) -> Response:
     """All metrics in the text format of Prometheus; docs/metrics.md lists them."""
-    # Whoever comes meanwhile gets the same: it needs no token by default, and asks the database.
+    # Requests that come meanwhile get the same: they need no token by default, and each would ask the database.
     text = await context.scrapes.load(None, lambda: _text(context))
     return Response(200, body=text, content_type=CONTENT_TYPE, headers=((b"Cache-Control", b"no-cache"),))
 

@@ -28,7 +28,7 @@ from queenmq.http.answers.server import (
 from queenmq.http.decoding import query_count, query_name
 from queenmq.http.openapi import COUNT, NAME, Parameter, documented
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Need, Route, Scope
+from queenmq.http.route import Context, FoundNeed, Need, Route, Scope
 from queenmq.http.schemas import Administered, Error, Page, Progress
 from queenmq.http.scopes import all_queues, listed_or_in_query, visible
 from queenmq.httpserver.messages import Request, Response
@@ -144,13 +144,13 @@ def _operated(verb: Verb) -> Scope:
         journal, operation_id = context.broker.journal, _id(request)
         row = await operations.find(context.reports, operation_id)
         if row is not None:
-            return (Need(verb, row.queue_name, None if verb is Verb.READ else row.group),)
+            return (FoundNeed(verb, row.queue_name, None if verb is Verb.READ else row.group),)
         held = None if journal is None else await journal.find(operation_id)
         if held is None and journal is not None:
             held = await journal.find_quarantined(operation_id)
         if held is None:
             raise NotFound(_MISSING)
-        return (Need(verb, held.queue or None),)
+        return (FoundNeed(verb, held.queue or None),)
 
     return operated
 

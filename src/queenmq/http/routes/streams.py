@@ -15,7 +15,7 @@ from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.requests import CycleAckBody, CycleBody, QueryBody, StateGetBody, StateOp
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Need, Route
+from queenmq.http.route import Context, FoundNeed, Need, Route
 from queenmq.http.routes.ack import opaque_lease
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, result, to_message
 from queenmq.http.schemas import CycleAck, Cycled, QueryRefused, QueryRegistered, StateFound, StateRow
@@ -191,7 +191,7 @@ async def _of_query(context: Context, verb: Verb, query_id: str, partition_id: s
     """The queue that the query reads, and the one of the partition. Raises NotFound if there is no such partition."""
     needs = await of_partitions(context, verb, (partition_id,))
     place = await context.owners.stream(query_id=query_id) if is_uuid(query_id) else None
-    return needs if place is None else [*needs, Need(verb, place.source_queue)]
+    return needs if place is None else [*needs, FoundNeed(verb, place.source_queue)]
 
 
 def _check_ids(query_id: str, partition_id: str) -> None:
