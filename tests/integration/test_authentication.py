@@ -126,6 +126,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/audit"): "admin",
     ("GET", "/"): None,
     ("GET", "/assets/{file}"): None,
+    ("GET", "/favicon.ico"): None,
     ("GET", "/health"): None,
     ("GET", "/metrics"): None,
     ("GET", "/metrics/prometheus"): None,

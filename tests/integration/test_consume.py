@@ -234,6 +234,13 @@ class TestAcknowledgement:
                 result = await connection.finish({"leaseId": lease_id})
                 assert (result["success"], result["code"]) == (False, "lease_not_found")
             assert await leases(sql) == 1
+            expiry = "SELECT lease_expires_at FROM queen.partition_consumers WHERE lease_id IS NOT NULL"
+            before = await sql.fetchval(expiry)
+            await connection.send(renew=[{"leaseId": popped["leaseId"], "seconds": 3600}])
+            await connection.read()
+            [renewed] = connection.renewed
+            assert (renewed["renewed"], renewed["code"]) == (False, "lease_not_found")
+            assert await sql.fetchval(expiry) == before
 
     async def test_a_lease_is_renewed(self, queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
         await queen.push("orders", 1)

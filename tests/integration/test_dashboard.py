@@ -43,6 +43,33 @@ async def test_every_file_has_its_type_and_tag(http: httpx.AsyncClient) -> None:
         assert known.headers["etag"] == answer.headers["etag"]
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("gzip;q=0.00", False),
+        ("x", False),
+    ],
+)
+async def test_it_is_compressed_for_whom_it_may_be(http: httpx.AsyncClient, accepted: str, is_packed: bool) -> None:
+    plain = await http.get("/assets/app.js", headers={"Accept-Encoding": "identity"})
+    answer = await http.get("/assets/app.js", headers={"Accept-Encoding": accepted})
+    assert answer.headers.get("content-encoding") == ("gzip" if is_packed else None)
+    assert answer.content == plain.content
+    assert (int(answer.headers["content-length"]) < len(plain.content) / 2) is is_packed
+    assert (answer.headers["etag"] == plain.headers["etag"]) is not is_packed, "another form has another tag"
+    assert answer.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+
+
+async def test_the_icon_is_where_browsers_ask_for_it(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/favicon.ico")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml")
+    assert answer.content == (FOLDER / "icon.svg").read_bytes()
+
+
 async def test_headers_let_nothing_else_in(http: httpx.AsyncClient) -> None:
     for path in ("/", "/assets/app.js"):
         headers = (await http.get(path)).headers

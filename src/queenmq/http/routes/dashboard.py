@@ -1,10 +1,12 @@
-"""The dashboard: GET / and the files below /assets, read once from the package"""
+"""The dashboard: GET /, the files below /assets and the icon, read once from the package"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from queenmq.errors import NotFound
 from queenmq.http.openapi import ANY_STRING, documented
@@ -31,7 +33,17 @@ _SECURITY = (
     # Kept, but asked about each time: a new version of the server is a new dashboard at once.
     (b"Cache-Control", b"no-cache"),
 )
-_PAGE = "index.html"
+_PAGE, _ICON = "index.html", "icon.svg"
+_BY_ENCODING = (b"Vary", b"Accept-Encoding")
+_PACKED = (b"Content-Encoding", b"gzip")
+
+
+class _File(NamedTuple):
+    content_type: bytes
+    body: bytes
+    tag: bytes
+    packed: bytes
+    packed_tag: bytes
 
 
 @documented({200: "text/html"})
@@ -46,30 +58,50 @@ async def asset(request: Request, context: Context) -> Response:
     return _answer(request, request.params[0])
 
 
+@documented({200: "image/svg+xml"})
+async def icon(request: Request, context: Context) -> Response:
+    """The icon of the dashboard, where browsers ask for it on pages that name none."""
+    return _answer(request, _ICON)
+
+
 def _answer(request: Request, name: str) -> Response:
     file = _files().get(name)
     if file is None:
         raise NotFound("Not found")
-    body, content_type, tag = file
-    headers = (*_SECURITY, (b"ETag", tag))
+    is_packed = _takes_gzip(request.headers.get(b"accept-encoding", b""))
+    tag = file.packed_tag if is_packed else file.tag
+    headers = (*_SECURITY, (b"ETag", tag), _BY_ENCODING)
     if request.headers.get(b"if-none-match") == tag:
         return Response(304, headers=headers)
-    return Response(200, body=body, content_type=content_type, headers=headers)
+    if is_packed:
+        return Response(200, body=file.packed, content_type=file.content_type, headers=(*headers, _PACKED))
+    return Response(200, body=file.body, content_type=file.content_type, headers=headers)
+
+
+def _takes_gzip(accepted: bytes) -> bool:
+    for part in accepted.lower().split(b","):
+        coding, _, weight = part.replace(b" ", b"").partition(b";q=")
+        if coding == b"gzip":
+            return weight.rstrip(b"0.") != b"" or not weight
+    return False
 
 
 @cache
-def _files() -> dict[str, tuple[bytes, bytes, bytes]]:
-    """Every file by name, with its content type and tag; read at the first request, which most servers never get."""
+def _files() -> dict[str, _File]:
+    """Every file by name; read at the first request, which most servers never get."""
     found = {}
     for file in files("queenmq.dashboard").iterdir():
         content_type = _TYPES.get("." + file.name.rpartition(".")[2])
         if content_type is not None:
             body = file.read_bytes()
-            found[file.name] = body, content_type, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
+            digest = hashlib.sha256(body).hexdigest()[:32].encode()
+            packed = gzip.compress(body, mtime=0)
+            found[file.name] = _File(content_type, body, b'"%b"' % digest, packed, b'"%b-gzip"' % digest)
     return found
 
 
 ROUTES = (
     Route("GET", "/", dashboard, Role.PUBLIC, scope=nothing),
     Route("GET", "/assets/{file}", asset, Role.PUBLIC, scope=nothing),
+    Route("GET", "/favicon.ico", icon, Role.PUBLIC, scope=nothing),
 )
