@@ -8,7 +8,7 @@ long as --rate demands. What a turn costs is reported for each sixth of the time
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ SIDES: Final = (FREE, *FORMS)
 TURN: Final = 400  # messages
 PARTS: Final = 6
 VERBS: Final = ("push", "pop")
+Rates = dict[str, list[float]]
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Side:
 
     rounds: Rounds
     parts: list[Figures] = field(default_factory=lambda: [Figures() for _ in range(PARTS)])
-    rates: list[dict[str, list[float]]] = field(default_factory=lambda: [{"push": [], "pop": []} for _ in range(PARTS)])
+    rates: list[Rates] = field(default_factory=lambda: [{"push": [], "pop": []} for _ in range(PARTS)])
     # Blocks and seconds of VACUUM at the beginning of each part and at the end. By part and not by turn, because
     # PostgreSQL adds up its figures a second late.
     so_far: list[tuple[int, float]] = field(default_factory=list)
@@ -122,6 +123,8 @@ async def _cycles(sides: dict[str, Side], options: Options) -> None:
 
 def _figures(form: str, side: Side, free: Side) -> dict[str, Extra]:
     found: dict[str, Extra] = {}
+    if side is not free:
+        found |= {f"{form}_{verb}_rate_share": _share(side.rates, free.rates, verb) for verb in VERBS}
     for number, (part, base) in enumerate(zip(side.parts, free.parts, strict=True)):
         if not part.messages["pop"] or not base.messages["pop"]:
             continue  # a short run
@@ -137,9 +140,19 @@ def _figures(form: str, side: Side, free: Side) -> dict[str, Extra]:
                 f"{form}_{verb}_postgres_us_{number}": part.cpu_us(verb),
             }
             if side is not free:
-                pairs = zip(side.rates[number][verb], free.rates[number][verb], strict=False)
+                share = _share(side.rates[number : number + 1], free.rates[number : number + 1], verb)
                 found |= {
-                    f"{form}_{verb}_rate_share_{number}": median([own / max(other, 1e-9) for own, other in pairs]),
+                    f"{form}_{verb}_rate_share_{number}": share,
                     f"{form}_{verb}_p99_ratio_{number}": part.p99_ms(verb) / max(base.p99_ms(verb), 1e-9),
                 }
     return found
+
+
+def _share(own: Sequence[Rates], free: Sequence[Rates], verb: str) -> float | None:
+    """The median of what turns have of the rate of the free turn in their cycle."""
+    turns = (
+        (mine, its)
+        for part, base in zip(own, free, strict=True)
+        for mine, its in zip(part[verb], base[verb], strict=False)
+    )
+    return median([mine / max(its, 1e-9) for mine, its in turns])

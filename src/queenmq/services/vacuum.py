@@ -2,8 +2,8 @@
 
 Every push and pop rewrites rows there; autovacuum checks only once a minute. One of several servers does it at a time:
 one that finds that another has just done it leaves it, and none waits for a vacuum that runs (SKIP_LOCKED).
-While somebody holds the horizon it removes nothing and takes longer each time. So after one there is a pause of fifty
-times its duration.
+While somebody holds the horizon it removes nothing and takes longer each time. So after one, of whichever server, there
+is a pause of fifty times what it takes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ class Vacuum(Service):
         self._database = database
         self._lately_s = settings.vacuum_interval_ms / 2000
         self._seen: dict[str, int] = {}
-        self._not_before = dict.fromkeys(_VACUUM, 0.0)
+        self._took_s = dict.fromkeys(_VACUUM, 0.0)
 
     async def work(self) -> None:
         async with self._database.connection() as connection:
             for table, vacuum in _VACUUM.items():
-                began = self._clock.monotonic()
-                if began < self._not_before[table]:
-                    continue
-                changes = await connection.fetchval(statement("table_changes"), table, self._lately_s)
+                lately_s = max(self._lately_s, _PAUSE_BY_DURATION * self._took_s[table])
+                changes = await connection.fetchval(statement("table_changes"), table, lately_s)
                 if changes is not None and changes != self._seen.get(table):
+                    began = self._clock.monotonic()
                     await connection.execute(statement(vacuum))
                     self._seen[table] = changes
-                    ended = self._clock.monotonic()
-                    self._not_before[table] = ended + _PAUSE_BY_DURATION * (ended - began)
+                    self._took_s[table] = self._clock.monotonic() - began
