@@ -21,7 +21,7 @@ SWEEP = """
     DELETE FROM queen.stream_queries; DELETE FROM queen.timers;
     DELETE FROM queen.outbox; DELETE FROM queen.outbox_commits; DELETE FROM queen.outbox_held;
     DELETE FROM queen.maintenance; DELETE FROM queen.operation_queue;
-    DELETE FROM queen.dead_letter_counts; DELETE FROM queen.quotas
+    DELETE FROM queen.dead_letter_counts; DELETE FROM queen.quotas; DELETE FROM queen.pipelines
 """
 OBJECTS = """
     SELECT concat_ws(' ', (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc),

@@ -29,12 +29,8 @@ Job: TypeAlias = Callable[[Any, Any], Any]
 
 
 def run(given: Given) -> int:
-    from queenmq.pipeline import PipelineError, require
-    from queenmq.pipeline.errors import NoSuchQueue, explained
-
-    try:
-        require()
-        url = _url(given)
+    with in_sentences():
+        url = url_of(given)
         if given.job == "runs":
             return _show_runs(given, url)
         if given.job == "accept-gaps":
@@ -44,6 +40,17 @@ def run(given: Given) -> int:
         if given.job == "archive" and given.forget:
             return _forget(given, url)
         return _run_job(given, url)
+
+
+@contextmanager
+def in_sentences() -> Iterator[None]:
+    """What goes wrong with the pipeline is reported in a sentence, and by the exit status."""
+    from queenmq.pipeline import PipelineError, require
+    from queenmq.pipeline.errors import NoSuchQueue, explained
+
+    try:
+        require()
+        yield
     except NoSuchQueue as error:
         raise exits.Failed(error.message, exits.NOT_FOUND) from error
     except PipelineError as error:
@@ -52,6 +59,8 @@ def run(given: Given) -> int:
         raise
     except QueenError as error:
         raise StartupError(error.message) from error
+    except exits.Failed:
+        raise
     except Exception as error:
         told = explained(error)
         if type(told) is PipelineError and type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
@@ -60,7 +69,7 @@ def run(given: Given) -> int:
         raise exits.Failed(told.message, status) from error
 
 
-def _url(given: Given) -> str:
+def url_of(given: Given) -> str:
     if given.url:
         url: str = given.url
         return url
@@ -116,7 +125,7 @@ def _check_names(given: Given, url: str) -> None:
     from queenmq.pipeline.lake import Lake, published
 
     with connection(url) as opened:
-        if given.job in ("archive", "audit", "window") and not rows(opened, "pipeline_queue", given.queue):
+        if given.job in ("archive", "audit", "copy", "window") and not rows(opened, "pipeline_queue", given.queue):
             raise NoSuchQueue(f"there is no queue {given.queue!r}")
         if given.job == "replay" and not published(opened, Lake(given.lake), given.queue):
             raise BadOption(f"the lake {given.lake!r} has no published file of queue {given.queue!r}")
@@ -244,6 +253,24 @@ def _window(given: Given, url: str) -> Job:
     return lambda spark, run: window(spark, settings, run)
 
 
+def _copy(given: Given, url: str) -> Job:
+    from queenmq.pipeline.jobs.copy import Settings, copy
+
+    settings = Settings(
+        url=url,
+        source=given.queue,
+        target=given.into,
+        checkpoint=given.checkpoint,
+        where=given.where,
+        schema=given.schema,
+        trigger=given.trigger,
+        available_now=given.available_now,
+        seconds=given.seconds,
+        start=given.start,
+    )
+    return lambda spark, run: copy(spark, settings, run)
+
+
 # Each makes its settings, and refuses wrong ones, before Spark starts.
 _JOBS: Final[dict[str, Callable[[Given, str], Job]]] = {
     "archive": _archive,
@@ -251,6 +278,7 @@ _JOBS: Final[dict[str, Callable[[Given, str], Job]]] = {
     "audit": _audit,
     "backfill": _backfill,
     "window": _window,
+    "copy": _copy,
     "analytics": _analytics,
     "bench": _bench,
 }

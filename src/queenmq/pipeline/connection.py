@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from queenmq.pipeline.errors import DatabaseAway, PartitionsBusy, PipelineError, StagedRowsMissing
+from queenmq.pipeline.errors import DatabaseAway, PartitionsBusy, PipelineError, StagedRowsMissing, Superseded
 from queenmq.storage import sqlstates
 from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
 from queenmq.storage.statements import statement
@@ -147,6 +147,8 @@ def database_error(error: Any) -> PipelineError:
             f"what tasks had written is gone, because PostgreSQL crashed meanwhile ({_clean(error)}): nothing was "
             "stored; start it again"
         )
+    if state == sqlstates.SUPERSEDED:
+        return Superseded(f"another driver has taken the place of this one, nothing was published ({_clean(error)})")
     if state in sqlstates.OTHER_SCHEMA:
         return PipelineError(
             "the database has no schema queen of this version: start a server of this version on it first"

@@ -60,6 +60,12 @@ class StagedRowsMissing(PipelineError):
     code = "staged_rows_missing"
 
 
+class Superseded(PipelineError):
+    """Another driver of the same pipeline has been started since: this one publishes nothing any more."""
+
+    code = "superseded"
+
+
 _KINDS: Final = {
     kind.__name__: kind
     for kind in (
@@ -71,6 +77,7 @@ _KINDS: Final = {
         PartitionsBusy,
         DatabaseAway,
         StagedRowsMissing,
+        Superseded,
     )
 }
 # The last line of a Python traceback: the name of the exception and its sentence.

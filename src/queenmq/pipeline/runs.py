@@ -29,17 +29,38 @@ class Outcome:
     ok: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch of a stream, or a round of another job, that has ended. Times are in seconds since 1970.
+
+    `positions` are sums over the partitions of a queue, by its id. All that was pushed before `covered` is done; None
+    if more was there than the batch took.
+    """
+
+    number: int
+    rows: int
+    seconds: float
+    ended: float
+    query: str = ""
+    positions: dict[str, int] = field(default_factory=dict)
+    covered: float | None = None
+
+
 class Run:
     """One run of a job. Used as a context: what happens inside is recorded when it ends, whichever way.
 
     A run whose process was killed stays `running`; it is shown as lost when it has said nothing for five minutes.
+    A job that runs for long ends soon after `drain` is set, in good order.
     """
+
+    wants_batches = False
 
     def __init__(self, url: str, job: str, queue: str | None, master: str, options: dict[str, Any]) -> None:
         self.id = uuid7_text()
         self.url = url
         self.job = job
         self.outcome = Outcome()
+        self.drain = threading.Event()
         self._start = (self.id, job, queue, master, json.dumps(options, default=str))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._say_alive, name="pipeline-run", daemon=True)
@@ -72,6 +93,9 @@ class Run:
     def progress(self, count: int) -> None:
         """So many rows more are done for good."""
         self.outcome.rows += count
+
+    def batch(self, batch: Batch) -> None:
+        """A batch has ended; for those who supervise the run."""
 
     def _say_alive(self) -> None:
         while not self._stop.wait(ALIVE_S):

@@ -28,6 +28,7 @@ from queenmq.ids import uuid7_text
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.connection import arrow_connection, arrow_errors, connection, rows
 from queenmq.pipeline.errors import BadOption, DatabaseAway, OtherContent, PartitionsBusy, PipelineError
+from queenmq.pipeline.generation import generation_of_environment
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.patience import Patience, patiently
 from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, Stager
@@ -203,8 +204,12 @@ def _when_free(attempt: Callable[[], Answer]) -> Answer:
 
 
 def _promoted(url: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    generation = generation_of_environment()
     with connection(url) as opened:
-        [found] = rows(opened, "pipeline_promote", *given)
+        if generation is None:
+            [found] = rows(opened, "pipeline_promote", *given)
+        else:
+            [found] = rows(opened, "pipeline_promote_held", *given, *generation)
         rows(opened, "pipeline_sweep", *given[:2])
     return found
 

@@ -19,6 +19,7 @@ from queenmq.pipeline.batch import SliceOfWork, tasks
 from queenmq.pipeline.connection import connect, database_error, is_writable, rows
 from queenmq.pipeline.continuity import compare, newest_read
 from queenmq.pipeline.errors import DatabaseAway, DataLost
+from queenmq.pipeline.generation import is_draining
 from queenmq.pipeline.heads import Heads, chosen, find_queue, heads, partitions, positions, ranges, report_loss, unread
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.patience import PATIENCE_S, patiently
@@ -50,6 +51,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        if is_draining():
+            return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._ask(lambda opened: self._next(opened, Progress.of(start), most)).document()
 

@@ -30,6 +30,7 @@ TRANSACTION_ID_TAKEN: Final = "QN006"  # another message has the transactionId o
 NEEDS_ADMIN: Final = "QN007"  # the change would destroy something; the message is for the caller
 OFFSET_CONFLICT: Final = "QN008"  # a target has another last offset than expected; the detail has those of all
 LEASE_ENDED: Final = "QN009"  # queen.finish of a lease that somebody else may have now
+SUPERSEDED: Final = "QN010"  # a driver of a pipeline publishes, and another one has taken its place
 # Of PostgreSQL, where one is answered in a way of its own.
 READ_ONLY: Final = "25006"
 INVALID_PASSWORD: Final = "28P01"  # noqa: S105

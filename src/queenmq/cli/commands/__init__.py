@@ -31,6 +31,6 @@ KNOWN: Final = {
     "db": "Upgrade the schema of the database, or show how to connect to the bundled PostgreSQL.",
     "verify": "Check that servers keep their promises, by a history of requests.",
     "bench": "Measure throughput and latency.",
-    "pipeline": "Run Spark jobs: archive, replay, window, audit.",
+    "pipeline": "Run Spark jobs: archive, replay, window, audit; and declared pipelines.",
     "completion": "Print the shell completion script.",
 }

@@ -10,6 +10,7 @@ import click
 from queenmq.cli.arguments import AMOUNT, COUNT, FOLDER, MOMENT, NAMES, Function, data_dir
 from queenmq.cli.group import Command, group, under
 from queenmq.cli.pipeline_jobs import Given, run
+from queenmq.cli.pipelines import COMMANDS
 
 LOCAL: Final = "local[*]"
 
@@ -128,21 +129,48 @@ def backfill() -> None:
     """Push the rows of files, JDBC or any other Spark source to a queue."""
 
 
+def _stream(function: Function) -> Function:
+    """The options of jobs that are streams."""
+    for option in reversed(
+        (
+            click.option(
+                "--checkpoint", required=True, metavar="PLACE", help="Folder or URI where Spark keeps its progress."
+            ),
+            click.option(
+                "--trigger", default="1 second", show_default=True, metavar="TIME", help="Time between two batches."
+            ),
+            click.option("--available-now", is_flag=True, help="Process the messages that are stored now, then exit."),
+            click.option("--seconds", type=AMOUNT, metavar="S", help="Exit after this many seconds."),
+            click.option(
+                "--start",
+                type=click.Choice(("earliest", "latest")),
+                default="earliest",
+                show_default=True,
+                help="Where the first run starts to read.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
 @_job_of("window", "queen pipeline window --file totals.yaml --checkpoint ./progress")
 @click.option("--file", required=True, type=FOLDER, help="File that declares the windows (YAML, see docs/pipeline.md).")
-@click.option("--checkpoint", required=True, metavar="PLACE", help="Folder or URI where Spark keeps its progress.")
-@click.option("--trigger", default="1 second", show_default=True, metavar="TIME", help="Time between two batches.")
-@click.option("--available-now", is_flag=True, help="Process the messages that are stored now, then exit.")
-@click.option("--seconds", type=AMOUNT, metavar="S", help="Exit after this many seconds.")
-@click.option(
-    "--start",
-    type=click.Choice(("earliest", "latest")),
-    default="earliest",
-    show_default=True,
-    help="Where the first run starts to read.",
-)
+@_stream
 def window() -> None:
     """Aggregate a queue into another queue by time windows, until Ctrl-C."""
+
+
+@_job_of(
+    "copy", "queen pipeline copy --queue orders --into copies --checkpoint ./progress --where \"partition = 'p1'\""
+)
+@click.option("--queue", required=True, help="Name of the queue to read.")
+@click.option("--into", required=True, metavar="QUEUE", help="Queue to write to.")
+@click.option("--where", metavar="SQL", help="Copy only messages for which this condition on their columns holds.")
+@click.option("--schema", metavar="DDL", help="Schema of the payloads, whose fields --where then finds as data.….")
+@_stream
+def copy() -> None:
+    """Copy messages to another queue, all or those that fit a condition, until Ctrl-C."""
 
 
 @_job_of("analytics", "queen pipeline analytics --queue orders --every 60")
@@ -221,3 +249,7 @@ def bench() -> None:
 @_job_of("runs", "queen pipeline runs --json")
 def runs() -> None:
     """List the newest runs of all jobs."""
+
+
+for _one in COMMANDS:
+    command.add_command(_one)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from queenmq.clock import SYSTEM, utc_now
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.frames import read
+from queenmq.pipeline.generation import hold_generation
 from queenmq.pipeline.lake import Lake
 from queenmq.pipeline.runs import Outcome, Run
 
@@ -64,7 +65,9 @@ def sample(spark: Any, settings: Settings, run: Run, now: datetime | None = None
             found += _groups(opened, queue, until)
             found += _dead(opened, queue, min(since, until - MINUTE), until)
             merged = _merged(found)
-            rows(opened, "analytics_store", queue, json.dumps(merged, default=str))
+            with opened.transaction():
+                hold_generation(opened)
+                rows(opened, "analytics_store", queue, json.dumps(merged, default=str))
             stored += len(merged)
             run.progress(sum(one.get("arrived") or 0 for one in found))
             if settings.lake and merged:

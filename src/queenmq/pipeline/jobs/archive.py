@@ -22,6 +22,7 @@ from queenmq.pipeline.columns import BASE, HEADERS, PARSED
 from queenmq.pipeline.connection import connection, database_error, rows
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.files import FileWriter
+from queenmq.pipeline.generation import hold_generation
 from queenmq.pipeline.heads import find_queue, heads, partitions, ranges
 from queenmq.pipeline.lake import Lake, published, sweep
 from queenmq.pipeline.lake_proof import check_mark, marked, read_back
@@ -187,6 +188,7 @@ def publish(
     ids = list(upto)
     try:
         with opened.transaction():
+            hold_generation(opened)
             rows(opened, "archive_lock", lake.name, plan.queue_id)
             moved = rows(opened, "archive_advance", lake.name, ids, [before[i] for i in ids], [upto[i] for i in ids])
             if len(moved) < len(ids):

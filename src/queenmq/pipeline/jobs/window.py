@@ -9,25 +9,20 @@ says what becomes of it. What is left out of the windows is counted.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queenmq.clock import SYSTEM
 from queenmq.pipeline import register
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.columns import MISFIT
-from queenmq.pipeline.errors import DatabaseAway, PipelineError, StagedRowsMissing, explained
+from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.frames import activate, read_stream
 from queenmq.pipeline.options import key_of_environment
-from queenmq.pipeline.patience import PATIENCE_S, wait_for
 from queenmq.pipeline.runs import Outcome, Run
+from queenmq.pipeline.streaming import LOOK_S, run_queries
 from queenmq.pipeline.window_spec import ARRIVAL, ERROR, QUEUE, WindowSpec
 
-log = logging.getLogger(__name__)
-
-LOOK_S: Final = 0.2
 TRIGGER: Final = "1 second"
 # The name of what is counted beside the results.
 LEFT_OUT: Final = "left out"
@@ -45,27 +40,21 @@ class Settings:
 
 
 def window(spark: Any, settings: Settings, run: Run) -> Outcome:
-    """Run the queries until they end (availableNow), the time is over or Ctrl-C. Raises what a query fails with.
-
-    Queries wait for a PostgreSQL that is restarted. Those that end for it all the same, because it took long or it
-    crashed, are started again when it is back.
-    """
+    """Run the queries until they end (availableNow), the time is over, Ctrl-C, or the run drains."""
     tally = Tally()
-    deadline = None if settings.seconds is None else SYSTEM.monotonic() + settings.seconds
-    restarts = 0
-    while True:
-        try:
-            _run_once(spark, settings, deadline, tally, run)
-        except KeyboardInterrupt:
-            break
-        except Exception as error:
-            if not isinstance(told := explained(error), DatabaseAway | StagedRowsMissing):
-                raise
-            restarts += 1
-            log.warning("%s; the queries are started again when PostgreSQL answers", told.message)
-            wait_for(settings.url, PATIENCE_S if settings.available_now else None)
-        else:
-            break
+
+    def seen(query: Any) -> None:
+        tally.look(query)
+        run.outcome.rows = tally.rows
+
+    restarts = run_queries(
+        lambda: _queries(spark, settings),
+        run,
+        settings.url,
+        seconds=settings.seconds,
+        endless=not settings.available_now,
+        seen=seen,
+    )
     outcome = run.outcome
     outcome.rows = tally.rows
     outcome.summary = {"messages read": tally.rows, "batches": tally.batches}
@@ -77,8 +66,8 @@ def window(spark: Any, settings: Settings, run: Run) -> Outcome:
     return outcome
 
 
-def _run_once(spark: Any, settings: Settings, deadline: float | None, tally: Tally, run: Run) -> None:
-    """Start the queries and follow them. They go on where their checkpoints are."""
+def _queries(spark: Any, settings: Settings) -> list[Any]:
+    """They go on where their checkpoints are."""
     spec = settings.spec
     messages = source(spark, settings)
     queries = [_start(results(messages, spec), settings, "results", spec.target, spec.updates)]
@@ -86,12 +75,7 @@ def _run_once(spark: Any, settings: Settings, deadline: float | None, tally: Tal
         queries.append(_start(late(messages, spec), settings, "late", spec.late))
     if spec.undated is not None:
         queries.append(_start(undated(messages), settings, "undated", spec.undated))
-    try:
-        _follow(queries, deadline, tally, run)
-    finally:
-        for query in queries:
-            query.stop()
-        tally.look(queries[0])
+    return queries
 
 
 def run_until(spark: Any, settings: Settings, stop: threading.Event) -> None:
@@ -267,20 +251,3 @@ class Tally:
                     for name in self.left_out:
                         self.left_out[name] += int(counted[name] or 0)
                 self.dropped += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in one["stateOperators"])
-
-
-def _follow(queries: list[Any], deadline: float | None, tally: Tally, run: Run) -> None:
-    while any(query.isActive for query in queries):
-        _raise_failure(queries)
-        tally.look(queries[0])
-        run.outcome.rows = tally.rows
-        if deadline is not None and SYSTEM.monotonic() > deadline:
-            break
-        queries[0].awaitTermination(LOOK_S)
-    _raise_failure(queries)
-
-
-def _raise_failure(queries: list[Any]) -> None:
-    for query in queries:
-        if (error := query.exception()) is not None:
-            raise error

@@ -1,0 +1,73 @@
+"""copy: the messages of a queue into another one as a stream, all of them or those that fit a condition.
+
+They keep their partitions, transaction ids and trace ids, so that a message that is there already is not stored again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from queenmq.pipeline.frames import read_stream, write_stream
+from queenmq.pipeline.options import key_of_environment
+from queenmq.pipeline.runs import Outcome, Run
+from queenmq.pipeline.streaming import run_queries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    url: str
+    source: str
+    target: str
+    checkpoint: str
+    where: str | None = None
+    schema: str | None = None
+    trigger: str = "1 second"
+    available_now: bool = False
+    seconds: float | None = None
+    start: str = "earliest"
+    most_per_trigger: int | None = None
+
+
+def copy(spark: Any, settings: Settings, run: Run) -> Outcome:
+    """Until everything is there (availableNow), the time is over, Ctrl-C, or the run drains."""
+    newest, batches = -1, 0
+
+    def seen(query: Any) -> None:
+        nonlocal newest, batches
+        for one in query.recentProgress:
+            if one["batchId"] > newest:
+                newest = one["batchId"]
+                batches += 1
+                run.progress(int(one["numInputRows"]))
+
+    restarts = run_queries(
+        lambda: [_start(spark, settings)],
+        run,
+        settings.url,
+        seconds=settings.seconds,
+        endless=not settings.available_now,
+        seen=seen,
+    )
+    outcome = run.outcome
+    outcome.offsets = {"messages": outcome.rows}
+    outcome.summary = {"messages read": outcome.rows, "batches": batches}
+    if restarts:
+        outcome.summary["restarts after an outage"] = restarts
+    return outcome
+
+
+def _start(spark: Any, settings: Settings) -> Any:
+    options: dict[str, Any] = {"startingOffsets": settings.start}
+    if settings.most_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = settings.most_per_trigger
+    if settings.schema:
+        options["valueSchema"] = settings.schema
+    sealed = {"encryptionKey": key} if (key := key_of_environment()) else {}
+    found = read_stream(spark, settings.url, settings.source, **options, **sealed)
+    if settings.where:
+        found = found.where(f"coalesce({settings.where}, false)")
+    wanted = found.select("value", "partition", "transactionId", "traceId")
+    writer = write_stream(wanted, settings.url, settings.target, settings.checkpoint, **sealed)
+    trigger = {"availableNow": True} if settings.available_now else {"processingTime": settings.trigger}
+    return writer.queryName(f"{settings.source} copy").trigger(**trigger).start()

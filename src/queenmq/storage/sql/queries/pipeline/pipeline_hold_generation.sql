@@ -1,0 +1,1 @@
+SELECT queen.hold_generation($1::text, $2::bigint)
