@@ -195,6 +195,40 @@ async def past(url: str) -> None:
             json.dumps({"files": 4} if state == "finished" else {}),
             error,
         )
+    for name, state, wanted, error in (
+        ("large-orders", "running", "running", None),
+        ("order-stats", "waiting", "running", f"queue 'orders', partition 'p', offset 7: at is no time {HARM}"),
+        ("orders-lake", "stopped", "stopped", None),
+    ):
+        await sql.execute(
+            """
+            WITH p AS (
+                INSERT INTO queen.pipelines (name, kind, version, declaration, reads, writes, state_number, wanted)
+                VALUES ($1, 'copy', 2, $5, '{orders}', '{copies}', 1, $3) RETURNING name, declaration
+            ), v AS (
+                INSERT INTO queen.pipeline_versions (name, version, declaration, state_number)
+                SELECT name, n, declaration, 1 FROM p, generate_series(1, 2) n
+            ), l AS (
+                INSERT INTO queen.pipeline_leases (name, generation, holder, holder_name, held_until)
+                SELECT name, 7, gen_random_uuid(), 'spark-1:4711', now() + interval '1 hour' FROM p
+            ), b AS (
+                INSERT INTO queen.pipeline_batches (name, ended_at, number, query, rows, seconds)
+                SELECT name, now() - make_interval(secs => n), 1000 - n, 'orders copy', 40, 0.4 + abs(sin(n / 9.0))
+                FROM p, generate_series(0, 99) n
+            )
+            INSERT INTO queen.pipeline_states (name, state, version, started_at, seen_at, starts, positions,
+                                               covered_until, rows, batches, rate, error, error_at)
+            SELECT p.name, $2, 2, now() - interval '1 hour', now(), 3, jsonb_build_object(gen_random_uuid(), 1),
+                   now() - interval '8 seconds', 812400, 1000, 41.5, $4,
+                   CASE WHEN $4::text IS NOT NULL THEN now() - interval '1 minute' END
+            FROM p
+            """,
+            name,
+            state,
+            wanted,
+            error,
+            json.dumps({"kind": "copy", "source": "orders", "target": "copies", "checkpoint": "/data/copy"}),
+        )
     for state, error in (("completed", None), ("failed", f"the queue is full {HARM}"), ("cancelled", None)):
         await sql.execute(
             """

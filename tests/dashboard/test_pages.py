@@ -44,7 +44,8 @@ PAGES: dict[str, tuple[str | Callable[[Page], None], str]] = {
     "operations": ("/#/operations", "orders / customer-01"),
     "operation": (_operation, "Result"),
     "cluster": ("/#/cluster", "queen-2"),
-    "pipeline": ("/#/pipeline", "812,400"),
+    "pipeline": ("/#/pipeline", "Starts again soon"),
+    "declared": ("/#/pipeline/order-stats", "spark-1:4711"),
     "access": ("/#/access", "queues orders.*"),
     "search": ("/#/search?q=order", "Queues and groups by part"),
 }

@@ -107,6 +107,8 @@ NEEDED_ROLE = {
     ("POST", "/api/v1/operations/{operationId}/cancel"): "admin",
     ("GET", "/api/v1/resources/queues/{queue}/partitions"): "read-only",
     ("GET", "/api/v1/pipeline/runs"): "read-only",
+    ("GET", "/api/v1/pipelines"): "read-only",
+    ("GET", "/api/v1/pipelines/{name}"): "read-only",
     ("GET", "/api/v1/live"): "read-only",
     ("GET", "/api/v1/session"): "read-only",
     ("POST", "/api/v1/fetch"): "read-only",

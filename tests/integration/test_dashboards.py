@@ -19,6 +19,7 @@ from server_settings import settings_with
 
 from integration.queen import Queen, parked
 from integration.test_metrics import SAMPLE, a_minute_of_work, scrape
+from integration.test_pipelines import DECLARE
 from queenmq.config import Settings
 from queenmq.server import Server
 
@@ -93,6 +94,7 @@ def settings(tmp_path: Path) -> Settings:
 async def series(queen: Queen, server: Server, sql: asyncpg.Connection) -> Series:
     """The labels of every sample of a server that has worked, by name."""
     await a_minute_of_work(queen, server, sql)
+    await sql.execute(DECLARE)
     poll = asyncio.create_task(queen.wait("orders", timeout=30_000))
     await parked(server)
     samples, _ = await scrape(queen)

@@ -82,6 +82,16 @@ async def things_of(tenant: str, http: httpx.AsyncClient, server: Server, monkey
         answer = await http.post("/api/v1/push", json={"items": [{"queue": queue, "partition": "later", "payload": 1}]})
     [result] = answer.json()
     assert answer.status_code == 202
+    # It has the name that requests have for whatever has one.
+    await server.database.fetch(
+        "WITH p AS (INSERT INTO queen.pipelines "
+        "(name, kind, version, declaration, reads, writes, state_number, wanted) "
+        "VALUES ($1, 'copy', 1, '{}', $2, '{}', 1, 'running') "
+        "RETURNING name), l AS (INSERT INTO queen.pipeline_leases "
+        "(name) SELECT name FROM p) INSERT INTO queen.pipeline_states (name) SELECT name FROM p",
+        f"{tenant}-trace",
+        [queue],
+    )
     query = {"name": f"{tenant}-query", "source_queue": queue, "config_hash": "1"}
     answer = await http.post("/streams/v1/queries", json=query)
     return Things(tenant, leased, dead, result["operationId"], answer.json()["query_id"])

@@ -12,7 +12,7 @@ import { message, messages } from "./messages.js";
 import { operation, operations } from "./operations.js";
 import { overview } from "./overview.js";
 import { partition } from "./partition.js";
-import { pipeline } from "./pipeline.js";
+import { declared, pipeline } from "./pipeline.js";
 import { queue, queues } from "./queues.js";
 import { search } from "./search.js";
 import { badge, button, empty, problem } from "./ui.js";
@@ -31,6 +31,7 @@ const ROUTES = [
   [/^operations\/([^/]+)$/, operation],
   [/^cluster$/, cluster],
   [/^pipeline$/, pipeline],
+  [/^pipeline\/([^/]+)$/, declared],
   [/^access$/, access],
   [/^search$/, search],
 ];
@@ -43,7 +44,7 @@ const NAVIGATION = [
   ["d", "Dead letters", "dead-letters", "M12 3 1.500 21h21zm-1 6h2v6h-2zm0 7.500h2v2h-2z"],
   ["n", "Operations", "operations", "M12 2a10 10 0 1 0 0 20 10 10 0 0 0 0-20m-1 4.500h2V12l4 2.300-1 1.700-5-3z"],
   ["c", "Cluster", "cluster", "M12 2.500a3 3 0 0 1 1 5.800v2.400l4.300 3.600a3 3 0 1 1-1.300 1.500L12 12.500l-4 3.300a3 3 0 1 1-1.300-1.500l4.300-3.600V8.300a3 3 0 0 1 1-5.800"],
-  ["r", "Pipeline runs", "pipeline", "M3 5h6v5H3zm12 9h6v5h-6zM3 14h6v5H3zm7-7h4.500a3 3 0 0 1 3 3v3h-2v-3a1 1 0 0 0-1-1H10zm0 8.500h4v2h-4z"],
+  ["r", "Pipelines", "pipeline", "M3 5h6v5H3zm12 9h6v5h-6zM3 14h6v5H3zm7-7h4.500a3 3 0 0 1 3 3v3h-2v-3a1 1 0 0 0-1-1H10zm0 8.500h4v2h-4z"],
   ["a", "Access", "access", "M12 2 4 5v6c0 5 3.400 9.500 8 11 4.600-1.500 8-6 8-11V5zm0 4a2.500 2.500 0 0 1 1 4.800V16h-2v-5.200A2.500 2.500 0 0 1 12 6"],
 ];
 const SUN = "M12 7a5 5 0 1 1 0 10 5 5 0 0 1 0-10M11 1h2v4h-2zm0 18h2v4h-2zM1 11h4v2H1zm18 0h4v2h-4zM4.200 5.600l1.400-1.400 2.800 2.800L7 8.400zm11.400 11.400 1.400-1.400 2.800 2.800-1.400 1.400zM18.400 4.200l1.400 1.400L17 8.400 15.600 7zM7 15.600 8.400 17l-2.800 2.800-1.400-1.400z";

@@ -18,6 +18,7 @@ export const to = {
   messages: (queue, partition) => path`#/messages?queue=${queue}` + (partition ? path`&partition=${partition}` : ""),
   deadLetters: (queue) => path`#/dead-letters?queue=${queue}`,
   operation: (id) => path`#/operations/${id}`,
+  pipeline: (name) => path`#/pipeline/${name}`,
 };
 
 /** A state in colour, shape and words. Tones: good, warn, bad, busy, calm. */

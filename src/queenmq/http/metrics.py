@@ -12,6 +12,7 @@ from queenmq.errors import DatabaseUnavailable
 from queenmq.http import overload_metrics as overload
 from queenmq.http.exposition import Exposition
 from queenmq.http.front_metrics import add_front
+from queenmq.http.pipeline_metrics import add_pipelines
 from queenmq.http.route import Context
 from queenmq.reports.activity import QueueMinute, Totals
 from queenmq.reports.horizon import horizon
@@ -70,6 +71,7 @@ def _stored(page: Exposition, found: StoredMetrics) -> None:
             paused.pauses,
             queue=paused.name,
         )
+    add_pipelines(page, found.pipelines)
 
 
 def _process(page: Exposition, broker: Broker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from queenmq.reports import activity, dead_letters, operations, pauses
+from queenmq.reports import activity, dead_letters, operations, pauses, pipeline
 from queenmq.reports.overview import Overview, overview
 from queenmq.reports.reading import Reader, Reports
 
@@ -16,6 +16,7 @@ class StoredMetrics(Struct, frozen=True):
     operations: operations.OperationGauges
     dead_letters: list[dead_letters.QueueLetters]
     pauses: list[pauses.QueuePauses]
+    pipelines: list[pipeline.Pipeline]
 
 
 async def stored(reports: Reports, most_queues: int) -> StoredMetrics:
@@ -27,6 +28,7 @@ async def stored(reports: Reports, most_queues: int) -> StoredMetrics:
             operations=await operations.gauges(reader),
             dead_letters=await dead_letters.by_queue(reader, most_queues),
             pauses=await pauses.by_queue(reader, most_queues),
+            pipelines=await pipeline.pipelines(reader, None, most_queues),
         )
 
     return await reports.snapshot(read)

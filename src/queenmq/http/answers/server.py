@@ -1,5 +1,5 @@
 """Bodies of answers about the servers: health, load, maintenance, operations, the cluster, the live snapshot, the
-session, and the runs of pipeline jobs."""
+session, the runs of pipeline jobs and declared pipelines."""
 
 from __future__ import annotations
 
@@ -41,6 +41,73 @@ class PipelineRun(Struct, kw_only=True, rename="camel"):
 
 class PipelineRuns(Struct, kw_only=True):
     runs: list[PipelineRun]
+    pagination: Page
+
+
+class PipelineShown(Struct, kw_only=True, rename="camel"):
+    """A declared pipeline. `unsupervised`: it shall run, and no supervisor has it. `waiting`: it has failed and is
+    started again at `nextStartAt`; `failed`: only after somebody has changed or started it.
+
+    `lag` is the number of stored messages that are not done, null if that is not known; everything that was pushed more
+    than `lagSeconds` ago is done. `messagesPerSecond` is of the last minute.
+    """
+
+    name: str
+    kind: str
+    version: int
+    running_version: int | None
+    wanted: Literal["running", "stopped"]
+    state: Literal["starting", "running", "draining", "waiting", "failed", "stopped", "unsupervised"]
+    supervisor: str | None
+    reads: list[str] | None
+    """The queues that it reads; null: all."""
+    writes: list[str]
+    lag: int | None
+    lag_seconds: float | None
+    rows: int
+    batches: int
+    messages_per_second: float | None
+    starts: int
+    failures: int
+    """Starts that have failed in a row."""
+    started_at: Moment | None
+    seen_at: Moment | None
+    next_start_at: Moment | None
+    error: str | None
+    """The last one, also when it runs again."""
+    error_at: Moment | None
+    changed_at: Moment
+    last_batch: PipelineBatch | None
+
+
+class PipelineBatch(Struct, kw_only=True, rename="camel"):
+    """A micro-batch of a stream, or a round of a job that does its work in rounds."""
+
+    ended_at: Moment
+    number: int
+    query: str | UnsetType = UNSET
+    rows: int
+    seconds: float
+
+
+class PipelineVersion(Struct, kw_only=True, rename="camel"):
+    """`stateNumber` grows when the state is given up."""
+
+    version: int
+    state_number: int
+    applied_at: Moment
+    declaration: Raw
+
+
+class PipelineWhole(Struct, kw_only=True, rename="camel"):
+    pipeline: PipelineShown
+    declaration: Raw
+    batches: list[PipelineBatch]
+    versions: list[PipelineVersion]
+
+
+class PipelinesListed(Struct, kw_only=True):
+    pipelines: list[PipelineShown]
     pagination: Page
 
 
