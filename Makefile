@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
-.PHONY: sbom audit verify fuzz docs
+.PHONY: sbom audit verify fuzz docs pipeline-soak
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -22,6 +22,7 @@ help:
 	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
 	@echo "make fuzz     send changed packets, requests and messages to servers, for thirty minutes"
 	@echo "make docs     write the documentation as a site to build/site"
+	@echo "make pipeline-soak  run a supervised pipeline for an hour while everything around it is killed (MINUTES=10)"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"
@@ -98,6 +99,12 @@ fuzz: setup
 # Links that lead nowhere are errors.
 docs: setup
 	$(BIN)/zensical build --strict
+
+MINUTES ?= 60
+
+# A supervised pipeline under load, with kills of its driver, workers, PostgreSQL and supervisor. CLUSTER=1: of executors.
+pipeline-soak: setup
+	PYTHONPATH=tests $(BIN)/python -m pipeline.soak --minutes $(MINUTES) $(if $(CLUSTER),--cluster)
 
 format: setup
 	$(BIN)/ruff check --fix

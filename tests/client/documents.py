@@ -8,8 +8,10 @@ import codeop
 import contextlib
 import inspect
 import io
+import os
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -55,7 +57,7 @@ async def run(document: Path, url: str) -> int:
             elif block.language == "python":
                 assert await session.type(code, block.line) == block.expected, where
             elif block.language == "sh":
-                await _shell(code, where)
+                await _shell(code, where, url)
             else:
                 continue
         count += 1
@@ -101,10 +103,19 @@ async def _program(code: str, where: str) -> str:
     return output.decode()
 
 
-async def _shell(code: str, where: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        "bash", "-euc", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    output, errors = await process.communicate()
+async def _shell(code: str, where: str, url: str) -> None:
+    """In a folder of its own, with the command `queen` of this environment."""
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    with tempfile.TemporaryDirectory() as folder:
+        process = await asyncio.create_subprocess_exec(
+            "bash",
+            "-euc",
+            code,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env=os.environ | {"PATH": path, "QUEEN_URL": url},
+        )
+        output, errors = await process.communicate()
     assert process.returncode == 0, f"{where}: {errors.decode()}"
     assert b'"error"' not in output, f"{where}: {output.decode()}"

@@ -18,20 +18,24 @@ import yaml
 import queenmq
 from queenmq import config
 from queenmq.cli.main import main
+from queenmq.cli.pipelines import COMMANDS
+from queenmq.pipeline.declaration import read
+from queenmq.pipeline.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd" / "queen.service"
+PIPELINES_UNIT = DEPLOY / "systemd" / "queen-pipelines.service"
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
 SECRETS = {"DATABASE_URL", "PG_PASSWORD", "JWT_SECRET", "QUEEN_SYNC_SECRET", "QUEEN_ENCRYPTION_KEY"}
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
 
 
-def unit() -> dict[str, list[str]]:
-    """The settings of the unit, each with its values in order."""
+def unit(path: Path = UNIT) -> dict[str, list[str]]:
+    """The settings of a unit, each with its values in order."""
     found: dict[str, list[str]] = {}
-    for line in UNIT.read_text().splitlines():
+    for line in path.read_text().splitlines():
         if line and line[0] not in "#[":
             name, _, value = line.partition("=")
             found.setdefault(name, []).append(value)
@@ -49,10 +53,16 @@ def said(instruction: str) -> list[str]:
     return [rest for word, rest in container() if word == instruction]
 
 
-def manifests() -> dict[str, dict[str, Any]]:
+def manifests(file: str = "queen.yaml") -> dict[str, dict[str, Any]]:
     """By kind and name."""
-    documents = yaml.safe_load_all((DEPLOY / "kubernetes" / "queen.yaml").read_text())
+    documents = yaml.safe_load_all((DEPLOY / "kubernetes" / file).read_text())
     return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
+
+
+def options_of(name: str) -> set[str]:
+    """Of a command of `queen pipeline`."""
+    [found] = [one for one in COMMANDS if one.name == name]
+    return {option for parameter in found.params for option in parameter.opts}
 
 
 def is_a_command(*arguments: str) -> bool:
@@ -87,12 +97,26 @@ def test_the_environment_file_names_settings_and_no_secret_has_a_value() -> None
     assert config.load(active).http.host == "127.0.0.1"
 
 
+def test_the_unit_of_pipelines_drains_before_it_is_killed() -> None:
+    settings = unit(PIPELINES_UNIT)
+    _, *arguments = settings["ExecStart"][0].split()
+    assert is_a_command(*arguments[:2])
+    assert set(arguments[2::2]) <= options_of("run")
+    assert int(settings["TimeoutStopSec"][0]) > int(arguments[arguments.index("--drain") + 1])
+    assert settings["KillMode"] == ["mixed"]  # SIGTERM is for the supervisor alone
+    assert "MemoryDenyWriteExecute" not in settings  # Java compiles
+    assert {name: unit()[name] for name in settings if name.startswith(("Protect", "Private", "NoNew", "System"))} == {
+        name: settings[name] for name in settings if name.startswith(("Protect", "Private", "NoNew", "System"))
+    }
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    copy = tmp_path / "queen.service"
-    copy.write_text(UNIT.read_text().replace("/opt/queen/bin/queen", sys.executable))
+@pytest.mark.parametrize("path", [UNIT, PIPELINES_UNIT], ids=lambda path: path.name)
+def test_systemd_understands_the_unit(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text().replace("/opt/queen/bin/queen", sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
-    assert [line for line in done.stderr.splitlines() if "queen.service" in line] == []
+    assert [line for line in done.stderr.splitlines() if path.name in line] == []
 
 
 # Container
@@ -142,6 +166,40 @@ def test_the_manifests_are_what_kubernetes_wants() -> None:
     broken["spec"]["replicaz"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_supervisors_of_pipelines_run_what_exists() -> None:
+    found = manifests("queen-pipelines.yaml")
+    for document in found.values():
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    declared = read(found["ConfigMap/queen-pipelines"]["data"]["pipelines.yaml"], KINDS)
+    pod = found["Deployment/queen-pipelines"]["spec"]["template"]["spec"]
+    [supervisor], [first] = pod["containers"], pod["initContainers"]
+    for container in (supervisor, first):
+        assert is_a_command(*container["args"][:2])
+        assert {one for one in container["args"] if one.startswith("--")} <= options_of(container["args"][1])
+        assert container["image"] == f"queen-pipelines:{queenmq.__version__}"
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["envFrom"] == [{"configMapRef": {"name": "queen"}}]
+    arguments = supervisor["args"]
+    assert pod["terminationGracePeriodSeconds"] > int(arguments[arguments.index("--drain") + 1])
+    [port] = supervisor["ports"]
+    assert arguments[arguments.index("--listen") + 1] == f"0.0.0.0:{port['containerPort']}"
+    assert supervisor["livenessProbe"]["httpGet"]["path"] == "/live"
+    assert supervisor["readinessProbe"]["httpGet"]["path"] == "/health"
+    mounts = [mount["mountPath"] for mount in supervisor["volumeMounts"]]
+    assert all(any(one.plan.checkpoint.startswith(mount) for mount in mounts) for one in declared)
+
+
+def test_the_container_of_pipelines_is_that_of_the_server_with_spark() -> None:
+    text = CONTAINERFILE.with_name("Containerfile.pipelines").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r'"\.\[([\w,]+)\]"', text)[0].split(",")
+    assert "pipeline" in named
+    assert set(named) <= extras.keys()
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == [image.split()[0] for image in said("FROM")]
+    assert is_a_command(*json.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[-1])[:2])
+    assert "USER 10001" in text
 
 
 def test_the_settings_of_the_pods_can_be_used() -> None:
