@@ -16,7 +16,18 @@ import httpx
 import pytest
 from cluster.processes import QUEEN, ServeProcess, environment
 
-from integration.test_http_protocol import Client, Gate, connected, echo, on_both_loops, progress, serving, until
+from integration.test_http_protocol import (
+    LARGE,
+    Client,
+    Gate,
+    connected,
+    echo,
+    large,
+    on_both_loops,
+    progress,
+    serving,
+    until,
+)
 from queenmq.descriptors import raise_limit
 from queenmq.httpserver.crowd import Crowd, place_of
 from queenmq.httpserver.limits import Limits
@@ -120,6 +131,26 @@ async def test_requests_behind_others_count_and_running_ones_are_kept() -> None:
         for number in range(500):
             assert (await busy.answer()).json() == "/behind", number
         assert front.incoming.size < 1000_000
+
+
+@on_both_loops
+async def test_bodies_that_wait_for_room_are_kept_before_strangers() -> None:
+    gate = Gate()
+    sizes = {"max_body_bytes": LARGE, "body_budget_bytes": LARGE, "input_bytes": 400_000}
+    async with serving(gate, **sizes) as front, AsyncExitStack() as stack:
+        first, second = [await stack.enter_async_context(connected(front)) for _ in range(2)]
+        for client in (first, second):
+            client.send(large(), b"x" * LARGE)
+            await until(lambda: front.bodies.reserved == LARGE)
+        await until(lambda: front.bodies.waiting == 1)
+        for _ in range(20):
+            received = front.bytes_in
+            stranger = await stack.enter_async_context(connected(front))
+            stranger.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 60_000)
+            await progress(front, received + 60_000)
+        assert front.incoming.closed > 10
+        gate.open.set()
+        assert [(await client.answer()).status_code for client in (first, second)] == [200, 200]
 
 
 class Place:

@@ -25,6 +25,7 @@ def resident_mb(process: ServeProcess) -> float:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
 
 
+@pytest.mark.timeout(2 * SECONDS + 600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is in /proc on Linux only")
 @pytest.mark.parametrize("kind", [Fuzzer, ConsumerFuzzer], ids=["requests", "consumer connections"])
 async def test_changed_requests_do_no_harm(

@@ -154,8 +154,8 @@ class Connection(asyncio.Protocol, ABC):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request runs on it, for a client that reads."""
-        return self._active is not None and not self._write_paused
+        """Whether a request runs on it for a client that reads, or one that was admitted waits for room."""
+        return (self._active is not None and not self._write_paused) or self._admission is not None
 
     def _count_kept(self) -> None:
         """Of what has come: what has not arrived whole, what waits to be parsed, and what waits for its turn."""
