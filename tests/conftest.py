@@ -58,6 +58,7 @@ _MARKERS = {
     "chaos": ("chaos", "slow"),
     "cluster": ("slow",),
     "dashboard": ("browser", "slow"),
+    "frameworks": ("slow",),
     "pipeline": ("spark", "slow"),
     "wheel": ("slow",),
 }

@@ -19,6 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [DOCS / "quick-start.md", DOCS / "client.md", *sorted((DOCS / "how-to").glob("*.md"))]
 WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
+OF_FRAMEWORKS = {DOCS / "how-to" / name for name in ("celery.md",)}  # run by tests/frameworks
 NOT_RUN = {"console", "sql"}  # what starts servers or changes the machine
 WITHOUT_CODE = {"deploy.md", "high-availability.md", "tls.md", "upgrade.md"}
 OF_THE_COMMAND = {"QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE"}
@@ -52,7 +53,7 @@ async def follow(guide: Path, url: str) -> None:
 @pytest.mark.timeout(600)
 async def test_the_guides_can_be_worked_through_on_one_server(url: str) -> None:
     for guide in GUIDES:
-        if guide not in (WITH_TOKENS, WITH_PYTEST):
+        if guide not in {WITH_TOKENS, WITH_PYTEST} | OF_FRAMEWORKS:
             await follow(guide, url)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, RequestError, Unavailable
+from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, Reject, RequestError, Unavailable
 from queenmq.client.link import Link
 from queenmq.client.models import FinishResult, Message, PopAnswer
 from queenmq.client.options import ConsumerOptions
@@ -343,12 +343,12 @@ class Consumer(Awaitable[ConsumerStats]):
             raise
         except Exception as error:
             # A callback for errors reports them; without one, this line is the only place where a person sees them.
-            level = logging.WARNING if self._on_error is None else logging.INFO
+            level = logging.WARNING if self._on_error is None and not isinstance(error, Reject) else logging.INFO
             logger.log(level, "consuming %s: the handler failed", self._options.name, exc_info=error)
             self.stats.failed += len(messages)
             if self._on_error is not None:
                 await finished(self._on_error(given, error))
-            return Finish(status="failed", error=_text(error))
+            return Finish(status=error.status if isinstance(error, Reject) else "failed", error=_text(error))
         self.stats.handled += len(messages)
         if self._on_success is not None:
             await finished(self._on_success(given, result))

@@ -28,13 +28,14 @@ QueenError                         client_error        the root
 ├── OperationFailed                operation_failed    a queued operation ended without success
 │   └── OperationTimeout           operation_timeout   it has not ended yet; ask again with its id
 ├── BufferNotFlushed               buffer_not_flushed  messages are left in a client-side buffer; `count` says how many
+├── Reject                         reject              raised by a handler: what becomes of its message instead
 └── ClientClosed                   client_closed       the client was used after it was closed
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from queenmq.client.models import OffsetFound, PushResult
@@ -204,6 +205,22 @@ class BufferNotFlushed(QueenError):
     def __init__(self, message: str, count: int) -> None:
         super().__init__(message)
         self.count = count
+
+
+class Reject(QueenError):
+    """Raise it in a handler to say what becomes of the message: `dlq` makes it a dead letter at once, `retry` gives it
+    back without counting as an attempt, `failed` is what any other exception means.
+
+    >>> raise Reject("no such customer")  # doctest: +SKIP
+    """
+
+    code = "reject"
+
+    def __init__(
+        self, message: str = "rejected by the handler", status: Literal["dlq", "retry", "failed"] = "dlq"
+    ) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ClientClosed(QueenError):
