@@ -18,15 +18,16 @@ from queenmq.config import Settings
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [DOCS / "quick-start.md", DOCS / "client.md", *sorted((DOCS / "how-to").glob("*.md"))]
 WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
+_FRAMEWORKS = ("celery.md", "django.md", "dramatiq.md", "fastapi.md", "taskiq.md")
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
-OF_FRAMEWORKS = {DOCS / "how-to" / name for name in ("celery.md",)}  # run by tests/frameworks
+OF_FRAMEWORKS = {DOCS / "how-to" / name for name in _FRAMEWORKS}  # run by tests/frameworks
 NOT_RUN = {"console", "sql"}  # what starts servers or changes the machine
 WITHOUT_CODE = {"deploy.md", "high-availability.md", "tls.md", "upgrade.md"}
 OF_THE_COMMAND = {"QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE"}
 KNOWN = OF_THE_COMMAND | {
     name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")
 }
-OF_OTHERS = re.compile(r"OTEL_\w+|[A-Z]+_[A-Z_]*CHECK")
+OF_OTHERS = re.compile(r"QUEEN_LONG|OTEL_\w+|[A-Z]+_[A-Z_]*CHECK|DJANGO_\w+|INSTALLED_APPS|SECRET_KEY|USE_TZ")
 
 
 @pytest.fixture

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
-from queenmq.client import Consumer, Message, NotFound, QueenError, Reject
+from queenmq.client import Consumer, Forbidden, Message, NotFound, QueenError, Reject
 from queenmq.clock import utc_now
 from queenmq.integrations.kombu.inbox import Delivery
-from queenmq.integrations.tasks import TaskQueues, as_task
+from queenmq.integrations.tasks import GIVEN_BACK, REFUSED, TaskQueues, as_task
 
 if TYPE_CHECKING:
     from queenmq.integrations.kombu.transport import Transport
 
-_UNLIMITED: Final = 50  # messages at a time for a consumer without a prefetch count
+_UNLIMITED: Final = 10  # messages at a time for a consumer without a prefetch count
 _SHARED: Final = "kombu."  # before the name of a fanout or topic exchange
 # Of the queue of such an exchange: what nobody has read in time is of no interest any more.
 SHARED_OPTIONS: Final = {"leaseTime": 60, "retentionEnabled": True, "retentionSeconds": 300}
-_GIVEN_BACK: Final = Reject("given back", "retry")
-_REFUSED: Final = Reject("rejected by the consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +50,22 @@ class Running:
 
 class QoS(virtual.QoS):
     def ack(self, delivery_tag: str) -> None:
-        self.channel.settle(delivery_tag, None)
-        super().ack(delivery_tag)
-        self.channel.connection.inbox.look_again()
+        self._settle(delivery_tag, None)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        self.channel.settle(delivery_tag, _GIVEN_BACK if requeue else _REFUSED)
+        self._settle(delivery_tag, GIVEN_BACK if requeue else REFUSED)
+
+    def _settle(self, delivery_tag: str, reject: Reject | None) -> None:
+        self.channel.settle(delivery_tag, reject)
         super().ack(delivery_tag)
-        self.channel.connection.inbox.look_again()
+        connection = self.channel.connection  # none if the channel is closed meanwhile
+        if connection is not None:
+            connection.inbox.check_again()
 
     def restore_unacked(self) -> list[Any]:
         self._flush()
         for tag in list(self._delivered):
-            self.channel.settle(tag, _GIVEN_BACK)
+            self.channel.settle(tag, GIVEN_BACK)
         self._delivered.clear()
         return []
 
@@ -122,7 +123,7 @@ class Channel(virtual.Channel):
 
     def _detail(self, name: str) -> dict[str, Any] | None:
         async def ask(tasks: TaskQueues) -> Any:
-            with suppress(NotFound):
+            with suppress(Forbidden, NotFound):
                 return await tasks.queen.admin.get_queue_detail(name)
             return None
 
@@ -190,7 +191,11 @@ class Channel(virtual.Channel):
             running = self._running.setdefault(queue, Running())
             if running.concurrency < wanted:
                 more, running.concurrency = wanted - running.concurrency, wanted
-                running.consumers += [self._consume(queue, source, more) for source in self._sources(queue)]
+                running.consumers += [
+                    self._consume(queue, source, more)
+                    for source in self._sources(queue)
+                    if source.group is None or not running.consumers
+                ]
 
     def _consume(self, queue: str, source: Source, concurrency: int) -> Future[Consumer]:
         inbox = self.connection.inbox
@@ -209,7 +214,8 @@ class Channel(virtual.Channel):
             if reject is not None:
                 raise reject
 
-        return self.connection.start_consumer(source, handle, concurrency)
+        # What is shared is in one partition, which is delivered in order, one at a time.
+        return self.connection.start_consumer(source, handle, concurrency if source.group is None else 1)
 
     def settle(self, tag: str, reject: Reject | None) -> None:
         """Say what becomes of a message; also from another thread."""
@@ -236,7 +242,7 @@ class Channel(virtual.Channel):
             self.connection.stop_consumer(consumer)
             self._stopped.append(consumer)
         for delivery in self.connection.inbox.take_back(self, queue):
-            self.settle(delivery.tag, _GIVEN_BACK)
+            self.settle(delivery.tag, GIVEN_BACK)
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         async def pop(tasks: TaskQueues) -> Message | None:

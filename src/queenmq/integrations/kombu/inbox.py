@@ -44,7 +44,7 @@ class Inbox:
             heapq.heappush(self._waiting, (-priority, next(self._numbers), what))
             self._changed.notify_all()
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """Something may be deliverable that was not."""
         with self._changed:
             self._changed.notify_all()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -27,10 +25,9 @@ from queenmq.client import (
     RequestError,
     Unavailable,
 )
-from queenmq.client.portal import Portal
 from queenmq.integrations.kombu.channel import SHARED_OPTIONS, Channel, Source
 from queenmq.integrations.kombu.inbox import Inbox
-from queenmq.integrations.tasks import OPTIONS, PARTITIONS, TaskQueues
+from queenmq.integrations.tasks import OPTIONS, PARTITIONS, TaskQueues, ThreadedTaskQueues
 
 T = TypeVar("T")
 
@@ -63,20 +60,12 @@ class Transport(virtual.Transport):
         self.inbox = Inbox()
         self.bound: dict[str, list[Source]] = {}  # to fanout and topic exchanges
         self._watching: set[asyncio.Future[None]] = set()
-        self._opened: tuple[int, Portal, TaskQueues] | None = None
-        self._at_exit: weakref.finalize[..., Any] | None = None
+        self._queues = ThreadedTaskQueues(self._make)
 
-    # The client, and its event loop in a thread: those of this process, because a thread does not survive a fork.
-
-    def _open(self) -> tuple[int, Portal, TaskQueues]:
-        if self._opened is None or self._opened[0] != os.getpid():
-            given: Mapping[str, Any] = self.client.transport_options
-            queue_options = {**OPTIONS, **given.get("queue_options", {})}
-            tasks = TaskQueues(self._make_client(given), queue_options, given.get("partitions", PARTITIONS))
-            self._opened = os.getpid(), Portal(), tasks
-            # Celery never closes the connections with which a program publishes.
-            self._at_exit = weakref.finalize(self, _close, *self._opened)
-        return self._opened
+    def _make(self) -> TaskQueues:
+        given: Mapping[str, Any] = self.client.transport_options
+        queue_options = {**OPTIONS, **given.get("queue_options", {})}
+        return TaskQueues(self._make_client(given), queue_options, given.get("partitions", PARTITIONS))
 
     def _make_client(self, given: Mapping[str, Any]) -> Queen:
         params = self.client
@@ -89,19 +78,15 @@ class Transport(virtual.Transport):
         )
 
     def run(self, work: Callable[[TaskQueues], Awaitable[T]]) -> T:
-        _, portal, tasks = self._open()
-        return portal.run(lambda: work(tasks))
+        return self._queues.run(work)
 
     def resolve(self, settled: asyncio.Future[Reject | None], reject: Reject | None) -> None:
-        _, portal, _ = self._open()
-        portal.call(lambda: None if settled.done() else settled.set_result(reject))
+        self._queues.portal.call(lambda: None if settled.done() else settled.set_result(reject))
 
     def start_consumer(
         self, source: Source, handle: Callable[[Message], Awaitable[None]], concurrency: int
     ) -> Future[Consumer]:
-        _, portal, tasks = self._open()
-
-        async def start() -> Consumer:
+        async def start(tasks: TaskQueues) -> Consumer:
             await tasks.declare(source.name, None if source.group is None else SHARED_OPTIONS)
             consumer = tasks.consume(source.name, handle, concurrency, source.group, source.since)
             watching = asyncio.ensure_future(self._watch(consumer))
@@ -109,7 +94,7 @@ class Transport(virtual.Transport):
             watching.add_done_callback(self._watching.discard)
             return consumer
 
-        return portal.start(start)
+        return self._queues.start(start)
 
     async def _watch(self, consumer: Consumer) -> None:
         try:
@@ -119,7 +104,6 @@ class Transport(virtual.Transport):
 
     def stop_consumer(self, starting: Future[Consumer]) -> None:
         """End it when what its handlers have is settled."""
-        _, portal, _ = self._open()
 
         def stop() -> None:
             if starting.done() and not starting.cancelled() and starting.exception() is None:
@@ -127,7 +111,7 @@ class Transport(virtual.Transport):
             else:
                 starting.cancel()
 
-        portal.call(stop)
+        self._queues.portal.call(stop)
 
     def wait_for(self, stopped: list[Future[Consumer]]) -> None:
         """Return when they have ended, and what was acknowledged is."""
@@ -164,20 +148,12 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
-        self._opened = None
-        if self._at_exit is not None:
-            self._at_exit()
+        self._queues.close()
 
     def driver_version(self) -> str:
         from importlib.metadata import version
 
         return version("queenmq")
-
-
-def _close(pid: int, portal: Portal, tasks: TaskQueues) -> None:
-    if pid == os.getpid():
-        portal.run(tasks.queen.close)
-        portal.close()
 
 
 def _ssl_context(given: Any) -> ssl.SSLContext | None:
