@@ -19,10 +19,13 @@ from typing import Any
 import httpx
 from ports import free_port
 
+from queenmq.client import Message, Queen
+
 PATIENCE_S = 120
 QUEEN = "import sys; from queenmq.cli.main import main; sys.exit(main())"
 GROUPS = ("billing", "mail")
 TAKER = "taker"
+CONNECTED = "connected"
 PARTITIONS = 6
 
 Json = dict[str, Any]
@@ -122,10 +125,11 @@ class Load:
     """Producers with partitions of their own, consumers of two groups, movers, and groups that come anew.
 
     Beside them, what an operator does (seeks, dead letters that come back), and through servers of the new version what
-    only these can do: finishing and taking, timers, pauses.
+    only these can do: finishing and taking, consumer connections, timers, pauses.
     """
 
     def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation
         self._call = rotation.call
         self._call_new = rotation.call_new
         self._chance = random.Random(4)
@@ -154,6 +158,7 @@ class Load:
             tasks.create_task(self._seek())
             tasks.create_task(self._bury())
             tasks.create_task(self._take())
+            tasks.create_task(self._connect())
             tasks.create_task(self._schedule())
             tasks.create_task(self._pause())
 
@@ -309,6 +314,32 @@ class Load:
             messages = answer["taken"]["messages"] if answer["taken"] else []
             self.done["take"] += 1
 
+    async def _connect(self) -> None:
+        """A consumer connection to a server of the new version, as long as that gets requests."""
+
+        def handle(messages: list[Message]) -> None:
+            for message in messages:
+                self.finished[CONNECTED, message.partition].append(message.data)
+
+        def goes_on() -> bool:
+            got = sum(len(numbers) for (group, _), numbers in self.finished.items() if group == CONNECTED)
+            return self.pushing or got < self.count
+
+        while goes_on():
+            new = [server for server in self._rotation.servers if server.is_new]
+            if not new:
+                await asyncio.sleep(0.02)
+                continue
+            server = self._chance.choice(new)
+            server.in_flight += 1
+            async with Queen(server.url) as queen:
+                reading = queen.queue("work").group(CONNECTED).batch(5).subscription_mode("all").connection(True)
+                async with reading.consume(handle, handle_signals=False):
+                    while goes_on() and server in self._rotation.servers:
+                        await asyncio.sleep(0.02)
+            server.in_flight -= 1
+            self.done["connection"] += 1
+
     async def _schedule(self) -> None:
         for number in itertools.count(1):
             if not self.pushing:
@@ -334,11 +365,11 @@ class Load:
 
     async def audit(self) -> None:
         """Everything that was accepted is there once and in order, for each group and for one that reads anew."""
-        assert min(self.done[what] for what in ("seek", "redrive", "take", "pause")) > 0, self.done
+        assert min(self.done[what] for what in ("seek", "redrive", "take", "connection", "pause")) > 0, self.done
         await self._audit_timers()
         for partition, numbers in self.pushed.items():
             assert numbers == list(range(1, len(numbers) + 1))
-            for group in (*GROUPS, TAKER):
+            for group in (*GROUPS, TAKER, CONNECTED):
                 assert self.finished[group, partition] == numbers, (group, partition)
             assert self.moved[partition] == numbers, partition
             for queue in ("work", "moved"):
