@@ -23,7 +23,7 @@ import psycopg
 
 from pipeline.cluster import cluster
 from pipeline.db import Db
-from pipeline.supervision import SupervisorProcess, end, end_all, until
+from pipeline.supervision import SupervisorProcess, end, until
 from pipeline.test_outage import Restarted
 from pipeline.test_supervised import COPY, Site
 
@@ -115,10 +115,11 @@ class Soak:
             )
         return False
 
-    def round(self, kind: str) -> None:
+    def round(self, kind: str) -> bool:
+        """False if there was nothing to kill just now."""
         begun = time.monotonic()
         if not self.kill(kind):
-            return
+            return False
         time.sleep(1.0)
         until(self.recovered, self._site.said, 600)
         # It must stay so for a moment: what was killed may not have been noticed at once.
@@ -132,6 +133,7 @@ class Soak:
         self.recoveries.append((kind, took))
         sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {kind:<22} {took:6.1f} s\n")
         sys.stdout.flush()
+        return True
 
 
 KINDS = ("driver", "worker", "PostgreSQL restarted", "supervisor", "driver with its JVM", "PostgreSQL killed")
@@ -147,12 +149,13 @@ def soak(site: Site, minutes: float, master: str, conf: dict[str, str]) -> int:
     run = Soak(site, chance)
     producer = Producer(site.postgres.url)
     producer.start()
+    until(lambda: site.postgres.ask(lambda db: db.count("copies")), site.said, 600)
     until(run.recovered, site.said, 600)
     deadline = time.monotonic() + minutes * 60
     number = 0
     while time.monotonic() < deadline:
-        run.round(KINDS[number % len(KINDS)])
-        number += 1
+        if run.round(KINDS[number % len(KINDS)]):
+            number += 1
         time.sleep(chance.uniform(2, 10))
     producer.end()
     site.caught_up()
@@ -190,8 +193,7 @@ def main() -> int:
         try:
             return soak(site, given.minutes, master, conf)
         finally:
-            end_all(str(site.log))
-            postgres.close()
+            site.close()
 
 
 if __name__ == "__main__":

@@ -66,6 +66,12 @@ class Site:
         )
         until(lambda: self.postgres.ask(lambda db: db.one(counted)), self.said, patience_s)
 
+    def close(self) -> None:
+        end_all(str(self.log))
+        for one in self.supervisors:
+            one.process.wait()
+        self.postgres.close()
+
     def said(self) -> str:
         return self.log.read_text()[-3000:] if self.log.exists() else ""
 
@@ -82,8 +88,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     try:
         yield made
     finally:
-        end_all(str(made.log))
-        postgres.close()
+        made.close()
 
 
 def health(one: SupervisorProcess, path: str = "/health") -> tuple[int, dict[str, Any]]:
