@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ class Want:
     queue: str | None = None  # instead of the first queue of the layout
     partition: str | None = None  # instead of any
     partitions: int = 1
+    work_s: Callable[[], float] | None = None  # how long the work on a message takes
     wait_ms: int = 500  # short, because a run ends only when the last poll has ended
 
 

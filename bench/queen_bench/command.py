@@ -151,6 +151,13 @@ def _counts(raw: str) -> tuple[int, ...]:
     help="Time for which the scenario held-horizon keeps old row versions, in each form, in seconds.",
 )
 @click.option(
+    "--share",
+    type=AMOUNT,
+    default=USUAL.share,
+    show_default=True,
+    help="Share of the full rate in the scenarios shape-*; 1 is in full.",
+)
+@click.option(
     "--out", type=FOLDER, default=OUT, show_default=True, metavar="FOLDER", help="Folder for the JSON and the plot."
 )
 def command(**given: Any) -> int:

@@ -37,6 +37,13 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
 
 
+def per_core(*cpu_s: float | None) -> float | None:
+    """Messages for each second of CPU, of parts in CPU seconds per 100,000 messages; None if one is not known."""
+    known = [part for part in cpu_s if part is not None]
+    total = sum(known)
+    return 100_000 / total if total and len(known) == len(cpu_s) else None
+
+
 def grows(backlog_per_s: float, pushed_per_s: float) -> bool:
     return backlog_per_s > GROWING_SHARE * pushed_per_s
 

@@ -9,6 +9,11 @@ from typing import Final
 
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _FRAME: Final = '{"x":""}'
+_WORDS: Final = '"customer":"c-1204","status":"paid","currency":"EUR","items":[{"article":"a-17","count":2}],'
+_NOTE: Final = '"note":""'
+
+JSON, RANDOM = "json", "random"
+"""Kinds of payloads: one that looks like those of applications, and one that cannot be compressed."""
 
 
 @dataclass(frozen=True)
@@ -21,18 +26,23 @@ class Layout:
     partitions: int
     payload_bytes: int
     cold: bool = False
+    kind: str = RANDOM
     run: str = field(default_factory=lambda: f"bench-{secrets.token_hex(4)}")
 
     @property
     def text(self) -> str:
         """The text in every payload, the same in every run; by it a consumer checks that payloads arrive whole."""
+        if self.kind == JSON:
+            # Whole fields, as many as fit, and one that fills up.
+            fields = _WORDS * ((self.payload_bytes - len(_NOTE) - 2) // len(_WORDS))
+            return fields + _NOTE[:-1] + " " * max(self.payload_bytes - len(fields) - len(_NOTE) - 2, 0) + '"'
         length = max(self.payload_bytes - len(_FRAME), 1)
         return "".join(random.Random(self.payload_bytes).choices(_ALPHABET, k=length))  # noqa: S311 - no secret
 
     @property
     def payload(self) -> str:
         """JSON of exactly the wanted size."""
-        return '{"x":"' + self.text + '"}'
+        return "{" + self.text + "}" if self.kind == JSON else '{"x":"' + self.text + '"}'
 
     def queue(self, lane: int = 0) -> str:
         return f"{self.run}-{lane // self.partitions}" if self.cold else self.run

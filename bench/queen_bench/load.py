@@ -38,6 +38,7 @@ class Pushing:
     batch: int
     spread: bool = False
     rate: float | None = None  # messages a second of all producers together; None is as fast as they can
+    hot: int = 0  # so many messages of a request go to the producer's lane in the first partition
 
     def ages(self) -> Ages:
         return Ages(1 if self.spread else self.batch)
@@ -104,6 +105,8 @@ class Load:
         self, number: int, producer: Producer, meter: Meter, stop: Stop, pushing: Pushing, ages: Ages | None
     ) -> None:
         own = self._own[number]
+        if pushing.hot:
+            own = _with_hot(own, (number + 1) * self.lanes, pushing)
         push = self._push_spread if pushing.spread else self._push_lane
         dues = _dues(number, len(self._own), pushing)
         while not stop():
@@ -152,6 +155,8 @@ class Load:
             audit.received(ids, began, at, leased)
             if ages is not None:
                 ages.received(ids, at)
+            if want.work_s is not None:
+                await asyncio.sleep(sum(want.work_s() for _ in ids))
             if leased:
                 await consumer.ack()
                 meter.note("ack", at, len(ids))
@@ -184,6 +189,13 @@ def _lanes_everywhere(number: int, partitions: int) -> Iterator[int]:
     lanes = list(range(number * partitions, (number + 1) * partitions))
     random.Random(number).shuffle(lanes)  # noqa: S311 - no secret
     return itertools.cycle(lanes)
+
+
+def _with_hot(own: Iterator[int], hot: int, pushing: Pushing) -> Iterator[int]:
+    """The lanes of a producer, with its lane in the first partition at the beginning of every request."""
+    while True:
+        yield from itertools.repeat(hot, pushing.hot)
+        yield from itertools.islice(own, pushing.batch - pushing.hot)
 
 
 def _dues(number: int, producers: int, pushing: Pushing) -> Iterator[float] | None:

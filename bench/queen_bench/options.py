@@ -20,6 +20,7 @@ class Options:
     parked: int = 5000
     idle_seconds: float = 5.0
     held_seconds: float = 20.0
+    share: float = 0.25  # of the full rate of the shapes
 
     @property
     def warm_up_s(self) -> float:

@@ -172,17 +172,19 @@ class QueenBroker:
         self._host = host
         self._port = port
         self._layout = layout
-        self._link: Link | None = None
+        self._links: dict[str, Link] = {}  # of each group the one that more consumers may share
 
     async def producer(self, number: int) -> HttpProducer:
         return HttpProducer(await self._open(), self._layout)
 
     async def consumer(self, number: int, want: Want) -> HttpConsumer | ConnectedConsumer:
         if want.connected:
-            if self._link is None or not 0 < self._link.consumers < SHARED_BY:
+            link = self._links.get(want.group)
+            if link is None or not 0 < link.consumers < SHARED_BY:
                 text = self._layout.text.encode()
-                self._link = await Link.open(self._host, self._port, self._layout.queue(), want, text)
-            return ConnectedConsumer(self._link, want)
+                link = await Link.open(self._host, self._port, self._layout.queue(), want, text)
+                self._links[want.group] = link
+            return ConnectedConsumer(link, want)
         return HttpConsumer(await self._open(), self._layout, want)
 
     async def drainers(self, group: str, lanes: int, wait_ms: int) -> list[HttpConsumer | ConnectedConsumer]:

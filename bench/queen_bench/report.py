@@ -10,7 +10,7 @@ import msgspec
 
 from queen_bench.options import Options
 from queen_bench.result import Extra, Result
-from queen_bench.summary import Ratio
+from queen_bench.summary import Ratio, ranges
 
 Column = tuple[str, Callable[[Result], str]]
 
@@ -57,7 +57,8 @@ def _remarks(report: Report) -> list[str]:
     extras = [_extra(result) for result in report.summary if result.extra]
     return [
         "\n".join(extras),
-        ratios(report.ratios),
+        "\n".join(_ranges(report.results)),
+        compared(report.ratios),
         "\n".join(_failures(report.results)),
         "Every message arrived once and in order." if report.ok else "FAILED: see above.",
     ]
@@ -69,11 +70,19 @@ def _extra(result: Result) -> str:
     )
 
 
+def _ranges(results: Iterable[Result]) -> list[str]:
+    return [
+        f"range of {scenario} ({server}): "
+        + ", ".join(f"{name} {_plain(least)} to {_plain(most)}" for name, (least, most) in found.items())
+        for (scenario, server), found in ranges(results).items()
+    ]
+
+
 def _failures(results: Iterable[Result]) -> list[str]:
     return [f"FAILED {each.scenario} ({each.server}): {problem}" for each in results for problem in each.problems]
 
 
-def ratios(found: Sequence[Ratio]) -> str:
+def compared(found: Sequence[Ratio]) -> str:
     if not found:
         return ""
     columns: list[tuple[str, Callable[[Ratio], str]]] = [

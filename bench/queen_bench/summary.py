@@ -34,6 +34,24 @@ def summarise(results: Iterable[Result]) -> list[Result]:
     return [_middle(repeats) for repeats in kinds.values()]
 
 
+def ranges(results: Iterable[Result]) -> dict[tuple[str, str], dict[str, tuple[float, float]]]:
+    """The least and the greatest value of each figure, for each scenario and server that was repeated."""
+    kinds: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for result in results:
+        named = {"msg/s": result.rate, "CPU": _cpu(result), "worst age ms": result.worst_age_ms} | result.extra
+        numbers = {n: v for n, v in named.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        kinds.setdefault((result.scenario, result.server), []).append(numbers)
+    return {
+        kind: {
+            name: (min(each[name] for each in repeats), max(each[name] for each in repeats))
+            for name in repeats[0]
+            if all(name in each for each in repeats)
+        }
+        for kind, repeats in kinds.items()
+        if len(repeats) > 1
+    }
+
+
 def _middle(repeats: list[Result]) -> Result:
     fields: dict[str, Any] = {
         name: _value([getattr(each, name) for each in repeats]) for name in Result.__struct_fields__

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queen_bench.figures import grows, median, percentile, ratio, slope
+from queen_bench.figures import grows, median, per_core, percentile, ratio, slope
 from queen_bench.meter import Meter, per_messages
 from queen_bench.processes import Process, Watch, listener, postmaster_among, processes, tree
 
@@ -22,6 +22,12 @@ subprocess.run([sys.executable, "-c", burn])
 print("burnt", flush=True)
 sys.stdin.read()
 """
+
+
+def test_messages_of_a_core() -> None:
+    assert per_core(1.5, 0.5) == 50_000
+    assert per_core(1.5, None) is None
+    assert per_core(0.0) is None
 
 
 def test_percentiles() -> None:

@@ -14,7 +14,7 @@ from queen_bench.errors import BenchError
 from queen_bench.options import Options
 from queen_bench.result import Latency, Result
 from queen_bench.scenarios.catalogue import chosen, scenarios
-from queen_bench.summary import compare, summarise
+from queen_bench.summary import compare, ranges, summarise
 from queenmq.cli.main import main
 
 
@@ -37,6 +37,14 @@ def test_repeats_become_their_median() -> None:
     assert (middle.scenario, middle.server, middle.rate, middle.pending) == ("push-1", "queen", 20.0, None)
     assert middle.latency["push"] == Latency(2.0, 9.0)
     assert middle.extra == {"backlog_grows": True}
+
+
+def test_repeats_are_shown_with_their_ranges() -> None:
+    fields = [{"server_cpu_s": cpu, "extra": {"wal": wal, "grows": True}} for cpu, wal in ((1.0, 5), (3.0, 4))]
+    repeats = [result("shape-hot", rate, **each) for rate, each in zip((20.0, 10.0), fields, strict=True)]
+    assert ranges(repeats) == {("shape-hot", "queen"): {"msg/s": (10.0, 20.0), "CPU": (1.0, 3.0), "wal": (4, 5)}}
+    assert "range of shape-hot (queen): msg/s 10.0 to 20.0" in report.text(made(*repeats))
+    assert ranges(repeats[:1]) == {}
 
 
 def test_one_bad_repeat_spoils_the_summary() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any, cast
 
 import pytest
 
+from queen_bench.audit import Audit
 from queen_bench.broker import Want
 from queen_bench.connection import Connection, get_request, post_request
 from queen_bench.errors import BenchError
-from queen_bench.layout import Layout
+from queen_bench.layout import JSON, Layout
+from queen_bench.load import Load, Pushing
+from queen_bench.meter import Meter
+from queen_bench.processes import Watch
 from queen_bench.queen import ack_body, decode, pop_target
 
 
@@ -19,6 +24,37 @@ def test_a_payload_is_json_of_the_wanted_size(size: int) -> None:
     layout = Layout(10, size)
     assert len(layout.payload) == size
     assert json.loads(layout.payload) == {"x": layout.text}
+
+
+@pytest.mark.parametrize("size", [20, 230, 5000])
+def test_a_payload_that_looks_like_an_applications(size: int) -> None:
+    layout = Layout(10, size, kind=JSON)
+    assert len(layout.payload) == size
+    assert layout.payload.count(layout.text) == 1
+    assert "note" in json.loads(layout.payload)
+
+
+async def test_a_hot_partition_gets_its_share_from_every_producer() -> None:
+    pushed: list[list[tuple[int, int]]] = []
+
+    class Counting:
+        async def producer(self, number: int) -> Counting:
+            return self
+
+        async def push_each(self, messages: list[tuple[int, int]]) -> None:
+            pushed.append(messages)
+            await asyncio.sleep(0)
+
+        async def close(self) -> None:
+            pass
+
+    load = Load(cast(Any, Counting()), Audit(), producers=2, lanes=100)
+    await load.push(Meter(Watch(None)), lambda: len(pushed) >= 20, Pushing(10, spread=True, hot=2))
+    layout = Layout(100, 230)
+    hot = [[lane for lane, _ in messages if layout.partition(lane) == "p0"] for messages in pushed]
+    assert all(lanes[:2] in ([100, 100], [200, 200]) for lanes in hot)
+    assert {len(messages) for messages in pushed} == {10}
+    assert {lanes[0] for lanes in hot} == {100, 200}
 
 
 def test_lanes_go_to_partitions_in_turn() -> None:

@@ -89,6 +89,8 @@ class NatsConsumer:
                 messages = await self._subscription.fetch(self._want.batch, timeout=wait_s)
         except TimedOut:
             return []
+        if not messages:
+            return []
         self._last = messages[-1]
         if self._want.auto_ack:
             await self.ack()

@@ -20,6 +20,7 @@ from queen_bench.scenarios.parked import Parked
 from queen_bench.scenarios.pop import Pop
 from queen_bench.scenarios.push import Push
 from queen_bench.scenarios.scenario import Scenario
+from queen_bench.scenarios.shape import SHAPES
 from queen_bench.scenarios.sizes import SizesOverTime
 from queen_bench.scenarios.tls import TlsCost
 from queen_bench.scenarios.wakeup import Wakeup
@@ -41,6 +42,9 @@ def scenarios(options: Options) -> list[Scenario]:
         *(Pop(f"pop-connected-{batch}", batch, connected=True) for batch in BATCHES),
         Both("both-10", 10),
         Both("both-10-paced", 10, paced=True),
+        Both("both-100", 100),
+        Both("both-100-connected", 100, connected=True),
+        *SHAPES,
         Push("groups-push-10", 10, groups=groups),
         Pop("groups-pop-ack-10", 10, groups=groups),
         *(Push(f"partitions-{count}-push", PARTITION_BATCH, partitions=count) for count in counts),

@@ -6,7 +6,7 @@ from typing import Final
 
 from queen_bench.audit import Audit
 from queen_bench.drain import drain, last_look
-from queen_bench.layout import Layout
+from queen_bench.layout import RANDOM, Layout
 from queen_bench.load import Load, Stop, now
 from queen_bench.meter import Meter
 from queen_bench.options import Options
@@ -31,9 +31,10 @@ class Course:
         groups: int = 0,
         cold: bool = False,
         shared: bool = False,
+        payload: str = RANDOM,
     ) -> None:
         self.audit = Audit(*(f"g{number}" for number in range(groups)))
-        self.layout = Layout(partitions, options.payload, cold)
+        self.layout = Layout(partitions, options.payload, cold, payload)
         self.broker = subject.broker(self.layout, options.connections)
         self.load = Load(
             self.broker,
