@@ -178,11 +178,11 @@ class Load:
             while self.consuming:
                 queue = chance.choice((WORK, SECRET, SMALL, MOVED))
                 url = chance.choice(self.urls)
-                messages = await self._pop(client, url, queue, group, chance)
+                messages = await self.pop(client, url, queue, group, chance)
                 if messages:
                     await self._handle(client, chance.choice(self.urls), group, messages, chance)
 
-    async def _pop(
+    async def pop(
         self, client: httpx.AsyncClient, url: str, queue: str, group: str, chance: random.Random
     ) -> list[Json]:
         params = {
@@ -269,7 +269,7 @@ class Load:
         chance = self.chance(f"mover-{number}")
         async with self.client() as client:
             while self.consuming:
-                messages = await self._pop(client, chance.choice(self.urls), WORK, MOVER, chance)
+                messages = await self.pop(client, chance.choice(self.urls), WORK, MOVER, chance)
                 if not self.calm and chance.random() < 0.1:
                     await asyncio.sleep(chance.uniform(0, LEASE_S * 1.3))
                 while messages:

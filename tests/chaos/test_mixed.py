@@ -23,6 +23,7 @@ from integration.proxy import relayed
 from ports import free_port, free_udp_port
 
 from chaos.mixed_faults import FAILING, Faults
+from chaos.mixed_finish import consume_connected, finish_and_take
 from chaos.mixed_load import GROUPS, LEASE_S, MOVED, MOVER, OPTIONS, RETRY_LIMIT, WORK, Load, Mine, Name
 from queenmq.journal.push_records import RecordCodec
 from queenmq.journal.quarantine import set_aside_in
@@ -34,6 +35,7 @@ LONGEST_S = 4.0 if LONG else 1.5
 SEEDS = 3 if LONG else 1
 PRODUCERS = 4
 CONSUMERS = 3  # of each group
+FINISHERS = 1  # of each group and way of finishing leases as wholes
 MOVERS = 2
 HANDS = 3  # faults at once; restarts keep one of them busy for seconds
 PATIENCE_S = 120.0 + CHAOS_S  # the longer it lasts, the more is left to be read
@@ -252,6 +254,10 @@ async def test_whatever_is_promised_holds_whatever_happens(tmp_path: Path, turn:
             for number in range(CONSUMERS):
                 for group in GROUPS:
                     consumers.create_task(load.consume(number, group))
+            for number in range(FINISHERS):
+                for group in GROUPS:
+                    consumers.create_task(finish_and_take(load, number, group))
+                    consumers.create_task(consume_connected(load, number, group))
             for number in range(MOVERS):
                 consumers.create_task(load.move(number))
             consumers.create_task(watch_halves(faults.url, load))

@@ -10,13 +10,14 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import httpx
 import pytest
 from server_settings import settings_with
 
+from integration.consuming import consuming
 from integration.proxy import Proxy, relayed
 from integration.queen import Queen, ack_op, data, until
 from queenmq.config import DatabaseSettings, Settings
@@ -28,6 +29,8 @@ from queenmq.storage.statements import statement
 PRODUCERS = 12
 # Far more than a server needs to notice (less than 1 s with these settings), far less than the silence lasts.
 PATIENCE_S = 20.0
+
+Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ async def fill_pool(server: Server) -> None:
             await taken.enter_async_context(server.database.connection())
 
 
-async def soon(answer: Awaitable[httpx.Response]) -> httpx.Response:
+async def soon(answer: Awaitable[Answer]) -> Answer:
     async with asyncio.timeout(PATIENCE_S):
         return await answer
 
@@ -154,6 +157,24 @@ async def test_a_take_whose_answer_got_lost_finishes_and_holds_nothing_else(
     assert taken["success"] or taken["code"] == "database_unavailable", taken
     assert data(taken["taken"]["messages"]) == [2]
     assert (await queen.finish(taken["taken"]["leaseId"]))["messages"] == 1
+    assert await queen.pop("q") == []
+
+
+async def test_a_finish_on_a_consumer_connection_whose_answer_got_lost(
+    server: Server, queen: Queen, proxy: Proxy, swallow_requests: bool
+) -> None:
+    """It is done once, or stays with the client, and the next message comes once."""
+    await queen.push_items(item(1), item(2))
+    async with consuming(server, "q") as connection:
+        batch = await connection.next_batch()
+        proxy.silence(swallow_requests=swallow_requests)
+        result = await soon(connection.finish(batch))
+        assert result["success"] or result["code"] == "database_unavailable", result
+        if not result["success"]:
+            assert (await soon(connection.finish(batch))).get("code") in (None, "lease_not_found")
+        second = await soon(connection.next_batch())
+        assert data(second["messages"]) == [2]
+        assert (await soon(connection.finish(second)))["success"]
     assert await queen.pop("q") == []
 
 

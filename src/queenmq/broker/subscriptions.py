@@ -64,8 +64,13 @@ class Subscriptions:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._step(key, start))
             self._steps[key] = task
-            task.add_done_callback(lambda _: self._steps.pop(key, None))
+            task.add_done_callback(lambda done: self._stepped(key, done))
         return await asyncio.shield(task)
+
+    def _stepped(self, key: _Key, task: asyncio.Task[bool]) -> None:
+        self._steps.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # all who waited for it may have gone
 
     async def _step(self, key: _Key, start: Start) -> bool:
         queue, partition, group, only_goes_on = key
