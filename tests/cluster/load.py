@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 
+from deliveries import messages_of
 from integration.queen import until
 
 from cluster.members import Member
@@ -88,7 +89,7 @@ class Load:
             asked_at = loop.time()
             found = await self._pop(group)
             if found:
-                self.audit.groups[group].received([m.transaction_id for m in found.messages], asked_at, loop.time())
+                self.audit.groups[group].received([m.transaction_id for m in messages_of(found)], asked_at, loop.time())
                 self._take(group, found)
                 await asyncio.sleep(self._random.uniform(0, 0.003))  # the work, during which the lease must hold
                 await self._complete(group, found)
@@ -112,17 +113,17 @@ class Load:
                 return await broker.pop_matching(Filter(NAMESPACE, None), _claim(group, None, batch), wait_ms)
 
     def _take(self, group: str, found: Delivered) -> None:
-        for partition in {message.partition for message in found.messages}:
+        for partition in {run.partition for run in found.runs}:
             holder = self._holders.setdefault((group, partition), found.claim.lease_id)
             if holder != found.claim.lease_id:
                 self.problems.append(f"{partition} is leased to {holder} and {found.claim.lease_id} in {group}")
 
     async def _complete(self, group: str, found: Delivered) -> None:
-        for partition in {message.partition for message in found.messages}:
+        for partition in {run.partition for run in found.runs}:
             self._holders.pop((group, partition), None)
         acks = [
             Acknowledgement(m.partition_id, m.transaction_id, group, found.claim.lease_id, "completed", None)
-            for m in found.messages
+            for m in messages_of(found)
         ]
         if self._random.random() < 0.2:
             self.kinds["ack in a transaction"] += 1

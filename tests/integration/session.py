@@ -5,17 +5,20 @@ The arrays are built by the broker's own code. What a session does between BEGIN
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from queenmq.broker.ack import Acked, acked_of, run_columns
 from queenmq.broker.finish import finish_columns
 from queenmq.core.acknowledgement import Acknowledgement, Finish, runs_of
-from queenmq.core.message import Message
+from queenmq.core.message import BETWEEN, Message
 from queenmq.core.names import QUEUE_MODE
 from queenmq.core.options import QueueOptions
 from queenmq.core.push_call import Outcome, PushCall
@@ -47,12 +50,33 @@ class Pop:
 class Popped:
     """What one request got. Not subscribed: its group has to subscribe first."""
 
-    rows: list[asyncpg.Record]
+    rows: list[dict[str, Any]]
     subscribed: bool = True
 
     @property
     def transactions(self) -> list[str]:
         return [row["transaction_id"] for row in self.rows]
+
+
+def _messages(row: asyncpg.Record) -> list[dict[str, Any]]:
+    """The messages of a row of `queen.pop`, each with columns of its own."""
+    glued = msgspec.json.decode(b"[%b}]" % row["glued"].replace(BETWEEN, b"},"), type=list[dict[str, msgspec.Raw]])
+    found = [{name: one[name] if name == "data" else json.loads(bytes(one[name])) for name in one} for one in glued]
+    assert len(found) == row["message_count"]
+    return [
+        {
+            "request": row["request"],
+            "partition_id": row["partition_id"],
+            "partition_name": row["partition_name"],
+            "message_id": UUID(one["id"]),
+            "transaction_id": one["transactionId"],
+            "payload": bytes(one["data"]),
+            "created_at": datetime.fromisoformat(one["createdAt"]),
+            "retry_count": one["retryCount"],
+            "message_offset": one["offset"],
+        }
+        for one in found
+    ]
 
 
 class Session:
@@ -118,8 +142,10 @@ class Session:
         answers = []
         for number in range(1, len(pops) + 1):
             mine = [row for row in rows if row["request"] == number]
-            subscribed = all(row["message_id"] is not None or row["ready_in_ms"] is not None for row in mine)
-            answers.append(Popped([row for row in mine if row["message_id"] is not None], subscribed))
+            subscribed = all(row["glued"] is not None or row["ready_in_ms"] is not None for row in mine)
+            answers.append(
+                Popped([one for row in mine if row["glued"] is not None for one in _messages(row)], subscribed)
+            )
         return answers
 
     async def pop(self, queue: str, partition: str | None = None, **options: Any) -> Popped:

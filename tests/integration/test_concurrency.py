@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 from collections import Counter, defaultdict
@@ -12,11 +13,12 @@ from typing import Any
 
 import asyncpg
 import pytest
+from deliveries import messages_of
 from server_settings import settings_with
 from versioned_sql import VersionedSession
 
 from integration.queen import until
-from integration.session import Pop, Session, ack
+from integration.session import LOCK_TIMEOUT, Pop, Session, ack
 from queenmq.broker.broker import Broker
 from queenmq.broker.pop import Claim, Delivered
 from queenmq.broker.transaction import Transaction
@@ -568,6 +570,24 @@ class TestLeases:
         assert {row["partition_name"] for got in (first, second) for row in got.rows} == {"a", "b"}
         assert third.rows == (await two.pop("q", batch=10)).rows == []
 
+    async def test_groups_that_are_awake_for_nothing_fall_asleep_together(self, sessions: Sessions) -> None:
+        """One by one they would make a pop take as long as all of them: several groups at work leave many."""
+        session = await sessions()
+        await session.push(*(("q", f"p{number}", "1") for number in range(250)), ("q", "last", "1"))
+        await session.subscribe("q")
+        await session.sql.execute(
+            "UPDATE queen.partition_consumers c SET position = 1, ready_at = clock_timestamp() - interval '1 second' "
+            "FROM queen.partitions p WHERE p.id = c.partition_id AND p.name <> 'last'"
+        )
+        asked = (["q"], [None], [QUEUE_MODE], [1], [1], [False], [str(uuid7())], 2**24, 2**25, LOCK_TIMEOUT)
+        plan = await session.sql.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement('pop')}", *asked)
+        touched = json.loads(plan)[0]["Plan"]["Shared Hit Blocks"]
+        awake = await session.sql.fetchval(
+            "SELECT count(*) FROM queen.partition_consumers WHERE ready_at <= clock_timestamp()"
+        )
+        assert awake == 0
+        assert touched < 250 * 60
+
     @pytest.mark.parametrize("partition", [None, "a"])
     async def test_merged_pops_that_consume_at_once_get_what_separate_ones_would(
         self, sessions: Sessions, partition: str | None
@@ -678,7 +698,7 @@ def _answer(delivered: Delivered, status: str = "completed") -> list[Acknowledge
     claim = delivered.claim
     return [
         Acknowledgement(m.partition_id, m.transaction_id, claim.group, claim.lease_id, status, None)
-        for m in delivered.messages
+        for m in messages_of(delivered)
     ]
 
 
@@ -703,7 +723,7 @@ class TestAPushThatWasAnsweredIsSeen:
                 scope = partition if shared else None
                 claim = _claim(queue, "g", partition=scope, batch=5, auto_ack=number % 3 == 0)
                 popped = await there.pop(claim)
-                assert [m.transaction_id for m in popped.messages] == [transaction], f"missed {transaction}"
+                assert [m.transaction_id for m in messages_of(popped)] == [transaction], f"missed {transaction}"
                 if not claim.auto_ack:
                     assert [a.problem for a in await here.ack(_answer(popped))] == [None]
                 rounds[worker] += 1
@@ -764,7 +784,7 @@ class Stress:
             )
             popped = await self.broker().pop(claim)
             self.check_order(popped)
-            if popped.messages:
+            if messages_of(popped):
                 action = random.choice(actions) if self.producing else actions[0]
                 self.actions[action] += 1
                 await getattr(self, action)(popped)
@@ -772,7 +792,7 @@ class Stress:
     def check_order(self, popped: Delivered) -> None:
         """Nothing is delivered while an older message of its partition is neither delivered along nor finished."""
         by_partition: defaultdict[str, list[int]] = defaultdict(list)
-        for message in popped.messages:
+        for message in messages_of(popped):
             by_partition[message.partition].append(int(message.transaction_id.split(":")[1]))
         for partition, numbers in by_partition.items():
             assert numbers == sorted(set(numbers))
@@ -781,7 +801,7 @@ class Stress:
                 assert set(range(numbers[-1])) <= finished | set(numbers), "out of order"
 
     async def answer(self, popped: Delivered, items: list[Acknowledgement], refused: bool = False) -> None:
-        names = {m.transaction_id: m.partition for m in popped.messages}
+        names = {m.transaction_id: m.partition for m in messages_of(popped)}
         finishing = [i for i in items if i.status == "completed"]
         for item in finishing:
             number = int(item.transaction_id.split(":")[1])
@@ -825,18 +845,19 @@ class Stress:
 
     async def consumed(self, popped: Delivered) -> None:
         """With auto ack it is finished already."""
-        self.finished.update(("auto", m.transaction_id) for m in popped.messages)
+        self.finished.update(("auto", m.transaction_id) for m in messages_of(popped))
 
     async def transform(self, popped: Delivered) -> None:
         """Exactly once: the derived message and the ack are one transaction."""
         late = self.producing and random.random() < 0.2
         if late:
             await self.servers[0].database.fetch(self.EXPIRE, popped.claim.lease_id)
-        derived = [_message("derived", m.partition, f"{m.transaction_id}/{uuid7()}") for m in popped.messages]
+        derived = [_message("derived", m.partition, f"{m.transaction_id}/{uuid7()}") for m in messages_of(popped)]
         acks = [
-            Acknowledgement(m.partition_id, m.transaction_id, None, None, "completed", None) for m in popped.messages
+            Acknowledgement(m.partition_id, m.transaction_id, None, None, "completed", None)
+            for m in messages_of(popped)
         ]
-        for message in popped.messages:
+        for message in messages_of(popped):
             self.finishing["pipe", message.partition].add(int(message.transaction_id.split(":")[1]))
         try:
             await self.broker().transact(Transaction(derived, acks, [popped.claim.lease_id]))
@@ -844,7 +865,7 @@ class Stress:
             assert late, refusal
         else:
             assert not late, "committed without its lease"
-            self.finished.update(("pipe", m.transaction_id) for m in popped.messages)
+            self.finished.update(("pipe", m.transaction_id) for m in messages_of(popped))
 
     async def run(self) -> None:
         await self.servers[0].broker.configure(

@@ -46,6 +46,17 @@ async def test_nothing_readable_is_stored_and_the_payload_comes_back(queen: Quee
     assert data(await queen.pop("secret")) == [SECRET]
 
 
+async def test_plain_messages_before_and_after_come_in_their_order(queen: Queen) -> None:
+    for number, enabled in enumerate((False, True, False)):
+        await queen.configure("mixed", encryptionEnabled=enabled)
+        await queen.push_items({"queue": "mixed", "transactionId": f't"{number}', "payload": {"n": number}})
+    messages = await queen.pop("mixed", batch=10)
+    assert [(message["transactionId"], message["data"]) for message in messages] == [
+        (f't"{number}', {"n": number}) for number in range(3)
+    ]
+    assert messages[0].keys() == messages[1].keys()
+
+
 async def test_equal_payloads_are_stored_differently(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.configure("secret", encryptionEnabled=True)
     await queen.push("secret", SECRET, SECRET)

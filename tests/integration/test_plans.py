@@ -337,7 +337,7 @@ async def test_no_message_is_looked_up_for_an_ack_of_a_whole_lease(explained: Ex
         await _ack_lease(session, 100)
     reads = [node for plan in explained.plans for node, _ in plan.reads() if node["Relation Name"] == "messages"]
     assert {node["Index Name"] for node in reads} == {"messages_pkey"}
-    assert {node["Actual Loops"] for node in reads} == {1}
+    assert {node["Actual Loops"] for node in reads} - {0} == {1}
 
 
 @pytest.mark.parametrize("count", [1, 100])

@@ -61,6 +61,28 @@ async def test_the_whole_answer(queen: Queen) -> None:
     assert abs((datetime.fromisoformat(created_at) - before).total_seconds()) < 60
 
 
+async def test_texts_that_json_must_escape_arrive_as_they_are(queen: Queen) -> None:
+    """The database writes the messages of an answer."""
+    queue, group, partitions = 'o"\\r', 'g"\\\u2028ü', ('p"\n\\', "\x1e,{}")
+    names = ['t"', "t\\", "t\x1f\x1e", "t\u2028é😀", "}],{"]
+    data = [{"a\\": '"}\x1e'}, "\u0000", [], None, 1.5]
+    for partition in partitions:
+        items = zip(names, data, strict=True)
+        shared = {"queue": queue, "partition": partition}
+        await queen.push_items(*({**shared, "transactionId": name, "payload": payload} for name, payload in items))
+    answer = await queen.pop_answer(queue, consumerGroup=group, batch=20, partitions=2, subscriptionMode="all")
+    assert answer["partitionsClaimed"] == 2
+    for partition in partitions:
+        found = [message for message in answer["messages"] if message["partition"] == partition]
+        assert [(one["transactionId"], one["data"], one["offset"]) for one in found] == [
+            (name, payload, offset) for offset, (name, payload) in enumerate(zip(names, data, strict=True), 1)
+        ]
+        assert {(one["queue"], one["consumerGroup"], one["leaseId"]) for one in found} == {
+            (queue, group, answer["leaseId"])
+        }
+    assert [one["success"] for one in await queen.ack_batch(answer["messages"])] == [True] * 10
+
+
 async def test_without_a_group_it_is_the_queue_mode(queen: Queen) -> None:
     await queen.push("orders", 1)
     assert (await queen.pop_answer("orders"))["consumerGroup"] == "__QUEUE_MODE__"

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+from msgspec import Raw
+
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.core.encryption import PayloadKeys, Place, place_of_timer
-from queenmq.core.message import Message
+from queenmq.core.message import BETWEEN, Message
 from queenmq.errors import QueenError, UnavailableError
+
+_decode_fields = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
 
 
 class NoEncryptionKey(UnavailableError):
@@ -66,6 +73,15 @@ class PayloadEncryption:
             return self.open(stored, place) if is_encrypted else stored
         except QueenError:
             return None
+
+    def open_glued(self, glued: bytes, queue: str, partition: str) -> bytes:
+        """Messages as `queen.pop` writes them, with the encrypted ones opened. Raises as `open` does."""
+        messages = _decode_fields(b"[%b}]" % glued.replace(BETWEEN, b"},"))
+        for message in messages:
+            if message.pop("isEncrypted", None) is not None:
+                place = Place(queue, partition, _decode_text(message["transactionId"]))
+                message["data"] = Raw(self.open(bytes.fromhex(_decode_text(message["data"])), place))
+        return BETWEEN.join(_encode(message)[:-1] for message in messages)
 
     def open(self, stored: bytes, place: Place) -> bytes:
         """The encrypted payload as it was pushed. Raises NoEncryptionKey or DecryptionFailed."""

@@ -24,7 +24,6 @@ from queenmq.broker.waiters import ANY_QUEUE, WaitKey
 from queenmq.clock import Clock
 from queenmq.cluster.port import Advice, Cluster
 from queenmq.config import Settings
-from queenmq.core.encryption import Place
 from queenmq.core.names import Start
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import uuid7_text
@@ -51,38 +50,36 @@ class Claim:
     lease_id: str = ""  # given to it whenever it is tried
 
 
-@dataclass(slots=True, kw_only=True)
-class Delivery:
-    id: str
-    transaction_id: str
-    trace_id: str | None
-    payload: bytes
-    is_encrypted: bool
-    producer: str | None
-    created_at: datetime
+@dataclass(slots=True)
+class Run:
+    """The messages that a claim got from one partition, in order, as `queen.pop` writes them: JSON objects that lack
+    their end, with `core.message.BETWEEN` between them."""
+
     partition_id: str
     partition: str
-    offset: int
-    retry_count: int
+    count: int
+    glued: bytes
+    has_sealed: bool  # some are encrypted still
+    since: datetime  # when the oldest was pushed
 
 
 @dataclass(slots=True)
 class Delivered:
-    """The messages that one claim got; `subscribed` is False if the group was not known to the queue."""
+    """What one claim got; `subscribed` is False if the group was not known to the queue."""
 
     claim: Claim
-    messages: list[Delivery] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     subscribed: bool = True
     ready_in_s: float | None = None  # when nothing was there: how soon something may be
     crowded_out: bool = False  # something may be there, but the merged call brought enough for others
 
     def __bool__(self) -> bool:
-        return bool(self.messages)
+        return bool(self.runs)
 
     @property
     def is_answer(self) -> bool:
         """Whether the claim need not be made again."""
-        return bool(self.messages) or (self.subscribed and not self.crowded_out)
+        return bool(self.runs) or (self.subscribed and not self.crowded_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +247,9 @@ class Popper:
     def open(self, found: Delivered) -> None:
         """Decrypt what is encrypted; if that is not possible, give it back and raise why."""
         try:
-            for message in found.messages:
-                if message.is_encrypted:
-                    place = Place(found.claim.queue, message.partition, message.transaction_id)
-                    message.payload = self._encryption.open(message.payload, place)
+            for run in found.runs:
+                if run.has_sealed:
+                    run.glued = self._encryption.open_glued(run.glued, found.claim.queue, run.partition)
         except QueenError:
             self.give_back(found)
             raise
@@ -268,7 +264,7 @@ class Popper:
     async def _claim_matching(self, which: Filter, claim: Claim) -> Delivered:
         for row in await self._matching(which, claim):
             found = await self._claim(replace(claim, queue=row["name"]))
-            if found.messages:
+            if found:
                 return found
         return Delivered(claim)
 
@@ -303,12 +299,22 @@ class Popper:
         results = [Delivered(claim) for claim in claims]
         for row in rows:
             result = results[row["request"] - 1]
-            if row["message_id"] is not None:
-                result.messages.append(self._delivery(row))
+            glued = row["glued"]
+            if glued is not None:
+                result.runs.append(
+                    Run(
+                        str(row["partition_id"]),
+                        row["partition_name"],
+                        row["message_count"],
+                        glued,
+                        row["has_sealed"],
+                        row["first_created_at"],
+                    )
+                )
             elif row["ready_in_ms"] is None:
                 result.subscribed = False
             elif row["ready_in_ms"] < 0:
-                result.crowded_out = not result.messages
+                result.crowded_out = not result.runs
             elif isinf(row["ready_in_ms"]):
                 claim = result.claim
                 self.pauses.note(claim.queue, claim.partition, claim.group)
@@ -316,10 +322,10 @@ class Popper:
             else:
                 result.ready_in_s = row["ready_in_ms"] / 1000
         for result in results:
-            if not result.subscribed:
-                continue  # it is asked again
-            first = result.messages[0].created_at if result.messages else None
-            self._activity.popped(result.claim.queue, len(result.messages), first)
+            if result.runs:
+                self._activity.popped(result.claim.queue, sum(run.count for run in result.runs), result.runs[0].since)
+            elif result.subscribed:  # else it is asked again
+                self._activity.popped(result.claim.queue, 0, None)
         self._tell(results)
         return results
 
@@ -351,9 +357,9 @@ class Popper:
             return
         for result in results:
             claim = result.claim
-            if result.messages and not claim.auto_ack:
-                for partition in {message.partition for message in result.messages}:
-                    self._cluster.acquired(claim.queue, partition, claim.group, self._queues.lease_s(claim.queue))
+            if not claim.auto_ack:
+                for run in result.runs:
+                    self._cluster.acquired(claim.queue, run.partition, claim.group, self._queues.lease_s(claim.queue))
 
     async def _call(self, claims: list[Claim], lock_timeout: str) -> list[asyncpg.Record]:
         consumes = any(claim.auto_ack for claim in claims)
@@ -375,24 +381,7 @@ class Popper:
             self._settings.limits.max_answer_bytes * _ANSWERS_A_CALL,
         )
 
-    @staticmethod
-    def _delivery(row: asyncpg.Record) -> Delivery:
-        trace_id = row["trace_id"]
-        return Delivery(
-            id=str(row["message_id"]),
-            transaction_id=row["transaction_id"],
-            trace_id=None if trace_id is None else str(trace_id),
-            payload=row["payload"],
-            is_encrypted=row["is_encrypted"],
-            producer=row["producer_sub"],
-            created_at=row["created_at"],
-            partition_id=str(row["partition_id"]),
-            partition=row["partition_name"],
-            offset=row["message_offset"],
-            retry_count=row["retry_count"],
-        )
-
     def give_back(self, delivered: Delivered) -> None:
         """The client of this claim went away: free its lease so that the messages are not held up."""
-        if delivered.messages and not delivered.claim.auto_ack:
+        if delivered and not delivered.claim.auto_ack:
             self._leases.release_soon((delivered.claim.lease_id, delivered.claim.queue))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
+
+BETWEEN: Final = b"\x1e"
+"""What `queen.pop` puts between the messages that it glues together; no JSON has it."""
 
 
 class Origin(Struct, gc=False, kw_only=True):

@@ -2,7 +2,8 @@
 
 A message keeps the trace id of its push and nothing else: that is a UUID, which every way that a message can take
 carries already. The span that made it has an id that follows from the id of the message, so the whole context can be
-derived wherever the message is, also after an outage or from the dead letters.
+derived wherever the message is, also after an outage or from the dead letters; a pop does it in the database
+(`queen.trace_fields`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 from typing import Final
 
 _TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_NO_TRACE: Final = "0" * 32
 _SAMPLED: Final = 1
 
 
@@ -38,9 +38,3 @@ def trace_id_of(header: bytes) -> str | None:
 def span_id_of(message_id: str) -> str:
     """The id of the span that made a message: the random half of the message's id."""
     return message_id[-17:-13] + message_id[-12:]
-
-
-def traceparent_of(trace_id: str, message_id: str) -> str | None:
-    """The context in which a message was made; None if its trace id cannot be one."""
-    trace = trace_id.replace("-", "").lower()
-    return None if trace == _NO_TRACE else f"00-{trace}-{span_id_of(message_id).lower()}-01"

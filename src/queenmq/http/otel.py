@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -35,6 +36,7 @@ from opentelemetry.trace import (
 
 import queenmq
 from queenmq.broker.broker import Broker
+from queenmq.broker.pop import Delivered
 from queenmq.clock import SYSTEM
 from queenmq.core.trace_context import parse_traceparent, span_id_of
 from queenmq.errors import HttpError
@@ -51,6 +53,7 @@ _PUSH = "/api/v1/push"
 _NANOSECONDS = 1_000_000_000
 _SERVER_ERROR = 500
 MOST_MESSAGES = 100  # of one request that get spans of their own
+_decode = msgspec.json.Decoder(Popped).decode
 
 
 class _SpanIds(RandomIdGenerator):
@@ -136,8 +139,8 @@ class OpenTelemetry:
         parent = _parent(request)
         response = await handler(request)
         # What another server has served has no value here, and that server exports it.
-        if isinstance(response.value, Popped):
-            messages = [message for message in response.value.messages if message.trace_id]
+        if isinstance(response.value, Delivered):
+            messages = [message for message in _decode(response.body).messages if message.trace_id]
             span = self._start(_name("GET", _POP), SpanKind.SERVER, parent, started)
             _ended(span, response.status)
             for message in messages[:MOST_MESSAGES]:

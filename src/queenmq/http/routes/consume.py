@@ -35,7 +35,7 @@ from queenmq.http.requests import ConsumerFrame, FinishedLease, RenewedLease
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.leases import read_finish, shown_finish, shown_renewal
-from queenmq.http.routes.pop import POP_MANY, read_pop, shown
+from queenmq.http.routes.pop import POP_MANY, encoded, read_pop
 from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import Error
 from queenmq.http.scopes import require_permission
@@ -180,7 +180,7 @@ class _Session:
     # What the client is sent: all that is there in one turn of the event loop is one message.
 
     def _deliver(self, delivered: Delivered) -> int:
-        batch = _encode(shown(delivered))
+        batch = encoded(delivered)
         self._delivered.append(batch)
         self._delivered_bytes += len(batch)
         if self._delivered_bytes > _JOIN_BYTES:

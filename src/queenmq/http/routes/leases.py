@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from typing import Any, cast
 
 import msgspec
+from msgspec import Raw
 
 from queenmq.access.permissions import Verb
 from queenmq.broker.finish import NO_LEASE, Finished
@@ -20,7 +22,7 @@ from queenmq.http.requests import DEFAULT_RENEW_S, ExceptedBody, ExtendBody, Fin
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import opaque_lease
-from queenmq.http.routes.pop import read_take, shown
+from queenmq.http.routes.pop import encoded, read_take
 from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import ExceptedResult, LeaseFinished, LeaseLost, LeaseRenewed
 from queenmq.http.scopes import leased
@@ -97,7 +99,7 @@ async def finish_lease(request: Request, context: Context) -> Response:
             taken = await broker.take(finish, claim, wait_ms)
             finished, delivered, problem = taken.finished, taken.delivered, taken.problem
     answer = shown_finish(request.params[0], body, finished)
-    answer.taken = None if delivered is None else shown(delivered)
+    answer.taken = cast(Any, Raw(encoded(delivered))) if delivered else None
     answer.take_error = problem
     return Response(200, answer)
 

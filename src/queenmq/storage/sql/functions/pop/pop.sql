@@ -1,6 +1,10 @@
 -- Claim partitions for a merged batch of pops and return their messages.
 -- The arrays run in parallel, one element a request; a null partition means any. A request gets up to p_batch messages
 -- from up to p_partitions partitions, under its own lease, or consumed at once with p_auto_ack.
+-- A returned row has all messages of a request from one partition, in order, so that nobody has to touch them one by one: `glued` is their
+-- JSON without what is the same for all of them (lease, group, queue and partition) and without the closing brace, with the character 1E
+-- between them, which no JSON has. If `has_sealed`, some are encrypted: these have `isEncrypted`, and their data is a string of the
+-- hexadecimal digits of the payload.
 -- Payloads are bounded: a request gets fewer messages rather than more than about p_answer_bytes, but one at least, and so
 -- does the whole call with p_bytes. What is left out is not leased and stays where it is, in its order. The usual statement
 -- only checks whether all that it would deliver is within its share of the bounds; if not, it delivers nothing, and one
@@ -15,9 +19,8 @@
 CREATE OR REPLACE FUNCTION queen.pop(
     p_queue text[], p_partition text[], p_group text[], p_batch integer[], p_partitions integer[],
     p_auto_ack boolean[], p_lease uuid[], p_answer_bytes bigint DEFAULT 16777216, p_bytes bigint DEFAULT 33554432)
-RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_id uuid, transaction_id text,
-               trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
-               retry_count integer, ready_in_ms double precision, message_offset bigint)
+RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_count integer, glued bytea, has_sealed boolean,
+               first_created_at timestamptz, ready_in_ms double precision)
 LANGUAGE plpgsql
 -- The planner knows only live rows, and would read all versions of the few that there are.
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -33,6 +36,8 @@ DECLARE
     v_want     integer;
     v_ids      uuid[];
     v_versions tid[];       -- the newest versions of their rows, which are locked
+    v_unserved integer;
+    v_first    integer;     -- of these, the first that has something to read
     v_empty    uuid[];
     v_passed   uuid[];      -- nothing is there for the group, and they could not be put to sleep (see queen.settle)
     v_held     uuid[];
@@ -78,8 +83,8 @@ BEGIN
             WHERE p.queue_id = v_queue.id AND p.name = r.partition;
         END IF;
         IF NOT FOUND THEN
-            RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
-                                NULL::timestamptz, NULL::integer, NULL::double precision, NULL::bigint
+            RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
+                                NULL::double precision
                          FROM unnest(r.requests) AS t (i);
             CONTINUE;
         END IF;
@@ -89,8 +94,8 @@ BEGIN
             SELECT f.everything OR coalesce(v_only = ANY (f.partitions), false), f.partitions INTO v_stopped, v_paused
             FROM queen.paused_for(v_queue.id, r.grp) f;
             IF v_stopped THEN
-                RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
-                                    NULL::timestamptz, NULL::integer, 'Infinity'::double precision, NULL::bigint
+                RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
+                                    'Infinity'::double precision
                              FROM unnest(r.requests) AS t (i);
                 CONTINUE;
             END IF;
@@ -178,7 +183,8 @@ BEGIN
             END IF;
 
             LOOP
-            RETURN QUERY
+            v_rows := 0;
+            FOR request, partition_id, partition_name, message_count, glued, has_sealed, first_created_at IN
             WITH picked AS MATERIALIZED (
                 SELECT t.i, t.id AS part, t.version, m.*,
                        CASE WHEN c.failures IS NULL THEN 0 ELSE queen.times_failed(c.failures, m."offset") END AS times_failed
@@ -241,19 +247,45 @@ BEGIN
                                     <= least(p_answer_bytes, v_share * cardinality(v_ids)))
                 RETURNING c.partition_id AS part, k.slot
             )
-            SELECT r.requests[v_next - 1 + t.slot], k.part, p.name, k.id, k.transaction_id, k.trace_id, k.payload,
-                   k.is_encrypted, k.producer_sub, k.created_at, k.times_failed, NULL::double precision, k."offset"
+            SELECT r.requests[v_next - 1 + t.slot], t.part, p.name, count(*)::integer,
+                   string_agg(
+                       convert_to(concat(
+                           '{"id":"', k.id, '","transactionId":', to_json(k.transaction_id), ',"offset":', k."offset", ',"createdAt":"',
+                           CASE k.created_at
+                               WHEN 'infinity' THEN '9999-12-31T23:59:59.999999Z'
+                               WHEN '-infinity' THEN '0001-01-01T00:00:00.000000Z'
+                               ELSE to_char(k.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+                           END,
+                           '","retryCount":', k.times_failed,
+                           CASE WHEN k.producer_sub IS NULL THEN ',"producerSub":null'
+                                ELSE concat(',"producerSub":', to_json(k.producer_sub)) END,
+                           CASE WHEN k.trace_id IS NULL THEN ',"traceId":null' ELSE queen.trace_fields(k.trace_id, k.id) END,
+                           CASE WHEN k.is_encrypted THEN ',"isEncrypted":true' END, ',"data":'), 'UTF8')
+                       || CASE WHEN k.is_encrypted THEN convert_to(concat('"', encode(k.payload, 'hex'), '"'), 'UTF8') ELSE k.payload END,
+                       '\x1e'::bytea ORDER BY k."offset"),
+                   bool_or(k.is_encrypted), min(k.created_at)
             FROM taken t
             JOIN picked k ON k.part = t.part
-            JOIN queen.partitions p ON p.id = k.part
-            ORDER BY t.slot, k."offset";
-            GET DIAGNOSTICS v_rows = ROW_COUNT;
+            JOIN queen.partitions p ON p.id = t.part
+            GROUP BY t.slot, t.part, p.name
+            LOOP
+                v_rows := v_rows + message_count;
+                RETURN NEXT;
+            END LOOP;
             EXIT WHEN v_rows > 0 OR v_counted;
 
-            -- There was too much, or nothing. The other partitions are left for later; v_reached goes back to before them.
+            -- There was too much, or nothing at all: groups that have read everything stay awake while somebody holds the heads of their
+            -- partitions, which may be many.
+            SELECT t.i INTO v_first FROM unnest(v_ids, v_versions) WITH ORDINALITY AS t (id, version, i)
+            JOIN queen.partition_consumers c ON c.ctid = t.version
+            WHERE EXISTS (
+                SELECT 1 FROM queen.messages m WHERE m.partition_id = t.id AND m."offset" > c.position AND NOT c.done @> m."offset")
+            ORDER BY t.i LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            -- The other partitions are left for later; v_reached goes back to before them.
             v_counted := true;
-            v_ids := v_ids[1:1];
-            v_versions := v_versions[1:1];
+            v_ids := v_ids[v_first:v_first];
+            v_versions := v_versions[v_first:v_first];
             v_reached := v_walked;
             SELECT greatest(1, count(*) FILTER (WHERE x.upto <= v_room)), coalesce(max(x.upto), 0) INTO v_limit, v_bytes
             FROM (
@@ -279,6 +311,31 @@ BEGIN
                     WHERE x.partition_id = t.id AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1
                 ) c
                 WHERE c.ready_at <= v_now;
+            END IF;
+            v_unserved := coalesce(cardinality(v_empty), 0);
+            IF v_empty IS NOT NULL AND v_only IS NULL THEN
+                -- There may be many more of these, for example if several groups read what is pushed at once. They fall asleep together; the
+                -- heads are locked first, so that nothing can be pushed to them meanwhile.
+                SELECT array_agg(x.version) INTO v_versions FROM (
+                    SELECT a.version FROM (
+                        SELECT c.partition_id, c.position, c.ctid AS version FROM queen.partition_consumers c
+                        WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.ready_at >= v_reached AND c.ready_at <= v_now
+                          AND c.lease_id IS NULL AND c.partition_id <> ALL (v_empty)
+                          AND (v_passed IS NULL OR c.partition_id <> ALL (v_passed))
+                        ORDER BY c.ready_at LIMIT 100
+                    ) a
+                    CROSS JOIN LATERAL (
+                        SELECT h.ctid AS version, h.last_offset FROM queen.partition_lookup h
+                        WHERE h.partition_id = a.partition_id ORDER BY h.generation DESC LIMIT 1
+                    ) n
+                    JOIN queen.partition_lookup l ON l.ctid = n.version
+                    WHERE a.position >= n.last_offset
+                    FOR NO KEY UPDATE OF l SKIP LOCKED
+                ) x;
+                SELECT v_empty || array_agg(x.partition_id) INTO v_empty FROM (
+                    SELECT c.partition_id FROM queen.partition_consumers c
+                    WHERE c.ctid = ANY (v_versions) AND c.lease_id IS NULL FOR NO KEY UPDATE SKIP LOCKED
+                ) x;
             END IF;
             IF v_empty IS NOT NULL THEN
                 UPDATE queen.partition_consumers c
@@ -309,7 +366,7 @@ BEGIN
             END IF;
 
             IF r.parts = 1 THEN
-                v_next := v_next + cardinality(v_ids) - coalesce(cardinality(v_empty), 0);
+                v_next := v_next + cardinality(v_ids) - v_unserved;
                 v_room := p_answer_bytes;
                 IF r.auto_ack AND v_rows > 0 THEN
                     v_now := clock_timestamp();     -- the same partitions may serve the next requests
@@ -329,8 +386,8 @@ BEGIN
         END LOOP;
 
         IF v_spent >= p_bytes THEN
-            RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
-                                NULL::timestamptz, NULL::integer, -1::double precision, NULL::bigint
+            RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
+                                -1::double precision
                          FROM unnest(r.requests[v_next:]) AS t (i);
         ELSIF v_next <= cardinality(r.requests) THEN
             IF v_only IS NULL THEN
@@ -345,9 +402,8 @@ BEGIN
                 ) x WHERE x.ready_at > v_now;
             END IF;
             IF v_ready IS NOT NULL THEN
-                RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::uuid, NULL, NULL::uuid, NULL::bytea, NULL::boolean, NULL,
-                                    NULL::timestamptz, NULL::integer,
-                                    greatest(0, extract(epoch FROM v_ready - clock_timestamp()))::double precision * 1000, NULL::bigint
+                RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
+                                    greatest(0, extract(epoch FROM v_ready - clock_timestamp()))::double precision * 1000
                              FROM unnest(r.requests[v_next:]) AS t (i);
             END IF;
         END IF;

@@ -8,14 +8,13 @@ CREATE OR REPLACE FUNCTION queen.take(
     p_queue text[], p_partition text[], p_group text[], p_batch integer[], p_partitions integer[], p_auto_ack boolean[],
     p_lease uuid[], p_answer_bytes bigint, p_bytes bigint)
 RETURNS TABLE (finishing integer, exception integer, problem text, queue_name text, finished_in text, consumer_group text,
-               messages integer, dead_lettered integer, request integer, partition_id uuid, partition_name text, message_id uuid,
-               transaction_id text, trace_id uuid, payload bytea, is_encrypted boolean, producer_sub text, created_at timestamptz,
-               retry_count integer, ready_in_ms double precision, message_offset bigint)
+               messages integer, dead_lettered integer, request integer, partition_id uuid, partition_name text, message_count integer,
+               glued bytea, has_sealed boolean, first_created_at timestamptz, ready_in_ms double precision)
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY
-    SELECT f.*, NULL::integer, NULL::uuid, NULL::text, NULL::uuid, NULL::text, NULL::uuid, NULL::bytea, NULL::boolean, NULL::text,
-           NULL::timestamptz, NULL::integer, NULL::double precision, NULL::bigint
+    SELECT f.*, NULL::integer, NULL::uuid, NULL::text, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
+           NULL::double precision
     FROM queen.finish_leases(p_finish, p_status, p_error, p_except_of, p_except_partition, p_except_transaction, p_except_status,
                              p_except_error) f;
     BEGIN
@@ -25,8 +24,8 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         RETURN QUERY
         SELECT NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, NULL::integer,
-               t.i::integer, NULL::uuid, NULL::text, NULL::uuid, NULL::text, NULL::uuid, NULL::bytea, NULL::boolean, NULL::text,
-               NULL::timestamptz, NULL::integer, 500::double precision, NULL::bigint
+               t.i::integer, NULL::uuid, NULL::text, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
+               500::double precision
         FROM unnest(p_queue) WITH ORDINALITY AS t (name, i);
     END;
 END $$;
