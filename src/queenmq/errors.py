@@ -6,7 +6,8 @@ QueenError                          error                 the root
 ├── HttpError                  500  error                 has a status and a body, so it can be an answer
 │   ├── RequestError           400  bad_request           the caller must change something; repeating it is of no use
 │   │   ├── InvalidRequest     400  invalid_request       a field is missing, of the wrong type or out of range
-│   │   │   └── TooManyItems   413  too_large             * an array of the request is over the limit
+│   │   │   ├── TooManyItems   413  too_large             * an array of the request is over the limit
+│   │   │   └── SchemaMismatch 422  schema_mismatch       a message does not fit the schema of its queue
 │   │   ├── InvalidJson        400  invalid_json          the body is not JSON (or not UTF-8)
 │   │   ├── BadHttp            400  bad_http              * the bytes are not HTTP
 │   │   ├── PlainHttp          400  https_required        * plain HTTP at a server that has TLS
@@ -90,6 +91,13 @@ class InvalidRequest(RequestError):
 
 class InvalidJson(RequestError):
     code = "invalid_json"
+
+
+class SchemaMismatch(InvalidRequest):
+    """A message does not fit the schema of its queue; nothing of the request was stored."""
+
+    status = 422
+    code = "schema_mismatch"
 
 
 class Unauthenticated(RequestError):

@@ -13,6 +13,7 @@ import queenmq
 from queenmq.access.tokens import REVOKED
 from queenmq.broker.broker import Broker
 from queenmq.broker.outbox import SENT
+from queenmq.broker.schemas import CHANGED
 from queenmq.broker.wake_ups import FINISHED_ELSEWHERE, WRITTEN_ELSEWHERE
 from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node, Siblings
@@ -94,6 +95,7 @@ class Server:
         context = make_context(self.broker, Reports(self.database), memory, clock)
         self._app = self._make_app(context)
         self.database.on_notice(REVOKED, self._app.revoked)
+        self.database.on_notice(CHANGED, self.broker.schemas.notice)
         self._telemetry = telemetry(context)
         handle = self._app.handle if self._telemetry is None else self._telemetry.traced(self._app.handle)
         admit: Callable[[Request], Awaitable[object]] = self._app.admit

@@ -452,3 +452,26 @@ def test_the_variables_of_the_bundled_database(queen: Run, monkeypatch: pytest.M
         """export PGPASSWORD='a'"'"'b c'""",
         "export PGDATABASE=postgres",
     ]
+
+
+def test_a_schema_is_set_checked_shown_and_removed(queen: Run, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "order.json"
+    file.write_text('{"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}')
+    assert queen("schema", "set", name).status == 2
+    assert queen("schema", "set", name, str(tmp_path / "none.json")).status == 1
+    assert "does not exist" in queen("schema", "set", name, str(file)).err
+    assert queen("queues", "create", name).status == 0
+    done = queen("schema", "set", name, str(file), "--check")
+    assert done.out == f"{name} has schema version 1 (backward); pushes are checked\n"
+    assert "does not fit schema 1" in queen("push", name, '{"id": "one"}').err
+    checked = queen("schema", "check", name, '{"id": "one"}', '{"id": 1}')
+    assert (checked.status, checked.out.splitlines()[-1]) == (1, "1 of 2 payloads fit")
+    file.write_text('{"type": "object", "properties": {"id": {"type": "string"}}}')
+    assert "id (type or limits)" in queen("schema", "check", name, "--schema", str(file)).out
+    assert "not backward compatible" in queen("schema", "set", name, str(file)).err
+    assert queen("schema", "set", name, str(file), "--compatibility", "none", "--no-check").status == 0
+    assert queen("schema", "show", name, "--version", "1").json["required"] == ["id"]
+    assert [one["version"] for one in queen("schema", "show", name, "--versions", "--json").json] == [2, 1]
+    assert name in queen("schema", "list").out
+    assert queen("schema", "remove", name, "--yes").out == f"schema of {name} is removed\n"
+    assert queen("schema", "show", name).status != 0

@@ -19,6 +19,7 @@ _NO_CONDITION = (
     b"a timer cannot be pushed with expect",
     b"has both offset and since",
     b"partition needs consumerGroup",
+    b'"error":"schema: ',
 )
 _NO_TIMER = (
     b"needs one of delayMs, deliverAt and schedule",

@@ -143,6 +143,8 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
         "/api/v1/timers": {
             "operations": [{"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}]
         },
+        "/api/v1/schemas/{queue}": {"schema": {"type": "object"}},
+        "/api/v1/schemas/{queue}/check": {"payloads": [1]},
         "/api/v1/quotas": {"namespace": owner.tenant, "maxMessages": 1_000_000},
         "/api/v1/tokens": {"name": "another", "role": "admin", "expiresInSeconds": 60},
     }
@@ -186,6 +188,8 @@ def is_about_every_group(route: Route) -> bool:
     """Not for a token that is restricted to groups."""
     if route.path.startswith(("/api/v1/messages/", "/api/v1/operations/")):
         return route.method in ("POST", "DELETE")
+    if route.path.startswith("/api/v1/schemas/"):
+        return route.method in ("POST", "DELETE") and not route.path.endswith("/check")
     return route.method == "DELETE" and (route.path == "/api/v1/dlq" or "/queues/{queue}" in route.path[:35])
 
 
@@ -337,6 +341,8 @@ async def picture(sql: asyncpg.Connection) -> Json:
         "operations": "SELECT id, status FROM queen.operation_queue ORDER BY 1",
         "timers": "SELECT * FROM queen.timers ORDER BY 1",
         "pauses": "SELECT * FROM queen.pauses ORDER BY 1",
+        "schemas": "SELECT * FROM queen.schemas ORDER BY 1, 2",
+        "schema rules": "SELECT * FROM queen.schema_rules ORDER BY 1",
         "tokens": "SELECT id, revoked_at FROM queen.tokens ORDER BY 1",
         "subscriptions": "SELECT name, since FROM queen.consumer_groups WHERE queue_name = 'b.in' ORDER BY 1",
     }

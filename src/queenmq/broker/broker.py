@@ -29,6 +29,7 @@ from queenmq.broker.pauses import Pauses
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
 from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
+from queenmq.broker.schemas import Schemas
 from queenmq.broker.statistics import Statistics
 from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
 from queenmq.broker.timers import Timers
@@ -80,6 +81,7 @@ class Broker:
         self._options = KnownOptions(database, self.caches, clock, cached=cached)
         self.encryption = PayloadEncryption(settings.server.encryption_keys, self._options)
         self.maintenance = Maintenance(database, self.caches, clock)
+        self.schemas = Schemas(database, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
         longest_lock_s = settings.database.lock_timeout_ms / 1000
         self.locks = LockWait(database, longest_lock_s, settings.limits.max_lock_waiters, clock)
@@ -323,6 +325,7 @@ class Broker:
 
     async def refresh(self) -> None:
         """Read from the database what other servers also send, so that lost or wrong messages do no harm for long."""
+        await self.schemas.refresh()
         if await self.maintenance.refresh():
             self._popper.pause_changed()
         await self._options.refresh()

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from queenmq.cli import exits
+from queenmq.cli.pipeline_streams import STREAMS, Given, Job, pair
 from queenmq.clock import SYSTEM
 from queenmq.errors import QueenError, StartupError
 
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from queenmq.config import DatabaseSettings
 
 
-class Given(SimpleNamespace):
-    """The name of the job, and the options of its command."""
-
-
-# What is called with the session and the run.
-Job: TypeAlias = Callable[[Any, Any], Any]
+_OF_A_QUEUE: Final = ("archive", "audit", "copy", "infer", "upsert", "window")
 
 
 def run(given: Given) -> int:
@@ -99,7 +94,7 @@ def _run_job(given: Given, url: str) -> int:
 
     check_address(getattr(given, "lake", None) or "")  # before it is recorded
     work = _JOBS[given.job](given, url)
-    confs = dict(_pair(text) for text in given.conf)
+    confs = dict(pair(text) for text in given.conf)
     if getattr(given, "jdbc_jar", None):
         confs["spark.jars"] = given.jdbc_jar
     hidden = {"url", "into_url", "data_dir", "command", "json", "conf", "option"}
@@ -113,6 +108,8 @@ def _run_job(given: Given, url: str) -> int:
     seconds = SYSTEM.monotonic() - begun
     if given.json:
         print(as_json(run, seconds))
+    elif given.job == "infer":
+        print(json.dumps(outcome.summary["schema"], indent=2, ensure_ascii=False))
     else:
         print(table({"job": given.job, "run": run.id, "seconds": f"{seconds:.1f}", **outcome.summary}))
     return 0 if outcome.ok else 1
@@ -125,8 +122,10 @@ def _check_names(given: Given, url: str) -> None:
     from queenmq.pipeline.lake import Lake, published
 
     with connection(url) as opened:
-        if given.job in ("archive", "audit", "copy", "window") and not rows(opened, "pipeline_queue", given.queue):
-            raise NoSuchQueue(f"there is no queue {given.queue!r}")
+        needed = getattr(given, "queues", [given.queue] if given.job in _OF_A_QUEUE else [])
+        for queue in needed:
+            if not rows(opened, "pipeline_queue", queue):
+                raise NoSuchQueue(f"there is no queue {queue!r}")
         if given.job == "replay" and not published(opened, Lake(given.lake), given.queue):
             raise BadOption(f"the lake {given.lake!r} has no published file of queue {given.queue!r}")
 
@@ -188,6 +187,13 @@ def _audit(given: Given, url: str) -> Job:
     return lambda spark, run: audit(spark, settings, run)
 
 
+def _infer(given: Given, url: str) -> Job:
+    from queenmq.pipeline.jobs.infer import Settings, infer
+
+    settings = Settings(url=url, queue=given.queue, sample=given.sample)
+    return lambda spark, run: infer(spark, settings, run)
+
+
 def _analytics(given: Given, url: str) -> Job:
     from queenmq.pipeline.jobs.analytics import Settings, analytics
 
@@ -221,7 +227,7 @@ def _backfill(given: Given, url: str) -> Job:
         queue=given.queue,
         format=given.format,
         path=given.path,
-        options=dict(_pair(text) for text in given.option),
+        options=dict(pair(text) for text in given.option),
         value=given.value,
         partition=given.partition,
         transaction=given.transaction_id,
@@ -232,55 +238,16 @@ def _backfill(given: Given, url: str) -> Job:
     return lambda spark, run: backfill(spark, settings, run)
 
 
-def _window(given: Given, url: str) -> Job:
-    from queenmq.pipeline.jobs.window import Settings, window
-    from queenmq.pipeline.window_spec import parse
-
-    try:
-        spec = parse(given.file.read_text("utf-8"))
-    except OSError as error:
-        raise StartupError(f"the window file cannot be read: {error.strerror}") from None
-    given.queue = spec.source
-    settings = Settings(
-        url=url,
-        spec=spec,
-        checkpoint=given.checkpoint,
-        trigger=given.trigger,
-        available_now=given.available_now,
-        seconds=given.seconds,
-        start=given.start,
-    )
-    return lambda spark, run: window(spark, settings, run)
-
-
-def _copy(given: Given, url: str) -> Job:
-    from queenmq.pipeline.jobs.copy import Settings, copy
-
-    settings = Settings(
-        url=url,
-        source=given.queue,
-        target=given.into,
-        checkpoint=given.checkpoint,
-        where=given.where,
-        schema=given.schema,
-        trigger=given.trigger,
-        available_now=given.available_now,
-        seconds=given.seconds,
-        start=given.start,
-    )
-    return lambda spark, run: copy(spark, settings, run)
-
-
 # Each makes its settings, and refuses wrong ones, before Spark starts.
 _JOBS: Final[dict[str, Callable[[Given, str], Job]]] = {
     "archive": _archive,
     "replay": _replay,
     "audit": _audit,
     "backfill": _backfill,
-    "window": _window,
-    "copy": _copy,
+    "infer": _infer,
     "analytics": _analytics,
     "bench": _bench,
+    **STREAMS,
 }
 
 
@@ -342,10 +309,3 @@ def _show_runs(given: Given, url: str) -> int:
     if not found:
         print("no runs yet", file=sys.stderr)
     return 0
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise StartupError(f"{text!r} is not NAME=VALUE")
-    return name, value

@@ -14,7 +14,8 @@ import click
 from queenmq.cli import exits
 from queenmq.cli.arguments import AMOUNT, FOLDER, NAMES, Function, Kind, as_json, consent, data_dir
 from queenmq.cli.group import command
-from queenmq.cli.pipeline_jobs import Given, in_sentences, url_of
+from queenmq.cli.pipeline_jobs import in_sentences, url_of
+from queenmq.cli.pipeline_streams import Given
 from queenmq.cli.show import Column, confirm, facts, listing, plural, print_json, seconds, table
 
 _SIGNS: Final = {"add": "+", "change": "~", "keep": "=", "remove": "-", "leave": "?"}

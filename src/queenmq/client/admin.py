@@ -292,6 +292,25 @@ class Admin(Generic[R]):
     def remove_quota(self, namespace: str) -> R:
         return self._delete(*_V1, "quotas", namespace)
 
+    def set_schema(self, queue: str, **wanted: Any) -> R:
+        """Give a queue a new version of its schema, or change its rules; `schema`, `compatibility`, `check`."""
+        return self._post(*_V1, "schemas", queue, body=wanted)
+
+    def list_schemas(self, **page: Any) -> R:
+        """The queues that have a schema; `after`, `limit`."""
+        return self._get(*_V1, "schemas", **page)
+
+    def get_schema(self, queue: str, version: int | None = None) -> R:
+        """The schema of a queue, the newest or another version, and which versions it has."""
+        return self._get(*_V1, "schemas", queue, version=version)
+
+    def check_schema(self, queue: str, **wanted: Any) -> R:
+        """Whether `payloads` fit the schema of a queue, or `schema`, and whether that may follow the newest."""
+        return self._post(*_V1, "schemas", queue, "check", body=wanted)
+
+    def remove_schema(self, queue: str) -> R:
+        return self._delete(*_V1, "schemas", queue)
+
     def get_audit_log(self, **filters: Any) -> R:
         """Who has changed or was refused what, newest first; `subject`, `action`, `status`, `from_`, `to`, `limit`."""
         return self._get(*_V1, "audit", **{name.rstrip("_"): value for name, value in filters.items()})

@@ -37,7 +37,7 @@ async def collect(context: Context) -> Exposition:
     overload.add_stepped_operations(page, broker)
     overload.add_timers(page, broker)
     overload.add_outbox(page, broker)
-    overload.add_access(page, context.rates, context.quotas, context.audit)
+    overload.add_access(page, context.rates, context.quotas, context.audit, context.broker.schemas.refused)
     if broker.caches.switches.were_read:  # a server may start without its database
         _shared_state(page, broker)
         overload.add_forwards(page, broker)

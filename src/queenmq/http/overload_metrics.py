@@ -248,7 +248,7 @@ def add_outbox(page: Exposition, broker: Broker) -> None:
     )
 
 
-def add_access(page: Exposition, rates: Rates, quotas: Quotas, audit: AuditLog) -> None:
+def add_access(page: Exposition, rates: Rates, quotas: Quotas, audit: AuditLog, misfits: int) -> None:
     for kind, refused in (*rates.refused.items(), ("stored", quotas.refused)):
         page.counter(
             "queen_rate_limited_requests_total",
@@ -256,6 +256,11 @@ def add_access(page: Exposition, rates: Rates, quotas: Quotas, audit: AuditLog) 
             refused,
             limit=kind,
         )
+    page.counter(
+        "queen_schema_refused_messages_total",
+        "Messages that were refused because they do not fit the schema of their queue.",
+        misfits,
+    )
     page.counter(
         "queen_audit_lost_total", "Entries of the audit log that were lost because the database was away.", audit.lost
     )

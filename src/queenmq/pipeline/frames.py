@@ -44,8 +44,16 @@ def write_stream(frame: Any, url: str, queue: str, checkpoint: str, *, mode: str
 
 
 def activate(spark: Any) -> None:
-    """Make the session the active one of this thread, where Spark finds the sources of a stream that starts."""
+    """Make the session the active one of this thread, where Spark finds the sources of a stream that starts. A session
+    of Spark Connect does so in its server."""
+    if is_remote(spark):
+        return
     spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+def is_remote(spark: Any) -> bool:
+    """Whether it is a session of Spark Connect."""
+    return "connect" in type(spark).__module__
 
 
 def archived(spark: Any, url: str, queue: str, lake: str) -> Any:

@@ -36,6 +36,8 @@ Place = str | int | datetime
 READ: Final = (
     "url",
     "subscribe",
+    "tokenFile",
+    "caFile",
     "partitions",
     "startingOffsets",
     "endingOffsets",
@@ -56,6 +58,8 @@ READ: Final = (
 WRITE: Final = (
     "url",
     "queue",
+    "tokenFile",
+    "caFile",
     "partition",
     "writeId",
     "madeOf",
@@ -63,8 +67,14 @@ WRITE: Final = (
     "repeatedWrite",
     "commitRows",
     "rowsPerSecond",
+    "checkSchema",
     "encryptionKey",
     "encryptedFor",
+)
+# What only PostgreSQL itself can do; a server decrypts, encrypts and checks by itself.
+_NOT_OVER_HTTP: Final = (
+    *("encryptionKey", "encryptedPayloads", "encryptedFor", "streamName", "repeatedWrite", "madeOf", "commitRows"),
+    *("rowsPerSecond", "checkSchema"),
 )
 # Spark's own, which come along.
 _FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
@@ -114,6 +124,7 @@ class WriteOptions:
     strict: bool = True
     commit_rows: int = COMMIT_ROWS
     rate: float | None = None
+    check_schema: bool = True
     checkpoint: str | None = None
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     encrypted_for: str | None = None
@@ -171,6 +182,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
         strict=_repeated(options.get("repeatedwrite", "check")),
         commit_rows=_positive(options, "commitRows") or COMMIT_ROWS,
         rate=_rate(options.get("rowspersecond")),
+        check_schema=_flag(options, "checkSchema", True),
         checkpoint=next((value for name, value in given.items() if name.lower() == "checkpointlocation"), None),
         keys=_keys(options),
         encrypted_for=options.get("encryptedfor"),
@@ -212,9 +224,22 @@ def _required(options: Mapping[str, str], name: str, why: str) -> str:
 
 def _url(options: Mapping[str, str]) -> str:
     url = _required(options, "url", "is the connection URL of PostgreSQL ('queen db url' prints the bundled one's)")
-    if not re.match(r"postgres(ql)?://", url):
-        raise BadOption("url must be a PostgreSQL connection URL: postgresql://user:password@host:port/database")
+    if over_http(url):
+        if refused := [name for name in _NOT_OVER_HTTP if name.lower() in options]:
+            raise BadOption(f"{refused[0]} is for a url of PostgreSQL: a server of Queen does without")
+    elif not re.match(r"postgres(ql)?://", url):
+        raise BadOption(
+            "url must be a PostgreSQL connection URL (postgresql://user:password@host:port/database), or that of a "
+            "server of Queen (https://host:port)"
+        )
+    elif given := [name for name in ("tokenFile", "caFile") if name.lower() in options]:
+        raise BadOption(f"{given[0]} is for the url of a server of Queen (https://host:port)")
     return url
+
+
+def over_http(url: str) -> bool:
+    """Whether it is the URL of a server of Queen."""
+    return url.lower().startswith(("http://", "https://"))
 
 
 def _name(value: str, option: str) -> str:

@@ -31,6 +31,7 @@ from queenmq.pipeline.errors import BadOption, DatabaseAway, OtherContent, Parti
 from queenmq.pipeline.generation import generation_of_environment
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.patience import Patience, patiently
+from queenmq.pipeline.registry import CheckedQueues, checked_queues
 from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, Stager
 
 BATCH_EPOCH: Final = 0
@@ -82,8 +83,8 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
     first = next(filled, None)
     if first is None:
         return Staged(sink, attempt, 0, 0)
-    encrypted = patiently(lambda: _announce(options.url, attempt, sink, epoch))
-    stager = Stager(options, encrypted, attempt, task)
+    encrypted, checked = patiently(lambda: _announce(options, attempt, sink, epoch))
+    stager = Stager(options, encrypted, attempt, task, checked)
     with closing(StagingTable(options.url, attempt)) as target:
         for batch in chain((first,), filled):
             target.add(stager.make(batch))
@@ -125,11 +126,13 @@ class StagingTable:
             self._opened.close()
 
 
-def _announce(url: str, attempt: int, sink: str, epoch: int) -> set[str]:
-    """The attempt is known and can be swept. Returns the queues that demand encrypted payloads."""
-    with connection(url) as opened:
+def _announce(options: WriteOptions, attempt: int, sink: str, epoch: int) -> tuple[set[str], CheckedQueues]:
+    """The attempt is known and can be swept. Returns the queues that demand encrypted payloads, and those that demand
+    messages that fit their schema."""
+    with connection(options.url) as opened:
         rows(opened, "pipeline_attempt", attempt, sink, epoch)
-        return {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
+        encrypted = {name for (name,) in rows(opened, "pipeline_encrypted_queues")}
+        return encrypted, checked_queues(opened) if options.check_schema else {}
 
 
 def promote(

@@ -16,6 +16,7 @@ from queenmq.errors import InvalidRequest
 from queenmq.ids import is_uuid, uuid7_text
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.registry import CheckedQueues
 
 COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted")
 # `place` is the task, then the row: the order of the data frame.
@@ -30,13 +31,16 @@ _decoder: Final = msgspec.json.Decoder()
 class Stager:
     """Makes the staging rows of one task attempt."""
 
-    def __init__(self, options: WriteOptions, encrypted: set[str], attempt: int, task: int) -> None:
+    def __init__(
+        self, options: WriteOptions, encrypted: set[str], attempt: int, task: int, schemas: CheckedQueues | None = None
+    ) -> None:
         import pyarrow
 
         self._pa = pyarrow
         self._options = options
         self._keys = PayloadKeys(options.keys) if options.keys else None
         self._encrypted = encrypted
+        self._schemas = schemas or {}
         self._attempt = attempt
         self._task = task
         self._checked: dict[str, set[str]] = {"queue": set(), "partition": set()}
@@ -49,6 +53,8 @@ class Stager:
         queues = self._names(batch, "queue", self._options.queue)
         partitions = self._names(batch, "partition", self._options.partition)
         payloads = self._payloads(batch)
+        if self._schemas:
+            self._check_schemas(batch, queues, payloads)
         transactions = self._transactions(batch)
         self._add_up(batch, queues, partitions, transactions, payloads)
         message_ids = self._message_ids(batch)
@@ -69,6 +75,22 @@ class Stager:
                 "payload": sealed,
             }
         )
+
+    def _check_schemas(self, batch: Any, queues: Any, payloads: Any) -> None:
+        """Of what comes in clear. Raises PipelineError for a row that does not fit the schema of its queue."""
+        wanted = self._schemas.keys() & set(queues.unique().to_pylist())
+        if not wanted:
+            return
+        sealed = batch.column("encrypted").to_pylist() if "encrypted" in batch.schema.names else [False] * len(payloads)
+        for queue, payload, is_sealed in zip(queues.to_pylist(), payloads.to_pylist(), sealed, strict=True):
+            if queue not in wanted or is_sealed:
+                continue
+            version, validator = self._schemas[queue]
+            if (why := validator.misfit(payload)) is not None:
+                raise PipelineError(
+                    f"a row cannot be written: it does not fit schema {version} of queue {queue!r}: {why}; "
+                    "checkSchema=false writes it all the same"
+                )
 
     def _add_up(self, batch: Any, queues: Any, partitions: Any, transactions: Any, payloads: Any) -> None:
         """A checksum of the rows before encryption; it does not depend on their order or on the tasks."""

@@ -56,6 +56,26 @@ def run_queries(
             return restarts
 
 
+def run_query(start: Callable[[], Any], run: Run, url: str, *, seconds: float | None, endless: bool) -> None:
+    """The same for one query, with an outcome of the messages that it has read."""
+    newest, batches = -1, 0
+
+    def seen(query: Any) -> None:
+        nonlocal newest, batches
+        for one in query.recentProgress:
+            if one["batchId"] > newest:
+                newest = one["batchId"]
+                batches += 1
+                run.progress(int(one["numInputRows"]))
+
+    restarts = run_queries(lambda: [start()], run, url, seconds=seconds, endless=endless, seen=seen)
+    outcome = run.outcome
+    outcome.offsets = {"messages": outcome.rows}
+    outcome.summary = {"messages read": outcome.rows, "batches": batches}
+    if restarts:
+        outcome.summary["restarts after an outage"] = restarts
+
+
 def _run_once(start: Callable[[], list[Any]], run: Run, deadline: float | None, seen: Callable[[Any], None]) -> None:
     queries = start()
     reported = dict.fromkeys(range(len(queries)), -1)

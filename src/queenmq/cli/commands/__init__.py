@@ -23,6 +23,7 @@ KNOWN: Final = {
     "seek": "Move a consumer group, to replay or skip messages.",
     "explain": "Explain why a group gets no messages, and what to do.",
     "token": "Make, list and revoke tokens.",
+    "schema": "Give queues a schema, and let pushes be checked.",
     "quota": "Limit what the queues of a namespace may store.",
     "audit": "Show who has changed or was refused what.",
     "top": "Show rates, lag and waiting consumers live.",

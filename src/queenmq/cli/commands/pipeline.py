@@ -9,7 +9,8 @@ import click
 
 from queenmq.cli.arguments import AMOUNT, COUNT, FOLDER, MOMENT, NAMES, Function, data_dir
 from queenmq.cli.group import Command, group, under
-from queenmq.cli.pipeline_jobs import Given, run
+from queenmq.cli.pipeline_jobs import run
+from queenmq.cli.pipeline_streams import Given
 from queenmq.cli.pipelines import COMMANDS
 
 LOCAL: Final = "local[*]"
@@ -32,13 +33,13 @@ def _job_of(name: str, *examples: str) -> Callable[[Callable[..., None]], Comman
         start.__doc__ = function.__doc__
         # Click gathers options from the last to the first; those of the job come first.
         own = getattr(function, "__click_params__", [])
-        _common(start).__click_params__ += own  # type: ignore[attr-defined]
+        common(start).__click_params__ += own  # type: ignore[attr-defined]
         return under(command, name, *examples)(start)
 
     return made
 
 
-def _common(function: Function) -> Function:
+def common(function: Function) -> Function:
     for option in reversed(
         (
             click.option("--url", help="URL of the PostgreSQL (default: DATABASE_URL, or the bundled one that runs)."),
@@ -62,7 +63,10 @@ _lake = click.option(
 @_queue
 @_lake
 @click.option(
-    "--schema", metavar="DDL", help="Schema with which the payloads are parsed too, such as 'order INT, amount DOUBLE'."
+    "--schema",
+    metavar="DDL",
+    help="Schema with which the payloads are parsed too, such as 'order INT, amount DOUBLE', or auto for the newest of "
+    "the queue (queen schema).",
 )
 @click.option(
     "--file-mb",
@@ -171,6 +175,74 @@ def window() -> None:
 @_stream
 def copy() -> None:
     """Copy messages to another queue, all or those that fit a condition, until Ctrl-C."""
+
+
+_checkpoint = click.option(
+    "--checkpoint", required=True, metavar="PLACE", help="Folder or URI where Spark keeps its progress."
+)
+_trigger = click.option(
+    "--trigger", default="1 second", show_default=True, metavar="TIME", help="Time between batches."
+)
+_available = click.option("--available-now", is_flag=True, help="Process the messages that are stored now, then exit.")
+_seconds = click.option("--seconds", type=AMOUNT, metavar="S", help="Exit after this many seconds.")
+
+
+@_job_of(
+    "sql",
+    "queen pipeline sql 'SELECT value, partition FROM STREAM(orders) WHERE data.amount > 100' --to large-orders "
+    "--checkpoint ./progress",
+)
+@click.argument("query", metavar="[QUERY]", required=False)
+@click.option("--file", type=FOLDER, help="File with the query.")
+@click.option("--to", "target", required=True, metavar="QUEUE", help="Queue to write the result to.")
+@_checkpoint
+@click.option(
+    "--schema",
+    multiple=True,
+    metavar="QUEUE=DDL",
+    help="Schema of a queue, such as 'orders=id INT, amount DOUBLE'; may be repeated (default: that of the registry).",
+)
+@click.option(
+    "--prepare",
+    multiple=True,
+    metavar="SQL",
+    help="Statement to run first, such as CREATE TEMPORARY VIEW customers USING parquet OPTIONS (path '/data/c'); may "
+    "be repeated.",
+)
+@click.option("--updates", is_flag=True, help="Write what changes with every batch instead of final results.")
+@_trigger
+@_available
+@_seconds
+@click.option(
+    "--start",
+    type=click.Choice(("earliest", "latest")),
+    default="earliest",
+    show_default=True,
+    help="Where the first run starts to read.",
+)
+@click.option("--batch", type=COUNT, metavar="N", help="Maximum number of messages of a batch and queue.")
+def sql() -> None:
+    """Run a query of Spark SQL over queues as streams, into another queue, until Ctrl-C.
+
+    STREAM(orders) in the query is the queue orders. A result with a column value is the payload, else all columns are;
+    partition and transactionId go beside it."""
+
+
+@_job_of("upsert", "queen pipeline upsert --queue customers --table /data/customers --key id --checkpoint ./progress")
+@_queue
+@click.option("--table", required=True, metavar="PLACE", help="Folder or URI of the Delta Lake table.")
+@click.option("--key", required=True, type=NAMES, metavar="FIELDS", help="Fields of the message that are the key.")
+@_checkpoint
+@click.option(
+    "--schema", default="auto", show_default=True, metavar="DDL", help="Schema of the messages; auto: of the registry."
+)
+@click.option("--delete", metavar="SQL", help="Condition on a message that deletes its row, such as 'data.deleted'.")
+@_trigger
+@_available
+@_seconds
+@click.option("--batch", type=COUNT, default=100_000, show_default=True, metavar="N", help="Most messages of a commit.")
+def upsert() -> None:
+    """Keep a Delta Lake table with one row a key: the newest message of each, until Ctrl-C."""
 
 
 @_job_of("analytics", "queen pipeline analytics --queue orders --every 60")

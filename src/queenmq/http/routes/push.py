@@ -14,14 +14,14 @@ from queenmq.core.names import check_name, is_plain_name, iso_millis, parse_time
 from queenmq.core.push_call import Outcome, Target
 from queenmq.core.timer import TimerChange, TimerState
 from queenmq.core.trace_context import trace_id_of
-from queenmq.errors import HttpError, InvalidRequest
+from queenmq.errors import HttpError, InvalidRequest, SchemaMismatch
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.plans import Plan, push_plan
 from queenmq.http.requests import Expectation, PushBody, PushItem
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
-from queenmq.http.schemas import ConflictError, PushResult
+from queenmq.http.schemas import ConflictError, Error, PushResult
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import is_uuid, uuid7_for, uuid7_text
@@ -37,25 +37,30 @@ _decoder = msgspec.json.Decoder(PushBody)
 
 
 @documented(
-    {201: list[PushResult], 202: list[PushResult], 409: ConflictError},
+    {201: list[PushResult], 202: list[PushResult], 409: ConflictError, 422: Error},
     body=PushBody,
     links={"pop_queue": {"parameters": {"queue": "$response.body#/0/queueName"}}},
 )
 async def push(request: Request, context: Context) -> Response:
     """Store messages; one result for each item, in order. 202 if some are on disk but stored later.
 
-    With `expect`, store all of them or none: 409 if a partition does not end where `expect` says.
+    With `expect`, store all of them or none: 409 if a partition does not end where `expect` says. 422 if no item fits
+    the schema of its queue, or with `expect` if one does not.
     """
     body = read_push(request)
     check_count(len(body.items), context.settings, "items")
     check_expectations(body.expect or (), context.settings)
     messages = [to_message(item, "items", index, request) for index, item in enumerate(body.items)]
+    broker = context.broker
+    misfits = await broker.schemas.misfits(messages) if broker.schemas.any else {}
+    if misfits and (body.expect or len(misfits) == len(messages)):
+        index, why = next(iter(misfits.items()))
+        raise SchemaMismatch(f"items[{index}]: {why}", f"items[{index}]")
     if body.expect:
         return await _push_expected(body, messages, context)
-    later = [index for index, item in enumerate(body.items) if is_later(item)]
-    if later:
-        return await _push_some_later(request, context, messages, later)
-    broker = context.broker
+    later = [index for index, item in enumerate(body.items) if index not in misfits and is_later(item)]
+    if later or misfits:
+        return await _push_in_parts(request, context, messages, later, misfits)
     outcomes = await (broker.push_unless_journalled if request.forwarded else broker.push)(messages)
     results = [result(index, *pair) for index, pair in enumerate(zip(messages, outcomes, strict=True))]
     return Response(202 if any(outcome.deferral for outcome in outcomes) else 201, results)
@@ -91,12 +96,16 @@ def read_expected(expectations: Sequence[Expectation], messages: Sequence[Messag
     return expected
 
 
-async def _push_some_later(request: Request, context: Context, messages: list[Message], later: list[int]) -> Response:
-    """Make timers of those items first: repeating the request after a failure replaces them by the same ones."""
+async def _push_in_parts(
+    request: Request, context: Context, messages: list[Message], later: list[int], misfits: Mapping[int, str]
+) -> Response:
+    """Refuse what does not fit, and make timers of what is for later, before the rest is pushed: repeating the request
+    after a failure replaces them by the same ones."""
     items = read_push(request).items
     changes = [_to_timer(items[index], messages[index], f"items[{index}]") for index in later]
-    states = await context.broker.timers.change(changes)
-    results = {
+    states = await context.broker.timers.change(changes) if changes else []
+    results = {index: _misfit(index, messages[index], why) for index, why in misfits.items()}
+    results |= {
         index: _scheduled(index, change, state) for index, change, state in zip(later, changes, states, strict=True)
     }
     now = [index for index in range(len(messages)) if index not in results]
@@ -127,6 +136,18 @@ def _to_timer(item: PushItem, message: Message, field: str) -> TimerChange:
         message=message,
         delay_ms=None if item.delay is msgspec.UNSET else round(item.delay * 1000),
         deliver_at=None if item.deliver_at is msgspec.UNSET else parse_timestamp(item.deliver_at, f"{field}.deliverAt"),
+    )
+
+
+def _misfit(index: int, message: Message, why: str) -> PushResult:
+    return PushResult(
+        index=index,
+        status="failed",
+        queue=message.queue,
+        transaction_id=message.transaction_id,
+        transaction_id_camel=message.transaction_id,
+        error=why,
+        reason=SchemaMismatch.code,
     )
 
 

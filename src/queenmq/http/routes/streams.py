@@ -121,6 +121,9 @@ async def stream_cycle(request: Request, context: Context) -> Response:
     messages = [to_message(item, "push_items", i, request) for i, item in enumerate(items)]
     answer = Cycled(success=True, query_id=body.query_id, partition_id=body.partition_id)
     try:
+        if context.broker.schemas.any:
+            for why in (await context.broker.schemas.misfits(messages)).values():
+                raise TransactionRefused(why)
         changes = [_change(operation, f"state_ops[{i}]") for i, operation in enumerate(operations)]
         cycle = Cycle(
             query_id=body.query_id,

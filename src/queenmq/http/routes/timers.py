@@ -13,7 +13,7 @@ from queenmq.core.message import Message
 from queenmq.core.names import check_name, check_text, iso_millis, parse_timestamp
 from queenmq.core.timer import TimerChange, TimerState
 from queenmq.core.trace_context import trace_id_of
-from queenmq.errors import InvalidRequest
+from queenmq.errors import InvalidRequest, SchemaMismatch
 from queenmq.http.answers.timers import TimerChanged, TimerFound, TimerPage, TimersChanged, TimerShown
 from queenmq.http.decoding import decode, query_count, query_name
 from queenmq.http.openapi import ANY_STRING, COUNT, NAME, Parameter, documented
@@ -21,7 +21,7 @@ from queenmq.http.requests import TimerOperation, TimersBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.push import check_count
-from queenmq.http.schemas import TEXT_SCHEMA
+from queenmq.http.schemas import TEXT_SCHEMA, Error
 from queenmq.http.scopes import queue_in_path
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import uuid7_text
@@ -39,15 +39,24 @@ _PAGE = (
 )
 
 
-@documented({200: TimersChanged}, body=TimersBody)
+@documented({200: TimersChanged, 422: Error}, body=TimersBody)
 async def change_timers(request: Request, context: Context) -> Response:
     """Schedule, replace and cancel timers, all of them or none; one result for each operation, in order."""
     operations = decode(request.body, _decoder, _TEXTS).operations
     check_count(len(operations), context.settings, "operations")
     changes = [to_change(one, f"operations[{index}]", request) for index, one in enumerate(operations)]
+    if context.broker.schemas.any:
+        await _require_fitting(changes, context)
     states = await context.broker.timers.change(changes) if changes else []
     results = [_changed(change, state) for change, state in zip(changes, states, strict=True)]
     return Response(200, TimersChanged(results))
+
+
+async def _require_fitting(changes: Sequence[TimerChange], context: Context) -> None:
+    scheduled = [(index, change.message) for index, change in enumerate(changes) if change.message is not None]
+    for place, why in (await context.broker.schemas.misfits([message for _, message in scheduled])).items():
+        field = f"operations[{scheduled[place][0]}]"
+        raise SchemaMismatch(f"{field}: {why}", field)
 
 
 @documented({200: TimerChanged}, query=(_TXN,), path=_KEY)

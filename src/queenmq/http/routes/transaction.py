@@ -54,6 +54,8 @@ async def transaction(request: Request, context: Context) -> Response:
     try:
         steps = _read_steps(body, request)
         check_count(len(steps), context.settings, "operations")
+        if context.broker.schemas.any:
+            await _require_fitting(context.broker, steps)
         outcome.results = _results(steps, await _commit(context.broker, _transaction(steps, body), request.origin))
     except TransactionRefused as refusal:
         outcome.success = False
@@ -63,6 +65,11 @@ async def transaction(request: Request, context: Context) -> Response:
         outcome.error, outcome.reason = conflict.message, conflict.code
         outcome.conflicts = [OffsetDiffers(*one) for one in conflict.found]
     return Response(200, outcome)
+
+
+async def _require_fitting(broker: Broker, steps: list[Step]) -> None:
+    for why in (await broker.schemas.misfits([step for step in steps if isinstance(step, Message)])).values():
+        raise TransactionRefused(why)
 
 
 async def _commit(broker: Broker, transaction: Transaction, origin: str | None) -> Committed:

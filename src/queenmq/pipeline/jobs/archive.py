@@ -31,6 +31,7 @@ from queenmq.pipeline.lake_table import LakeTable, check_there, fit, open_table,
 from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range, Slice, slices
 from queenmq.pipeline.reading import read_slice
+from queenmq.pipeline.registry import AUTO, value_schema
 from queenmq.pipeline.runs import Outcome, Run
 from queenmq.storage.sqlstates import MISSING_PARENT, sqlstate_of
 
@@ -78,6 +79,8 @@ def archive(spark: Any, settings: Settings, run: Run) -> Outcome:
     touched: set[str] = set()
     with ExitStack() as stack:
         opened = stack.enter_context(connection(settings.url))
+        if settings.schema == AUTO:
+            settings = replace(settings, schema=value_schema(settings.url, settings.queue))
         queue_id = find_queue(opened, read_options(settings))
         check_there(opened, lake, settings.queue, queue_id, settings.format)
         table = stack.enter_context(open_table(lake, settings.url, settings.queue, settings.format))

@@ -11,7 +11,7 @@ from typing import Any
 from queenmq.pipeline.frames import read_stream, write_stream
 from queenmq.pipeline.options import key_of_environment
 from queenmq.pipeline.runs import Outcome, Run
-from queenmq.pipeline.streaming import run_queries
+from queenmq.pipeline.streaming import run_query
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,30 +31,14 @@ class Settings:
 
 def copy(spark: Any, settings: Settings, run: Run) -> Outcome:
     """Until everything is there (availableNow), the time is over, Ctrl-C, or the run drains."""
-    newest, batches = -1, 0
-
-    def seen(query: Any) -> None:
-        nonlocal newest, batches
-        for one in query.recentProgress:
-            if one["batchId"] > newest:
-                newest = one["batchId"]
-                batches += 1
-                run.progress(int(one["numInputRows"]))
-
-    restarts = run_queries(
-        lambda: [_start(spark, settings)],
+    run_query(
+        lambda: _start(spark, settings),
         run,
         settings.url,
         seconds=settings.seconds,
         endless=not settings.available_now,
-        seen=seen,
     )
-    outcome = run.outcome
-    outcome.offsets = {"messages": outcome.rows}
-    outcome.summary = {"messages read": outcome.rows, "batches": batches}
-    if restarts:
-        outcome.summary["restarts after an outage"] = restarts
-    return outcome
+    return run.outcome
 
 
 def _start(spark: Any, settings: Settings) -> Any:

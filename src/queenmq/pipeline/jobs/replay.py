@@ -134,7 +134,7 @@ def write_step(found: Any, settings: Settings, name: str, first: datetime, last:
     ordered = part.repartition("partition").sortWithinPartitions("partition", "timestamp", "offset")
     made = ordered.withColumn("queue", f.lit(target)).select(*COLUMNS)
     bound = {"encryptedFor": settings.queue} if target != settings.queue else {}
-    return write_once(made, url, name, **bound, **_throttle(settings.rate))
+    return write_once(made, url, name, checkSchema="false", **bound, **_throttle(settings.rate))
 
 
 def newest_of(found: Any) -> datetime | None:

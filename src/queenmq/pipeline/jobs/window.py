@@ -203,7 +203,7 @@ def _start(frame: Any, settings: Settings, name: str, queue: str, updates: bool 
         options["encryptionKey"] = key
     writer = frame.writeStream.queryName(f"{settings.spec.source} {name}")
     if updates:
-        writer = writer.outputMode("update").foreachBatch(_write_updates(options, place))
+        writer = writer.outputMode("update").foreachBatch(write_updates(options, place))
     else:
         writer = writer.outputMode("append").format("queen").options(**options)
     writer = writer.option("checkpointLocation", place)
@@ -211,7 +211,7 @@ def _start(frame: Any, settings: Settings, name: str, queue: str, updates: bool 
     return writer.trigger(**trigger).start()
 
 
-def _write_updates(options: dict[str, str], checkpoint: str) -> Any:
+def write_updates(options: dict[str, str], checkpoint: str) -> Any:
     """Spark has no update mode for Python sinks, so every micro-batch is a write with the name of query and batch:
     done once.
     """

@@ -1,0 +1,195 @@
+"""The registry of schemas, and the check of pushes to the queues that ask for it.
+
+The schemas are in the database. What this server remembers of those that are checked is read again when the database
+notifies of a change, every minute, and before a message is refused. A push to a database without checked schemas costs
+one read of `any`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from queenmq.clock import Clock
+from queenmq.core.message import Message
+from queenmq.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
+
+if TYPE_CHECKING:
+    from queenmq.core.json_schema import Validator
+
+# The channel of NOTIFY on which the database announces that schemas were changed.
+CHANGED: Final = "queen_schemas"
+MOST_CHECKED_BYTES: Final = 16_000_000  # all schemas that are checked together
+_MOST_VERSIONS: Final = 1000
+_ATTEMPTS: Final = 5
+_FRESH_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """None leaves it as it is, or as it is at first: backward, and not checked."""
+
+    compatibility: str | None = None
+    check: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSet:
+    version: int
+    compatibility: str
+    check: bool
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    queue_id: UUID
+    version: int
+    validator: Validator | None
+    problem: str = ""  # why there is no validator
+
+    def misfit(self, message: Message) -> str | None:
+        why = self.problem if self.validator is None else self.validator.misfit(message.payload)
+        return None if why is None else f"the message does not fit schema {self.version} of {message.queue!r}: {why}"
+
+
+class Schemas:
+    """`refused` counts the messages that did not fit."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._checked: dict[str, _Checked] = {}
+        self._is_stale = False
+        self._reading = asyncio.Lock()
+        self._read_at = float("-inf")
+        self.any = False  # read for every push
+        self.refused = 0
+
+    def notice(self, _payload: str) -> None:
+        """Schemas were changed."""
+        self._is_stale = self.any = True
+
+    async def refresh(self) -> None:
+        """Read what is to be checked. Raises what the database raises; then everything stays as it is."""
+        async with self._reading:
+            await self._read()
+
+    async def _read(self) -> None:
+        known = {(one.queue_id, one.version): one for one in self._checked.values()}
+        begun, self._is_stale = self._clock.monotonic(), False
+        try:
+            rows = await self._database.fetch(
+                statement("checked_schemas"), *([key[n] for key in known] for n in (0, 1)), repeatable=True
+            )
+        except BaseException:
+            self._is_stale = True
+            raise
+        self._checked = {
+            row["name"]: known.get((row["queue_id"], row["version"]))
+            or _compiled(row["queue_id"], row["version"], row["schema"])
+            for row in rows
+        }
+        self._read_at = begun
+        self.any = bool(self._checked) or self._is_stale
+
+    async def misfits(self, messages: Sequence[Message]) -> dict[int, str]:
+        """Why messages do not fit the schemas of their queues, by their place. While the database is away, what was
+        known last counts."""
+        if self._is_stale or self._reading.locked():
+            await self._freshen(self._clock.monotonic())
+        found = self._misfits(messages)
+        if found:
+            await self._freshen(self._clock.monotonic() - _FRESH_S)
+            found = self._misfits(messages)
+        self.refused += len(found)
+        return found
+
+    async def _freshen(self, since: float) -> None:
+        """Read again, unless that was begun since then and nothing has changed; wait for who is at it."""
+        async with self._reading:
+            if not self._database.is_open or (not self._is_stale and self._read_at >= since):
+                return
+            with suppress(DatabaseUnavailable):
+                await self._read()
+
+    def _misfits(self, messages: Sequence[Message]) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for index, message in enumerate(messages):
+            checked = self._checked.get(message.queue)
+            if checked is not None and (why := checked.misfit(message)) is not None:
+                found[index] = why
+        return found
+
+    # The registry
+
+    async def set(self, queue: str, schema: dict[str, Any] | None, rules: Rules, by: str | None) -> SchemaSet:
+        """Make a schema the newest of a queue, unless it is that already; None changes only the rules.
+
+        Raises NotFound, InvalidRequest for what is no schema, and Conflict if it may not follow the one before.
+        """
+        from queenmq.core import json_schema
+
+        text = None if schema is None else _text(schema)
+        for _ in range(_ATTEMPTS):
+            row = await self._database.fetchrow(statement("schema_of"), queue)
+            if row is None:
+                raise NotFound(f"queue {queue!r} does not exist: configure it before you give it a schema")
+            former = None if row["schema"] is None else json_schema.read_schema(row["schema"])
+            if text is None and former is None:
+                raise NotFound(f"queue {queue!r} has no schema")
+            rule = rules.compatibility or row["compatibility"] or "backward"
+            check = bool(row["is_checked"]) if rules.check is None else rules.check
+            version = row["version"] or 0
+            is_new = schema is not None and former != schema
+            if schema is not None and former is not None and is_new:
+                why = json_schema.incompatibility(former, schema, rule)
+                if why is not None:
+                    raise Conflict(f"the schema is not {rule} compatible with version {version}: {why}")
+            if version + is_new > _MOST_VERSIONS:
+                raise Conflict(f"queue {queue!r} has {_MOST_VERSIONS} versions of its schema; remove them first")
+            size = len(text if is_new and text is not None else row["schema"])
+            if check and row["checked_bytes"] + size > MOST_CHECKED_BYTES:
+                raise Conflict(f"the schemas that are checked would have more than {MOST_CHECKED_BYTES} bytes together")
+            wanted = (row["id"], version, version + is_new, rule, check, text if is_new else None, by)
+            if await self._database.fetchrow(statement("set_schema"), *wanted) is not None:
+                await self.refresh()
+                return SchemaSet(version + is_new, rule, check, is_new)
+        raise Conflict(f"others change the schema of queue {queue!r} at the same time: try again")
+
+    async def remove(self, queue: str) -> bool:
+        """Whether there was one."""
+        removed = await self._database.fetchrow(statement("remove_schema"), queue)
+        await self.refresh()
+        return removed is not None
+
+
+def _text(schema: dict[str, Any]) -> str:
+    """Of a schema that can be used. Raises InvalidRequest."""
+    import msgspec
+
+    from queenmq.core import json_schema
+
+    text = msgspec.json.encode(schema).decode()
+    if len(text) > json_schema.MOST_BYTES:
+        raise InvalidRequest(f"schema has {len(text)} bytes, at most {json_schema.MOST_BYTES} are allowed", "schema")
+    try:
+        json_schema.Validator(schema)
+    except json_schema.BadSchema as error:
+        raise InvalidRequest(f"schema: {error}", "schema") from None
+    return text
+
+
+def _compiled(queue_id: UUID, version: int, text: str) -> _Checked:
+    from queenmq.core import json_schema
+
+    try:
+        return _Checked(queue_id, version, json_schema.Validator(json_schema.read_schema(text)))
+    except json_schema.BadSchema as error:
+        return _Checked(queue_id, version, None, f"this server cannot use the schema ({error})")
