@@ -61,7 +61,15 @@ _FILES_S = {
     "integration/test_long_poll.py": 6,
 }
 # Of a file that is not named above.
-_FOLDERS_S = {"chaos": 40, "pipeline": 30, "dashboard": 25, "cluster": 20, "acceptance": 20, "wheel": 15}
+_FOLDERS_S = {
+    "chaos": 40,
+    "frameworks": 15,
+    "pipeline": 30,
+    "dashboard": 25,
+    "cluster": 20,
+    "acceptance": 20,
+    "wheel": 15,
+}
 
 
 def expected_s(path: PurePath) -> int:
