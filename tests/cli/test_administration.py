@@ -412,6 +412,29 @@ def test_a_group_is_paused_and_resumed(queen: Run, name: str) -> None:
     assert queen("queues", "resume", name, "--group", "g").err == ""
 
 
+# Policies
+
+
+def test_a_policy_is_set_listed_and_removed(queen: Run, name: str) -> None:
+    queen("push", name, "1", "2")
+    given = ("policies", "set", name, "--group", "g", "--exponential", "60000", "--limit", "2", "--poison", "skip")
+    assert queen(*given).out == f"the policy of {name} for group g is set\n"
+    assert "as it was" in queen(*given).out
+    [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
+    assert shown["retry"] == {"strategy": "exponential", "delayMs": 60000, "limit": 2, "poison": "skip"}
+    assert "no message of" in queen("policies", "skipped", name).out
+    popped = json.loads(queen("pop", name, "--group", "g", "--json").out)
+    failed = ("ack", popped["partitionId"], popped["transactionId"], "--lease", popped["leaseId"])
+    assert queen(*failed, "--group", "g", "--status", "failed").status == 0
+    assert popped["transactionId"] in queen("policies", "skipped", name).out
+    assert queen("policies", "remove", name, "--group", "g").out == f"{name} for group g has no policy any more\n"
+    assert "had no policy" in queen("policies", "remove", name).out
+    assert queen("policies", "set", name, "--delays", "1000,9000", "--poison", "park").status == 0
+    assert "exclude each other" in queen("policies", "set", name, "--fixed", "1", "--delays", "1").err
+    assert "is not a list" in queen("policies", "set", name, "--delays", "soon").err
+    assert "needs a strategy" in queen("policies", "set", name, "--factor", "3").err
+
+
 # Timers
 
 

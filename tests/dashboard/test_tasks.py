@@ -42,6 +42,22 @@ def failing_head(shop: Shop, queue: str) -> None:
     shop.refresh()
 
 
+def test_see_what_a_policy_keeps_back(page: Page, served: Served) -> None:
+    queue = fresh("parked")
+    served.shop.configure(queue)
+    served.shop.push(queue, "p", {"n": 1}, {"n": 2}, name="invoice")
+    served.shop.call("POST", "/api/v1/policies", {"queue": queue, "retry": {"poison": "park", "limit": 0}})
+    served.shop.fail(queue, "ledger", "p", "the bank says no")
+    served.shop.refresh()
+    page.goto(f"/#/queues/{queue}")
+    kept = page.get_by_role("region", name="Kept back")
+    expect(kept).to_contain_text("Parked")
+    expect(page.get_by_role("region", name="Settings")).to_contain_text("park; limit 0")
+    expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("parks its partition")
+    kept.get_by_role("link", name=re.compile("^invoice")).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("invoice")
+
+
 def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -> None:
     queue = fresh("stuck")
     failing_head(served.shop, queue)

@@ -7,7 +7,7 @@ set, a lease is what it delivered, and time is an event: a lease expires, a paus
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -25,6 +25,7 @@ class Options:
     dlq_after_max_retries: bool = False
     ttl: bool = False
     bury: bool = False  # deadLetterQueue
+    poison: str = "block"  # or skip or park: what a partition does with a message that fails
 
 
 NOBODY = "__QUEUE_MODE__"  # whose dead letters they are in a partition that no group reads
@@ -71,6 +72,11 @@ class Lane:
     lease: Lease | None = None
     failures: dict[int, int] = field(default_factory=dict)  # how often each unfinished message has failed
     paused: bool = False  # the retry delay after a failure
+    skipped: dict[int, bool] = field(default_factory=dict)  # messages that wait by themselves; whether they are due
+    parked: set[int] = field(default_factory=set)  # messages that everything behind them waits for
+
+    def deliverable(self) -> list[int]:
+        return [o for o in self.unread() if self.skipped.get(o, True) and o < min(self.parked, default=o + 1)]
 
     def unread(self) -> list[int]:
         return sorted(self.partition.messages.keys() - self.finished)
@@ -83,11 +89,17 @@ class Lane:
 
     def start_over(self) -> None:
         self.lease, self.failures, self.paused = None, {}, False
+        self.skipped, self.parked = {}, set()
 
     def finish(self, offsets: Iterable[int]) -> None:
         """What failed before counts no more, should it ever come back."""
         self.finished.update(offsets)
         self.failures = {offset: times for offset, times in self.failures.items() if offset not in self.finished}
+        self.keep_back_no_more(self.finished)
+
+    def keep_back_no_more(self, offsets: Container[int]) -> None:
+        self.skipped = {offset: due for offset, due in self.skipped.items() if offset not in offsets}
+        self.parked = {offset for offset in self.parked if offset not in offsets}
 
     def fail(self, offset: int) -> None:
         self.failures[offset] = self.times_failed(offset) + 1
@@ -103,7 +115,7 @@ class Lane:
     def rest_if_drained(self) -> None:
         """A lane that has finished all there ever was owes nothing to the next message."""
         if self.lease is None and len(self.finished) >= self.partition.last:
-            self.failures, self.paused = {}, False
+            self.start_over()
 
 
 @dataclass(frozen=True)
@@ -246,7 +258,7 @@ class Queue:
             assert ask.partition in (None, name)
             assert lane.claimable(), f"{name} was delivered to {ask.group} under a live lease or in a pause"
             self.visit(lane, positions.get((name, ask.group), 0))
-            assert [offset for _, offset, _ in block] == lane.unread()[:left], "not the first unread messages"
+            assert [offset for _, offset, _ in block] == lane.deliverable()[:left], "not the first unread messages"
             assert [r for _, _, r in block] == [lane.times_failed(o) for _, o, _ in block], "retry count"
             left -= len(block)
             self._claim(lane, lease_id, [offset for _, offset, _ in block], ask.auto_ack)
@@ -255,7 +267,7 @@ class Queue:
                 key = (lane.partition.name, lane.group)
                 if lane.claimable() and key not in served:
                     self.visit(lane, positions.get(key, 0))
-                    assert not lane.unread(), f"{lane.unread()} of {lane.partition.name} were held back"
+                    assert not lane.deliverable(), f"{lane.deliverable()} of {lane.partition.name} were held back"
         if rows and not ask.auto_ack:
             self.leases.append(lease_id)
 
@@ -265,7 +277,7 @@ class Queue:
             self._count_expiry(lane)
         if self.options.ttl:
             self._skip_aged(lane, position, "Message expired (ttl)")
-        if not lane.unread():
+        if not lane.deliverable():
             lane.lease = None
             self._rest_if_empty(lane)
 
@@ -273,12 +285,23 @@ class Queue:
         """The first message that the lease left unfinished is the one that its consumer was at."""
         assert lane.lease is not None
         poison = min(lane.lease.unfinished)
-        if lane.times_failed(poison) < self.options.retry_limit:
+        if lane.times_failed(poison) < self.options.retry_limit or self.options.poison == "park":
+            self._keep_back(lane, poison)
             lane.fail(poison)
         else:
             self._bury(lane, poison, "Lease expired too often")
             lane.finish([poison])
         lane.lease = None
+
+    def _keep_back(self, lane: Lane, offset: int) -> bool:
+        """Of a message that fails now, before that is counted; whether its partition goes by a policy."""
+        if self.options.poison == "skip":
+            lane.skipped[offset] = False
+        elif self.options.poison == "park" and lane.times_failed(offset) >= self.options.retry_limit:
+            lane.parked.add(offset)
+        else:
+            return False
+        return True
 
     def _skip_aged(self, lane: Lane, position: int, error: str) -> None:
         upto = lane.partition.aged_upto()
@@ -291,7 +314,9 @@ class Queue:
         lane.lease, lane.paused = None, False
 
     def _claim(self, lane: Lane, lease_id: str, offsets: list[int], auto_ack: bool) -> None:
-        lane.finished.update(range(1, offsets[0]))  # what is not stored any more is passed
+        if not lane.skipped and not lane.parked:
+            lane.finished.update(range(1, offsets[0]))  # what is not stored any more is passed
+        lane.keep_back_no_more(offsets)
         if auto_ack:
             lane.lease, lane.paused = None, False
             lane.finish(offsets)
@@ -350,14 +375,15 @@ class Queue:
         return None
 
     def _exhausted(self, lane: Lane, offset: int, required: set[str] | None) -> bool:
-        return required is not None or lane.times_failed(offset) >= self.options.retry_limit
+        is_last = lane.times_failed(offset) >= self.options.retry_limit and self.options.poison != "park"
+        return required is not None or is_last
 
     def _apply(self, lane: Lane, effects: list[tuple[Item, Verdict, int]], in_transaction: bool) -> bool:
         """Whether the lease is given up."""
         failed = {
             offset
             for item, _, offset in effects
-            if item.status == "failed" and not in_transaction and lane.times_failed(offset) < self.options.retry_limit
+            if item.status == "failed" and not self._exhausted(lane, offset, set() if in_transaction else None)
         }
         handed_back = bool(failed) or any(item.status == "retry" for item, _, _ in effects)
         for item, verdict, offset in effects:
@@ -374,8 +400,9 @@ class Queue:
         if handed_back or ended:
             lane.lease = None
         for offset in failed:
+            if not self._keep_back(lane, offset):
+                lane.paused = True
             lane.fail(offset)
-            lane.paused = True
         lane.rest_if_drained()
         return handed_back or ended
 
@@ -403,6 +430,16 @@ class Queue:
     def end_pauses(self) -> None:
         for lane in self.lanes.values():
             lane.paused = False
+            lane.skipped = dict.fromkeys(lane.skipped, True)
+
+    def retry(self, partition: str, offset: int) -> int:
+        """By hand: it is due now, and has never failed. Returns for how many groups."""
+        lanes = [one for one in self.lanes_of(self.partitions[partition]) if offset in one.skipped.keys() | one.parked]
+        for lane in lanes:
+            lane.parked.discard(offset)
+            lane.skipped[offset] = True
+            lane.failures.pop(offset, None)
+        return len(lanes)
 
     def seek(self, group: str, partition: str | None, at: datetime | None) -> int:
         moved = [
@@ -441,16 +478,20 @@ class Queue:
                 self._bury(nobody, offset, error)
         return needed
 
-    def delete(self, partition: Partition, offsets: Iterable[int]) -> None:
+    def delete(self, partition: Partition, offsets: Collection[int]) -> None:
         """Retention takes messages away. A lease goes on without them, and ends if nothing is left of it."""
         for offset in offsets:
             del partition.messages[offset]
         for lane in self.lanes_of(partition):
+            kept_back = bool(lane.skipped or lane.parked)
+            lane.keep_back_no_more(offsets)
             if lane.lease is not None:
                 lane.lease.unfinished.difference_update(offsets)
                 if not lane.lease.unfinished:
                     lane.lease = None
                     self._rest_if_empty(lane)
+            elif kept_back:
+                self._rest_if_empty(lane)
 
     def _rest_if_empty(self, lane: Lane) -> None:
         if not lane.unread():

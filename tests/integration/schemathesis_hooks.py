@@ -20,6 +20,7 @@ _NO_CONDITION = (
     b"has both offset and since",
     b"partition needs consumerGroup",
     b'"error":"schema: ',
+    b"retry: ",
 )
 _NO_TIMER = (
     b"needs one of delayMs, deliverAt and schedule",

@@ -31,7 +31,7 @@ from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
 from queenmq.core.push_call import PushCall
 from queenmq.ids import uuid7
-from queenmq.storage.statements import statement
+from queenmq.storage.statements import statement, versioned
 
 LONG = os.environ.get("QUEEN_LONG", "") not in ("", "0")
 PARTITIONS = ("a", "b", "c")
@@ -213,8 +213,9 @@ class AnySequence(RuleBasedStateMachine):
         count_expiries=st.booleans(),
         bury=st.booleans(),
         old=st.sampled_from(("", "ttl", "maxWaitTimeSeconds", "retentionSeconds", "completedRetentionSeconds")),
+        poison=st.sampled_from(("block", "skip", "park")),
     )
-    def configure(self, retry_limit: int, count_expiries: bool, bury: bool, old: str) -> None:
+    def configure(self, retry_limit: int, count_expiries: bool, bury: bool, old: str, poison: str) -> None:
         limits: dict[str, Any] = {
             "": {},
             "ttl": {"ttl": LIMIT_S},
@@ -223,7 +224,7 @@ class AnySequence(RuleBasedStateMachine):
             "completedRetentionSeconds": {"completed_retention_seconds": LIMIT_S, "retention_enabled": True},
         }[old]
         self.sweep = old
-        self.model.options = Options(retry_limit, count_expiries, old == "ttl", bury)
+        self.model.options = Options(retry_limit, count_expiries, old == "ttl", bury, poison)
         self.storage.run(
             self.storage.session.configure(
                 self.queue,
@@ -234,6 +235,8 @@ class AnySequence(RuleBasedStateMachine):
                 **limits,
             )
         )
+        if poison != "block":
+            self.storage.execute(statement("set_retry"), self.queue, "", None, "{}", None, None, 0.0, poison)
         self.storage.execute("DELETE FROM queen.partitions")  # Default has an id that cannot be chosen
 
     # Producing
@@ -317,7 +320,7 @@ class AnySequence(RuleBasedStateMachine):
             if not lane.claimable() or self._same(lane, rows[key]):
                 continue
             self.model.visit(lane, self.positions.get(key, 0))
-            assert not lane.unread(), "a lane was changed although nothing of it was delivered"
+            assert not lane.deliverable(), "a lane was changed although nothing of it was delivered"
 
     def _subscribe(self, ask: Ask, start: str, at: int) -> None:
         since = {"all": None, "new": self.storage.now(), "timestamp": self._some_time(at)}[start]
@@ -494,7 +497,27 @@ class AnySequence(RuleBasedStateMachine):
             "UPDATE queen.partition_consumers SET retry_at = clock_timestamp(), ready_at = clock_timestamp() "
             "WHERE retry_at > clock_timestamp() AND ready_at = retry_at AND lease_id IS NULL"
         )
+        self.storage.execute(
+            "UPDATE queen.partition_consumers c SET skipped = ARRAY("
+            "SELECT (CASE WHEN s.parks THEN s.until ELSE clock_timestamp() END, s.offsets, s.parks)::queen.skipped "
+            "FROM unnest(c.skipped) AS s), ready_at = CASE WHEN lease_id IS NULL AND ready_at < '9999-01-01' "
+            "THEN clock_timestamp() ELSE ready_at END WHERE skipped IS NOT NULL"
+        )
         self.model.end_pauses()
+
+    @rule(which=some)
+    def retry_skipped(self, which: int) -> None:
+        kept = sorted(
+            {(key[0], o) for key, lane in self.model.lanes.items() for o in lane.skipped.keys() | lane.parked}
+        )
+        if kept:
+            self._retry(*kept[which % len(kept)])
+
+    def _retry(self, where: str, offset: int) -> None:
+        there = self.model.partitions[where]
+        text = versioned("SELECT queen.end_skipping($1, $2)")
+        [[groups]] = self.storage.execute(text, there.id, there.messages[offset].transaction)
+        assert groups == self.model.retry(where, offset)
 
     @rule(which=st.lists(some, min_size=1, max_size=2))
     def renew(self, which: list[int]) -> None:
@@ -615,7 +638,7 @@ class AnySequence(RuleBasedStateMachine):
         assert row.position >= self.positions.get(key, 0), "the position went back"
         if lane.unread():
             assert not row.asleep, "asleep with something unread"
-            assert row.ready == lane.claimable(), f"{key}: claimable {row.ready}"
+            assert row.ready == (lane.claimable() and bool(lane.deliverable())), f"{key}: claimable {row.ready}"
 
     @staticmethod
     def _same(lane: model.Lane, row: Row) -> bool:
@@ -636,11 +659,15 @@ class AnySequence(RuleBasedStateMachine):
             return  # a step has failed
         for number in range(len(self.model.leases)):
             self.expire(number)
-        self.end_pauses()
-        # Twice: what a pop finds over its attempts is dead, not delivered, and the rest comes with the next pop.
-        for where, name in [*self.model.lanes, *self.model.lanes]:
-            self._pop([Ask(where, name, 1000, 1, True)])
-            self.compare()
+        # Twice: what a pop finds over its attempts is dead or kept back, and the rest comes with the next pop.
+        for _ in range(2):
+            self.end_pauses()
+            for (where, _), lane in self.model.lanes.items():
+                for offset in [*lane.parked]:
+                    self._retry(where, offset)
+            for where, name in self.model.lanes:
+                self._pop([Ask(where, name, 1000, 1, True)])
+                self.compare()
         assert not any(lane.unread() for lane in self.model.lanes.values())
         assert not self.storage.execute(statement("stale_lookup"), 10)
         self.storage.run(self.storage.session.delete_queue(self.queue))

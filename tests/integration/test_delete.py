@@ -62,6 +62,8 @@ async def use(queen: Queen, queue: str) -> None:
     assert (await queen.http.post("/api/v1/timers", json={"operations": [timer]})).status_code == 200
     pause = {"queue": queue, "consumerGroup": "paused"}
     assert (await queen.http.post("/api/v1/pause", json=pause)).status_code == 200
+    policy = {"queue": queue, "retry": {"poison": "skip"}}
+    assert (await queen.http.post("/api/v1/policies", json=policy)).status_code == 200
     await queen.http.post("/api/v1/stats/refresh")
 
 

@@ -140,6 +140,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
         "/api/v1/fetch": {"entries": [{"queue": queue}]},
         "/api/v1/pause": {"queue": queue, "consumerGroup": group},
         "/api/v1/resume": {"queue": queue, "consumerGroup": group},
+        "/api/v1/policies": {"queue": queue, "consumerGroup": group, "retry": {"poison": "skip"}},
         "/api/v1/timers": {
             "operations": [{"op": "schedule", "queue": queue, "timerKey": "k", "data": 1, "delayMs": 3_600_000}]
         },
@@ -343,6 +344,7 @@ async def picture(sql: asyncpg.Connection) -> Json:
         "pauses": "SELECT * FROM queen.pauses ORDER BY 1",
         "schemas": "SELECT * FROM queen.schemas ORDER BY 1, 2",
         "schema rules": "SELECT * FROM queen.schema_rules ORDER BY 1",
+        "policies": "SELECT * FROM queen.policies ORDER BY 1",
         "tokens": "SELECT id, revoked_at FROM queen.tokens ORDER BY 1",
         "subscriptions": "SELECT name, since FROM queen.consumer_groups WHERE queue_name = 'b.in' ORDER BY 1",
     }

@@ -26,6 +26,7 @@ from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.outbox import Outbox
 from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, figures_of, journal_of, policy_of
 from queenmq.broker.pauses import Pauses
+from queenmq.broker.policies import Policies
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
 from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
@@ -133,6 +134,7 @@ class Broker:
             concurrency=concurrency_of(settings.concurrency),
         )
         self.pauses = Pauses(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
+        self.policies = Policies(database)
         acking = policy_of(settings, settings.lanes.ack)
         self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))

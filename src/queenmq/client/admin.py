@@ -62,6 +62,17 @@ class Admin(Generic[R]):
         """What is paused, the oldest first."""
         return self._get(*_V1, "pauses", queue=queue)
 
+    def set_policy(self, queue: str, *, group: str | None = None, retry: dict[str, Any] | None) -> R:
+        """Say what a queue, or a group of it, does with messages that fail; None takes that back."""
+        return self._post(*_V1, "policies", body={"queue": queue, "consumerGroup": group, "retry": retry})
+
+    def list_policies(self, queue: str | None = None) -> R:
+        return self._get(*_V1, "policies", queue=queue)
+
+    def list_skipped(self, queue: str, *, group: str | None = None) -> R:
+        """Messages that failed and wait by themselves, or keep their partition waiting, by the policy of a group."""
+        return self._get(*_V1, "queues", queue, "skipped", consumerGroup=group)
+
     def get_namespaces(self) -> R:
         return self._get(*_V1, "resources", "namespaces")
 

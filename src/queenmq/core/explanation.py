@@ -19,6 +19,7 @@ Reason = Literal[
     "expired",
     "exhausted",
     "retry_pause",
+    "parked",
     "delayed",
     "window_open",
     "backpressure",
@@ -36,6 +37,7 @@ STATES: Final[dict[Reason, str]] = {
     "expired": "Expired",
     "exhausted": "Exhausted",
     "retry_pause": "Retrying",
+    "parked": "Parked",
     "delayed": "Delayed",
     "window_open": "Gathering",
     "backpressure": "Backpressure",
@@ -121,6 +123,7 @@ class Verdict:
 
 
 _NOTHING_HELD: Final = HeldBack()
+_NEVER: Final = 9999  # the year until which a parked partition waits
 _POP: Final = "Pop with this group; if a consumer gets nothing, check that it names this queue, partition and group."
 
 
@@ -195,6 +198,14 @@ def _nothing_left(position: PositionState, options: Options, held: HeldBack) -> 
 
 
 def _in_pause(position: PositionState, options: Options, until: datetime) -> Verdict:
+    if until.year == _NEVER:
+        return Verdict(
+            "parked",
+            f"The message at the head failed {_times(position.attempts)} and has no attempts left, and the policy of "
+            f"the group parks its partition then: {_messages(position.unread)} {_are(position.unread)} kept back.",
+            "Inspect the message; then retry it, make it a dead letter or delete it: `queen messages retry`, `bury` or "
+            "`delete`. The others follow in their order.",
+        )
     if position.attempts:
         what = (
             f"The message at the head failed {_times(position.attempts)} and is tried again at {time_text(until)}; "

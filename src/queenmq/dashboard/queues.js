@@ -53,17 +53,19 @@ export const queue = {
     const groups = await get("/api/v1/consumer-groups", { queue: name, limit: 100 });
     // Without a choice, ask for the group that is furthest behind.
     const asked = query.group ?? groups.reduce((worst, row) => ((row.unread ?? 0) > (worst?.unread ?? -1) ? row : worst), null)?.name;
-    const [status, heads, told, history] = await Promise.all([
+    const [status, heads, told, history, policies, skipped] = await Promise.all([
       get(path`/api/v1/status/queues/${name}`, { limit: 1 }),
       get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.search, limit: PAGE + 1, offset }),
       get(path`/api/v1/explain/${name}`, { consumerGroup: asked }),
       get("/api/v1/status", { queue: name }),
+      get("/api/v1/policies", { queue: name }),
+      get(path`/api/v1/queues/${name}/skipped`, { limit: PAGE }),
     ]);
     const points = byMinute(history.throughput.map((point) => ({ ...point, at: Date.parse(point.timestamp), maxLag: 0, errors: 0 })), history.timeRange, history.bucketMinutes);
-    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, points };
+    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, points, policies: policies.policies, skipped: skipped.messages };
   },
 
-  view({ status, heads, more, offset, groups, told, points }, { params: [name], query }, page) {
+  view({ status, heads, more, offset, groups, told, points, policies, skipped }, { params: [name], query }, page) {
     const { totals, queue: about } = status;
     const { options } = about;
     return [
@@ -90,6 +92,7 @@ export const queue = {
         panel("Last hour", { note: "Messages a second, by minute" }, lines({ points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: `Messages a second of ${name} in the last hour` })),
       ),
       panel("Consumer groups", {}, groupTable(groups)),
+      skipped.length > 0 && panel("Kept back", { note: "Messages that failed and wait by a policy" }, skippedTable(skipped)),
       panel(
         "Partitions",
         { note: "By name, with the group that is furthest behind" },
@@ -108,6 +111,7 @@ export const queue = {
           ["Retries", `${number(options.retryLimit)}, ${duration(options.retryDelay / 1000)} apart`],
           ["Size limit", options.maxSize ? number(options.maxSize) : "none"],
           ...chosen(options),
+          ...policies.map((row) => [`Failures${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, policyInWords(row.retry)]),
           ["Created", moment(about.createdAt, { absolute: true })],
         ),
       ),
@@ -130,6 +134,26 @@ function chosen(options) {
     ["Ended lease", options.dlqAfterMaxRetries && "counts as a failure"],
     ["Payloads", options.encryptionEnabled && "encrypted"],
   ].filter(([, value]) => value);
+}
+
+function policyInWords({ strategy, delayMs, delaysMs, maxDelayMs, limit, poison = "block" }) {
+  const wait = strategy && `${(delaysMs ?? [delayMs]).map((ms) => duration(ms / 1000)).join(", ")}${strategy === "exponential" ? ` and longer, up to ${duration((maxDelayMs ?? 3600000) / 1000)}` : ""}`;
+  return [poison, wait, limit !== undefined && `limit ${number(limit)}`].filter(Boolean).join("; ");
+}
+
+function skippedTable(rows) {
+  return table({
+    label: "Waiting by a policy",
+    rows,
+    key: (row) => `${row.partitionId}/${row.consumerGroup}/${row.offset}`,
+    columns: [
+      { name: "Message", cell: (row) => link(to.message(row.partitionId, row.transactionId), row.transactionId, { class: "strong" }) },
+      { name: "Partition", cell: (row) => row.partition },
+      { name: "Group", cell: (row) => link(to.group(row.consumerGroup), groupName(row.consumerGroup)) },
+      { name: "Failed", num: true, cell: (row) => number(row.retryCount) },
+      { name: "Again", cell: (row) => (row.parked ? badge("bad", "Parked", "All behind it waits until it is retried, made a dead letter or deleted") : moment(row.until)) },
+    ],
+  });
 }
 
 function groupChooser(told, query, page) {
@@ -195,7 +219,7 @@ function furthest(row) {
   return group.unread ? [`${groupName(group.name)}: ${number(group.unread)}`, row.groupCount > 1 && h("span", { class: "note" }, ` of ${number(row.groupCount)} groups`)] : h("span", { class: "note" }, "all read");
 }
 
-const WORST_FIRST = ["retry_pause", "exhausted", "paused", "leased", "delayed", "window_open", "expired", "backpressure", "deliverable"];
+const WORST_FIRST = ["parked", "retry_pause", "exhausted", "paused", "leased", "delayed", "window_open", "expired", "backpressure", "deliverable"];
 
 /** What is the matter with a partition, the worst first: each state that one of its groups is in. */
 export function partitionState(row) {

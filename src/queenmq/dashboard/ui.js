@@ -258,6 +258,7 @@ const TONES = {
   end_reached: "calm",
   leased: "busy",
   retry_pause: "bad",
+  parked: "bad",
   exhausted: "bad",
   expired: "warn",
   delayed: "warn",

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from queenmq.core.acknowledgement import STATUSES
 from queenmq.core.names import DEFAULT_PARTITION, START_MODES
 from queenmq.core.options import MAX_SECONDS, QueueOptions
+from queenmq.core.retry_policy import RetryPolicy
 from queenmq.http.schemas import (
     TEXT_SCHEMA,
     Label,
@@ -322,3 +323,12 @@ class ResumeBody(Struct, kw_only=True, rename="camel"):
 
 class PauseBody(ResumeBody, kw_only=True):
     reason: Text | None = None
+
+
+class PolicyBody(Struct, kw_only=True, rename="camel"):
+    """Of a queue; with `consumerGroup`, of that group in it. A group goes by its own policy, or by that of its queue;
+    null takes the policy back."""
+
+    queue: Name
+    consumer_group: Name | None = None
+    retry: RetryPolicy | None

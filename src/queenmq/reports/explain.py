@@ -57,9 +57,9 @@ async def explain(reports: Reports, question: Question, server: ServerState) -> 
 
 
 async def read_evidence(reader: Reader, question: Question) -> Evidence:
-    queue = await queues.find(reader, question.queue)
     groups = [group.name for group in await reader.rows(_GROUPS, question.queue, _MOST_GROUPS)]
     group = question.group or likeliest_group(groups)
+    queue = await queues.find(reader, question.queue, group)
     held = await reader.rows(_HELD, question.queue, question.partition, _MOST_PLACES)
     if queue is None:
         return Evidence(group, groups, held, "no queue")

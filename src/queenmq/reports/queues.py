@@ -180,8 +180,8 @@ async def detail(reports: Reports, name: str, limit: int, offset: int) -> QueueD
     return await reports.snapshot(read)
 
 
-async def find(reader: Reader, name: str) -> KnownQueue | None:
-    return await reader.row(_KNOWN, name)
+async def find(reader: Reader, name: str, group: str | None = None) -> KnownQueue | None:
+    return await reader.row(_KNOWN, name, group)
 
 
 async def partition_id(reader: Reader, queue: str, partition: str) -> UUID | None:

@@ -15,6 +15,7 @@ KNOWN: Final = {
     "groups": "List, show and delete consumer groups.",
     "messages": "List, show, retry, dead-letter and delete messages.",
     "dlq": "List, redrive and purge dead letters.",
+    "policies": "Set what queues and groups do with messages that fail.",
     "timers": "List, set and cancel messages that are pushed later.",
     "outbox": "Attach tables of an application to queues.",
     "traces": "Show the traces that consumers recorded for messages.",

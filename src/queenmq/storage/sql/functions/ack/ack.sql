@@ -4,6 +4,8 @@
 -- p_required not null makes it the acknowledging half of a transaction: an ack without a lease must belong to one of
 -- these leases (if there are any), a missing group is the one that holds such a lease, and `failed` goes to the dead
 -- letters at once.
+-- What a group does with messages that fail is said by queen.policies, if its queue has some: with `skip`, a message that failed is kept back
+-- by itself (the column `skipped`), as long as there are no more than 100 of them; with `park`, one whose attempts are used up keeps back all that follow.
 -- Locks: rows of partition_consumers by (partition, group); then heads that the acks reach, without waiting.
 CREATE OR REPLACE FUNCTION queen.ack(
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
@@ -60,11 +62,16 @@ BEGIN
     WITH item AS MATERIALIZED (
         SELECT t.i, t.part, t.grp, t.error, t."offset",
                CASE WHEN t.status = 'success' THEN 'completed'
-                    WHEN t.status = 'failed' AND (
-                        p_required IS NOT NULL
-                        OR CASE WHEN c.failures IS NULL THEN 0 ELSE queen.times_failed(c.failures, t."offset") END >= q.retry_limit)
-                    THEN 'exhausted'
+                    WHEN t.status = 'failed' AND p_required IS NOT NULL THEN 'exhausted'
+                    WHEN t.status = 'failed'
+                         AND CASE WHEN c.failures IS NULL THEN 0 ELSE queen.times_failed(c.failures, t."offset") END
+                             >= coalesce(y.retry_limit, q.retry_limit)
+                    THEN CASE WHEN y.poison = 'park' THEN 'parked' ELSE 'exhausted' END
+                    WHEN t.status = 'failed' AND y.poison = 'skip' THEN 'skipped'
                     ELSE t.status END AS verdict,
+               CASE WHEN y.poison IS NOT NULL
+                    THEN queen.retry_delay(coalesce(y.retry_delays_ms, ARRAY[q.retry_delay_ms]), y.retry_jitter,
+                                           queen.times_failed(c.failures, t."offset") + 1) END AS delay,
                q.name AS queue, p.name AS partition,
                c.partition_id IS NOT NULL AS known, c.version,
                t.lease IS NOT NULL OR cardinality(p_required) > 0 AS fenced,
@@ -83,13 +90,19 @@ BEGIN
             FROM queen.partition_consumers n
             WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
         ) c ON true
+        -- As queen.retry_rule says.
+        LEFT JOIN LATERAL (
+            SELECT o.retry_limit, o.retry_delays_ms, o.retry_jitter, o.poison FROM queen.policies o
+            WHERE q.has_policies AND o.queue_id = q.id AND o.consumer_group IN ('', t.grp) AND o.retry IS NOT NULL
+            ORDER BY o.consumer_group DESC LIMIT 1
+        ) y ON true
     ), judged AS MATERIALIZED (
         SELECT *, CASE
             WHEN "offset" IS NULL OR queue IS NULL THEN 'Message not found'
             WHEN fenced AND NOT live THEN 'Invalid or expired lease'
             WHEN NOT known OR finished THEN NULL
             WHEN fenced AND NOT leased THEN 'Invalid or expired lease'
-            WHEN verdict IN ('failed', 'retry') AND NOT (leased AND live) THEN 'Invalid or expired lease'
+            WHEN verdict IN ('failed', 'retry', 'skipped', 'parked') AND NOT (leased AND live) THEN 'Invalid or expired lease'
         END AS problem
         FROM item
     ), effect AS (
@@ -97,28 +110,42 @@ BEGIN
     ), tally AS (
         SELECT part, grp, version,
                coalesce(range_agg(int8range("offset", "offset", '[]'))
-                        FILTER (WHERE verdict NOT IN ('failed', 'retry')), '{}') AS finishing,
-               count(DISTINCT "offset") FILTER (WHERE verdict NOT IN ('failed', 'retry')) AS n,
-               range_agg(int8range("offset", "offset", '[]')) FILTER (WHERE verdict = 'failed') AS failed,
-               bool_or(verdict IN ('failed', 'retry')) AS handed_back
+                        FILTER (WHERE verdict NOT IN ('failed', 'retry', 'skipped', 'parked')), '{}') AS finishing,
+               count(DISTINCT "offset") FILTER (WHERE verdict NOT IN ('failed', 'retry', 'skipped', 'parked')) AS n,
+               range_agg(int8range("offset", "offset", '[]')) FILTER (WHERE verdict IN ('failed', 'skipped', 'parked')) AS failed,
+               bool_or(verdict IN ('failed', 'retry', 'skipped', 'parked')) AS handed_back,
+               bool_or(verdict = 'failed') AS blocks, max(delay) FILTER (WHERE verdict IN ('failed', 'skipped')) AS delay,
+               array_agg((v_now + delay, int8multirange(int8range("offset", "offset", '[]')), false)::queen.skipped)
+                   FILTER (WHERE verdict = 'skipped') AS skips,
+               array_agg(('9999-12-31Z', int8multirange(int8range("offset", "offset", '[]')), true)::queen.skipped)
+                   FILTER (WHERE verdict = 'parked') AS parks
         FROM effect GROUP BY part, grp, version
     ), step AS (
         SELECT y.*, c.lease_offsets - y.finishing AS remaining,
-               c.done + y.finishing AS done, c.failures AS failed_before,
-               greatest(c.position, CASE
-                   WHEN c.lease_offsets IS NULL OR isempty(c.lease_offsets) THEN 0
-                   WHEN isempty(c.lease_offsets - y.finishing) THEN upper(c.lease_offsets) - 1
-                   ELSE lower(c.lease_offsets - y.finishing) - 1 END) AS floor
+               c.done + y.finishing AS done, c.failures AS failed_before, c.skipped AS skipped_before,
+               CASE WHEN c.skipped IS NULL THEN b.goal ELSE queen.reached(c.partition_id, c.position, c.done + y.finishing, b.goal) END AS floor
         FROM tally y
         JOIN queen.partition_consumers c ON c.ctid = y.version
+        CROSS JOIN LATERAL (
+            SELECT greatest(c.position, CASE
+                       WHEN c.lease_offsets IS NULL OR isempty(c.lease_offsets) THEN 0
+                       WHEN isempty(c.lease_offsets - y.finishing) THEN upper(c.lease_offsets) - 1
+                       ELSE lower(c.lease_offsets - y.finishing) - 1 END) AS goal
+        ) b
     ), goal AS (
         SELECT s.*, s.handed_back OR coalesce(isempty(s.remaining), false) AS released,
                coalesce((SELECT upper(d) - 1 FROM unnest(s.done) AS d WHERE d @> s.floor + 1), s.floor) AS position
         FROM step s
     ), counted AS (
-        SELECT g.*, CASE WHEN g.failed_before IS NOT NULL OR g.failed IS NOT NULL
+        SELECT g.*, g.blocks OR NOT f.fits AS paused,
+               CASE WHEN f.fits THEN g.skipped_before || g.skips ELSE g.skipped_before END || g.parks AS skipped,
+               CASE WHEN g.failed_before IS NOT NULL OR g.failed IS NOT NULL
                          THEN queen.count_failures(g.failed_before, coalesce(g.failed, '{}'), g.position, g.done) END AS failures
         FROM goal g
+        CROSS JOIN LATERAL (
+            SELECT g.skips IS NULL
+                   OR cardinality(g.skips) + (SELECT coalesce(sum(queen.count_offsets(s.offsets)), 0) FROM unnest(g.skipped_before) AS s) <= 100 AS fits
+        ) f
     ), moved AS (
         UPDATE queen.partition_consumers c
         SET position = g.position,
@@ -130,13 +157,14 @@ BEGIN
             attempts = CASE WHEN g.failures IS NULL THEN 0
                             ELSE queen.head_failures(g.part, g.position, g.done, g.failures) END,
             retry_at = CASE WHEN g.position >= l.last_offset THEN NULL
-                            WHEN g.failed IS NOT NULL THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
+                            WHEN g.paused THEN v_now + coalesce(g.delay, make_interval(secs => q.retry_delay_ms / 1000.0))
                             ELSE c.retry_at END,
+            skipped = CASE WHEN g.skipped IS NOT NULL THEN queen.still_skipped(g.skipped, g.position, g.done) END,
             ready_at = CASE
                 WHEN NOT g.released AND c.lease_id IS NOT NULL THEN c.ready_at
                 WHEN g.position >= l.last_offset AND h.id IS NOT NULL THEN NULL
                 ELSE greatest(v_now, CASE WHEN g.position >= l.last_offset THEN NULL
-                                          WHEN g.failed IS NOT NULL THEN v_now + make_interval(secs => q.retry_delay_ms / 1000.0)
+                                          WHEN g.paused THEN v_now + coalesce(g.delay, make_interval(secs => q.retry_delay_ms / 1000.0))
                                           ELSE c.retry_at END) END,
             total_consumed = c.total_consumed + g.n,
             last_consumed_at = CASE WHEN g.n > 0 THEN v_now ELSE c.last_consumed_at END,
@@ -168,15 +196,16 @@ BEGIN
     LEFT JOIN buried b ON b.i = j.i
     ORDER BY j.i;
 
-    -- Delays and windows have their own idea of when the rest may be read. Few databases have such queues, and their index is quickly asked.
-    IF EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0) THEN
+    -- Delays, windows and what is skipped have their own idea of when the rest may be read. Few databases have such queues, and that is quickly asked.
+    IF EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0)
+       OR EXISTS (SELECT 1 FROM queen.policies) THEN
         PERFORM queen.settle(array_agg(c.partition_id), array_agg(c.consumer_group), false)
         FROM (SELECT DISTINCT part, grp COLLATE "C" AS grp FROM unnest(p_partition, v_groups) AS u (part, grp)) t
         CROSS JOIN LATERAL (
-            SELECT n.partition_id, n.consumer_group, n.queue_id, n.lease_id, n.ready_at FROM queen.partition_consumers n
+            SELECT n.partition_id, n.consumer_group, n.queue_id, n.lease_id, n.ready_at, n.skipped FROM queen.partition_consumers n
             WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
         ) c
-        JOIN queen.queues q ON q.id = c.queue_id AND q.delayed_processing_s + q.window_buffer_s > 0
+        JOIN queen.queues q ON q.id = c.queue_id AND (q.delayed_processing_s + q.window_buffer_s > 0 OR c.skipped IS NOT NULL)
         WHERE c.lease_id IS NULL AND c.ready_at IS NOT NULL
         HAVING count(*) > 0;
     END IF;

@@ -1,7 +1,8 @@
 -- Take a message out of the dead letters and have it delivered again, to exactly those groups that had given it up: everything behind it
 -- stays finished. Ends a lease that such a group holds in the partition, as a seek does. A message that is not stored any more is pushed
--- again, at the end of its partition; raises QN004 if its queue is full, and QN006 if another message has its transaction id now.
--- Returns the number of dead letters taken. p_id is the id that a new message gets.
+-- again, at the end of its partition. One that is skipped, or that its partition is parked for, is delivered at once, with all its attempts.
+-- Raises QN004 if its queue is full, and QN006 if another message has its transaction id now.
+-- Returns the number of dead letters taken, and of groups that it was kept back from. p_id is the id that a new message gets.
 -- Locks: the queue FOR KEY SHARE, and more if it has a size limit; the partition's head; the groups' rows of partition_consumers, by group;
 -- the letters.
 CREATE OR REPLACE FUNCTION queen.retry_message(p_partition uuid, p_transaction text, p_id uuid)
@@ -10,6 +11,7 @@ DECLARE
     v_letter queen.dead_letter_queue;
     v_offset bigint;
     v_groups text[];
+    v_due    integer;
     v_push   record;
 BEGIN
     IF queen.is_of_deleted_queue(p_partition, p_transaction) THEN
@@ -21,10 +23,11 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
+    v_due := queen.end_skipping(p_partition, p_transaction);
     SELECT * INTO v_letter FROM queen.dead_letter_queue
     WHERE partition_id = p_partition AND transaction_id = p_transaction ORDER BY "offset" DESC LIMIT 1;
     IF NOT FOUND THEN
-        RETURN 0;
+        RETURN v_due;
     END IF;
     SELECT m."offset" INTO v_offset FROM queen.messages m
     WHERE m.partition_id = p_partition AND m.transaction_id = p_transaction;
@@ -49,7 +52,7 @@ BEGIN
         IF v_push.refused IS NOT NULL THEN
             RAISE SQLSTATE 'QN004' USING MESSAGE = 'the queue is full: the message would exceed its max capacity (maxSize)';
         END IF;
-        RETURN cardinality(v_groups);
+        RETURN cardinality(v_groups) + v_due;
     END IF;
 
     INSERT INTO queen.queue_size_changes (queue_id, added)
@@ -66,5 +69,5 @@ BEGIN
         lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL
     WHERE c.partition_id = p_partition AND c.consumer_group = ANY (v_groups);
     PERFORM queen.forget_failures(p_partition, v_groups, int8multirange(int8range(v_offset, v_offset, '[]')));
-    RETURN cardinality(v_groups);
+    RETURN cardinality(v_groups) + v_due;
 END $$;

@@ -1,4 +1,4 @@
--- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, and its pauses.
+-- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, its pauses and policies.
 -- Returns the partitions forgotten. Locks: the queues' rows FOR UPDATE by name, so that no new partition adds the
 -- group meanwhile; then the group's rows.
 CREATE OR REPLACE FUNCTION queen.delete_group(p_group text, p_queue text, p_metadata boolean)
@@ -27,6 +27,8 @@ BEGIN
     IF p_metadata THEN
         DELETE FROM queen.pauses s USING queen.queues q
         WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
+        DELETE FROM queen.policies y USING queen.queues q
+        WHERE q.id = y.queue_id AND y.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.consumer_groups WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
         DELETE FROM queen.partition_subscriptions WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
     ELSE

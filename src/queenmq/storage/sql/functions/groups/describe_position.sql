@@ -3,7 +3,8 @@
 --   unread    stored and not finished; `expired` of them (ttl) and `doomed` (its attempts ended with the last lease) are never delivered
 --   due       of the others, those that no delay or window keeps back; the first of them since due_since
 --   ready     those of them that a pop gets now
---   next_…    the first message that is neither expired nor doomed, with the attempts that have failed
+--   next_…    the first message that is neither expired nor doomed, with the attempts that have failed; of those that are skipped only if there is
+--             no other. retry_at is its time then, or the year 9999 if its partition is parked
 -- Reads a message or two, and for a delay or ttl as many as a binary search does; locks nothing.
 -- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.describe_position(
@@ -19,6 +20,8 @@ DECLARE
     l        queen.partition_lookup;
     c        queen.partition_consumers;
     v_done   int8multirange := '{}';
+    v_hidden int8multirange := '{}';    -- skipped
+    v_rule   record;
     v_low    bigint;                    -- expired up to here
     v_high   bigint;                    -- due up to here
     v_poison bigint;                    -- what the expired lease was at
@@ -59,11 +62,21 @@ BEGIN
     END IF;
     IF p_queue.dlq_after_max_retries AND c.lease_id IS NOT NULL AND c.lease_expires_at <= p_now AND NOT isempty(c.lease_offsets) THEN
         v_poison := lower(c.lease_offsets);
-        IF queen.failed_attempts(c, v_poison) >= p_queue.retry_limit THEN
+        IF p_queue.has_policies THEN
+            v_rule := queen.retry_rule(p_queue, p_group);
+        ELSE
+            SELECT p_queue.retry_limit AS retry_limit, 'block' AS poison INTO v_rule;
+        END IF;
+        IF queen.failed_attempts(c, v_poison) >= v_rule.retry_limit AND v_rule.poison = 'park' THEN
+            c.skipped := c.skipped || ('9999-12-31Z', int8multirange(int8range(v_poison, v_poison, '[]')), true)::queen.skipped;
+        ELSIF queen.failed_attempts(c, v_poison) >= v_rule.retry_limit THEN
             v_done := v_done + int8multirange(int8range(v_poison, v_poison, '[]'));
             SELECT m.transaction_id INTO doomed FROM queen.messages m
             WHERE m.partition_id = p_partition AND m."offset" = v_poison;
         END IF;
+    END IF;
+    IF c.skipped IS NOT NULL THEN
+        v_hidden := queen.kept_back(c.skipped, p_now);
     END IF;
     v_low := greatest(read_upto, l.first_offset - 1);
     IF p_queue.ttl_s > 0 THEN
@@ -73,8 +86,19 @@ BEGIN
     END IF;
     SELECT m."offset", m.transaction_id, m.created_at INTO next_offset, next_transaction, next_created_at
     FROM queen.messages m
-    WHERE m.partition_id = p_partition AND m."offset" > v_low AND NOT v_done @> m."offset"
+    WHERE m.partition_id = p_partition AND m."offset" > v_low AND NOT v_done @> m."offset" AND NOT v_hidden @> m."offset"
     ORDER BY m."offset" LIMIT 1;
+    IF next_offset IS NULL AND c.skipped IS NOT NULL THEN
+        SELECT m."offset", m.transaction_id, m.created_at, s.until INTO next_offset, next_transaction, next_created_at, retry_at
+        FROM unnest(c.skipped) AS s
+        CROSS JOIN LATERAL (
+            SELECT m."offset", m.transaction_id, m.created_at FROM queen.messages m
+            WHERE m.partition_id = p_partition AND s.offsets @> m."offset" AND m."offset" >= lower(s.offsets) AND m."offset" < upper(s.offsets)
+              AND m."offset" > v_low AND NOT v_done @> m."offset"
+            ORDER BY m."offset" LIMIT 1
+        ) m
+        ORDER BY s.until, m."offset" LIMIT 1;
+    END IF;
     IF next_offset IS NULL THEN
         RETURN;
     END IF;
@@ -102,6 +126,6 @@ BEGIN
     END IF;
     due := queen.count_stored(l, v_low, v_high, v_done);
     IF ready_at <= p_now AND NOT (p_queue.has_pauses AND queen.is_paused(p_queue.id, p_partition, p_group)) THEN
-        ready := due;
+        ready := CASE WHEN c.skipped IS NULL THEN due ELSE queen.count_stored(l, v_low, v_high, v_done + v_hidden) END;
     END IF;
 END $$;

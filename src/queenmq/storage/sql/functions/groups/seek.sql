@@ -49,7 +49,7 @@ BEGIN
         SET position = place.position, done = place.done,
             passed_over = greatest(place.position, place.first_offset - 1) + place.holes + queen.count_offsets(place.done)
                           - c.total_consumed,
-            attempts = 0, failures = NULL, retry_at = NULL,
+            attempts = 0, failures = NULL, retry_at = NULL, skipped = NULL,
             lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL,
             -- IN and not a join: it is hashed, however few rows the planner expects.
             ready_at = CASE WHEN place.partition_id NOT IN (SELECT partition_id FROM held) THEN

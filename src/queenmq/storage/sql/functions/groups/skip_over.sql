@@ -20,7 +20,7 @@ BEGIN
         position = p_upto, done = done * int8multirange(int8range(p_upto + 1, NULL)),
         lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL, retry_at = NULL
     WHERE partition_id = p_partition AND consumer_group = p_group;
-    IF v_row.failures IS NOT NULL THEN
+    IF v_row.failures IS NOT NULL OR v_row.skipped IS NOT NULL THEN
         PERFORM queen.forget_failures(p_partition, ARRAY[p_group], '{}');
     END IF;
 END $$;

@@ -34,6 +34,7 @@ BEGIN
         lease_id = NULL,
         lease_expires_at = NULL,
         failures = g.failures,
+        skipped = CASE WHEN c.skipped IS NOT NULL THEN queen.still_skipped(c.skipped, g.position, g.done) END,
         attempts = CASE WHEN g.failures IS NULL THEN 0
                         ELSE queen.head_failures(c.partition_id, g.position, g.done, g.failures) END,
         retry_at = CASE WHEN g.position < g.last_offset THEN c.retry_at END,
@@ -48,7 +49,7 @@ BEGIN
                     THEN queen.count_failures(c.failures, '{}', e.position, b.done) END AS failures
         FROM unnest(p_partitions, p_groups, p_counts) AS t (part, grp, n)
         CROSS JOIN LATERAL (
-            SELECT n.ctid AS version, n.position, n.lease_offsets, n.done, n.failures FROM queen.partition_consumers n
+            SELECT n.ctid AS version, n.partition_id, n.position, n.lease_offsets, n.done, n.failures, n.skipped FROM queen.partition_consumers n
             WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
         ) c
         CROSS JOIN LATERAL (
@@ -57,7 +58,10 @@ BEGIN
         ) l
         LEFT JOIN unnest(v_held) AS h (id) ON h.id = t.part
         CROSS JOIN LATERAL (
-            SELECT c.done + c.lease_offsets AS done, greatest(c.position, upper(c.lease_offsets) - 1) AS floor
+            SELECT c.done + c.lease_offsets AS done,
+                   CASE WHEN c.skipped IS NULL THEN greatest(c.position, upper(c.lease_offsets) - 1)
+                        ELSE queen.reached(c.partition_id, c.position, c.done + c.lease_offsets, greatest(c.position, upper(c.lease_offsets) - 1))
+                   END AS floor
         ) b
         CROSS JOIN LATERAL (
             SELECT CASE WHEN isempty(c.done) THEN b.floor
@@ -67,15 +71,16 @@ BEGIN
     ) g
     WHERE c.ctid = g.version;
 
-    -- Delays and windows have their own idea of when the rest may be read. Few databases have such queues, and their index is quickly asked.
-    IF EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0) THEN
+    -- Delays, windows and what is skipped have their own idea of when the rest may be read. Few databases have such queues, and that is quickly asked.
+    IF EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0)
+       OR EXISTS (SELECT 1 FROM queen.policies) THEN
         PERFORM queen.settle(array_agg(c.partition_id), array_agg(c.consumer_group), false)
         FROM unnest(p_partitions, p_groups) AS t (part, grp)
         CROSS JOIN LATERAL (
-            SELECT n.partition_id, n.consumer_group, n.queue_id, n.lease_id, n.ready_at FROM queen.partition_consumers n
+            SELECT n.partition_id, n.consumer_group, n.queue_id, n.lease_id, n.ready_at, n.skipped FROM queen.partition_consumers n
             WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
         ) c
-        JOIN queen.queues q ON q.id = c.queue_id AND q.delayed_processing_s + q.window_buffer_s > 0
+        JOIN queen.queues q ON q.id = c.queue_id AND (q.delayed_processing_s + q.window_buffer_s > 0 OR c.skipped IS NOT NULL)
         WHERE c.lease_id IS NULL AND c.ready_at IS NOT NULL
         HAVING count(*) > 0;
     END IF;

@@ -34,7 +34,7 @@ BEGIN
         FROM (
             SELECT x.partition_id, x.ready_at FROM queen.partition_consumers x
             WHERE x.queue_id = v_queue AND x.consumer_group = v_group AND x.ready_at > v_now AND x.ready_at <= v_last
-              AND x.lease_id IS NULL AND (x.retry_at IS NULL OR x.retry_at < x.ready_at)
+              AND x.lease_id IS NULL AND x.skipped IS NULL AND (x.retry_at IS NULL OR x.retry_at < x.ready_at)
             ORDER BY x.ready_at LIMIT p_limit - v_moved FOR NO KEY UPDATE SKIP LOCKED
         ) h
         WHERE c.partition_id = h.partition_id AND c.consumer_group = v_group;

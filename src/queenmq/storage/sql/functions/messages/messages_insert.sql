@@ -1,6 +1,7 @@
 -- Keep partition_lookup right and make the partition claimable for the groups that had read everything, in the
 -- same transaction, for every way a row gets into queen.messages.
--- Locks, in this order: rows of partition_lookup by partition, rows of partition_consumers by (partition, group), rows of partition_ages.
+-- Locks, in this order: rows of partition_lookup by partition, rows of partition_consumers by (partition, group), rows of partition_ages; then, without
+-- waiting, rows of groups that have read everything but what is skipped. A transaction that holds one of these cannot put it to sleep without the head.
 -- A writer that brings its own offsets (queen.push) must hold the partition's lookup row since before it chose them.
 CREATE OR REPLACE FUNCTION queen.on_messages_insert() RETURNS trigger LANGUAGE plpgsql
 -- The planner knows only live rows, and would read all versions of the few that there are.
@@ -83,6 +84,20 @@ BEGIN
                     FROM queen.queues q WHERE q.id = c.queue_id)
                 ELSE interval '0' END
         WHERE c.ctid = ANY (v_asleep);
+    END IF;
+    IF EXISTS (SELECT 1 FROM queen.partition_consumers WHERE skipped IS NOT NULL) THEN
+        UPDATE queen.partition_consumers c
+        SET generation = c.generation + 1, ready_at = clock_timestamp() + make_interval(secs => s.wait_s)
+        FROM (
+            SELECT s.ctid AS version, greatest(q.delayed_processing_s, q.window_buffer_s) AS wait_s
+            FROM queen.partition_consumers s JOIN queen.queues q ON q.id = s.queue_id
+            WHERE s.partition_id IN (SELECT partition_id FROM new_messages) AND s.skipped IS NOT NULL AND s.lease_id IS NULL
+              AND s.retry_at IS NULL
+              AND s.ready_at > clock_timestamp() + make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s))
+              AND NOT EXISTS (SELECT 1 FROM unnest(s.skipped) AS x WHERE x.parks)
+            FOR NO KEY UPDATE OF s SKIP LOCKED
+        ) s
+        WHERE c.ctid = s.version;
     END IF;
     RETURN NULL;
 END $$;

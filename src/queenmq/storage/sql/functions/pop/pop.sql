@@ -149,7 +149,7 @@ BEGIN
             EXIT WHEN v_ids IS NULL;
 
             IF v_queue.dlq_after_max_retries THEN
-                PERFORM queen.count_expiry(t.id, r.grp, v_queue.retry_limit) FROM unnest(v_ids) AS t (id);
+                PERFORM queen.count_expiry(t.id, r.grp, v_queue) FROM unnest(v_ids) AS t (id);
             END IF;
             IF v_queue.ttl_s > 0 THEN
                 PERFORM queen.skip_over(
@@ -186,16 +186,19 @@ BEGIN
             v_rows := 0;
             FOR request, partition_id, partition_name, message_count, glued, has_sealed, first_created_at IN
             WITH picked AS MATERIALIZED (
-                SELECT t.i, t.id AS part, t.version, m.*,
+                SELECT t.i, t.id AS part, t.version, c.skipped IS NOT NULL AS skips, m.*,
                        CASE WHEN c.failures IS NULL THEN 0 ELSE queen.times_failed(c.failures, m."offset") END AS times_failed
                 FROM unnest(v_ids, v_versions) WITH ORDINALITY AS t (id, version, i)
                 JOIN queen.partition_consumers c ON c.ctid = t.version
+                CROSS JOIN LATERAL (
+                    SELECT CASE WHEN c.skipped IS NULL THEN c.done ELSE c.done + queen.kept_back(c.skipped, v_now) END AS offsets
+                ) hidden
                 CROSS JOIN LATERAL (
                     SELECT * FROM (
                         SELECT m."offset", m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted,
                                m.producer_sub, m.created_at
                         FROM queen.messages m
-                        WHERE m.partition_id = t.id AND m."offset" > c.position AND NOT c.done @> m."offset"
+                        WHERE m.partition_id = t.id AND m."offset" > c.position AND NOT hidden.offsets @> m."offset"
                         ORDER BY m."offset" LIMIT v_limit
                     ) first
                     WHERE v_queue.delayed_processing_s = 0
@@ -208,19 +211,30 @@ BEGIN
                     ) l WHERE l.last_message_at <= v_now - make_interval(secs => v_queue.window_buffer_s))
             ), claim AS (
                 SELECT k.part, k.version, min(k."offset") AS first, max(k."offset") AS last, count(*) AS n,
-                       dense_rank() OVER (ORDER BY k.i) AS slot, h.id IS NOT NULL AS held
+                       dense_rank() OVER (ORDER BY k.i) AS slot, h.id IS NOT NULL AS held,
+                       range_agg(int8range(k."offset", k."offset", '[]')) FILTER (WHERE k.skips) AS around
                 FROM picked k
                 LEFT JOIN unnest(v_held) AS h (id) ON h.id = k.part
                 GROUP BY k.part, k.version, k.i, h.id
             ), taken AS (
                 UPDATE queen.partition_consumers c
-                SET position = CASE WHEN r.auto_ack THEN k.last ELSE k.first - 1 END,
-                    done = c.done * int8multirange(int8range(CASE WHEN r.auto_ack THEN k.last + 1 ELSE k.first END, NULL)),
+                -- Where messages are skipped, the position stays before them (see queen.reached).
+                SET position = CASE WHEN k.around IS NULL THEN CASE WHEN r.auto_ack THEN k.last ELSE k.first - 1 END
+                                    WHEN r.auto_ack THEN queen.reached(k.part, c.position, c.done + k.around, upper(c.done + k.around) - 1)
+                                    ELSE c.position END,
+                    done = CASE WHEN k.around IS NULL
+                                THEN c.done * int8multirange(int8range(CASE WHEN r.auto_ack THEN k.last + 1 ELSE k.first END, NULL))
+                                WHEN r.auto_ack
+                                THEN (c.done + k.around) * int8multirange(int8range(
+                                    queen.reached(k.part, c.position, c.done + k.around, upper(c.done + k.around) - 1) + 1, NULL))
+                                ELSE c.done END,
+                    skipped = CASE WHEN k.around IS NOT NULL THEN queen.still_skipped(c.skipped, c.position, k.around) END,
                     lease_id = CASE WHEN NOT r.auto_ack THEN r.leases[v_next - 1 + k.slot] END,
                     lease_expires_at = CASE WHEN NOT r.auto_ack THEN
                         v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60)) END,
                     lease_offsets = CASE
                         WHEN r.auto_ack THEN NULL
+                        WHEN k.around IS NOT NULL THEN k.around
                         WHEN k.n = k.last - k.first + 1 THEN int8multirange(int8range(k.first, k.last, '[]'))
                         ELSE (SELECT range_agg(int8range(o."offset", o."offset", '[]')) FROM picked o WHERE o.part = k.part)
                     END,
@@ -229,14 +243,18 @@ BEGIN
                             clock_timestamp(), v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60)))
                         WHEN k.held AND k.last >= (
                             SELECT l.last_offset FROM queen.partition_lookup l
-                            WHERE l.partition_id = k.part ORDER BY l.generation DESC LIMIT 1) THEN NULL
+                            WHERE l.partition_id = k.part ORDER BY l.generation DESC LIMIT 1) AND k.around IS NULL THEN NULL
                         ELSE clock_timestamp() END,
                     retry_at = NULL,
                     failures = CASE WHEN r.auto_ack AND c.failures IS NOT NULL
-                                    THEN queen.count_failures(c.failures, '{}', k.last, '{}') ELSE c.failures END,
+                                    THEN queen.count_failures(c.failures, '{}', CASE WHEN k.around IS NULL THEN k.last ELSE c.position END,
+                                                              coalesce(c.done + k.around, '{}'))
+                                    ELSE c.failures END,
                     attempts = CASE WHEN r.auto_ack AND c.failures IS NOT NULL
-                                    THEN queen.head_failures(k.part, k.last, c.done,
-                                                             queen.count_failures(c.failures, '{}', k.last, '{}'))
+                                    THEN queen.head_failures(
+                                        k.part, CASE WHEN k.around IS NULL THEN k.last ELSE c.position END, coalesce(c.done + k.around, c.done),
+                                        queen.count_failures(c.failures, '{}', CASE WHEN k.around IS NULL THEN k.last ELSE c.position END,
+                                                             coalesce(c.done + k.around, '{}')))
                                     ELSE c.attempts END,
                     total_consumed = c.total_consumed + CASE WHEN r.auto_ack THEN k.n ELSE 0 END,
                     last_consumed_at = CASE WHEN r.auto_ack THEN v_now ELSE c.last_consumed_at END,
@@ -291,11 +309,13 @@ BEGIN
             FROM (
                 SELECT sum(octet_length(m.payload)) OVER (ORDER BY m."offset") AS upto
                 FROM (
-                    SELECT x.partition_id, x.position, x.done FROM queen.partition_consumers x
+                    SELECT x.partition_id, x.position,
+                           CASE WHEN x.skipped IS NULL THEN x.done ELSE x.done + queen.kept_back(x.skipped, v_now) END AS hidden
+                    FROM queen.partition_consumers x
                     WHERE x.partition_id = v_ids[1] AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1
                 ) c
                 JOIN queen.messages m ON m.partition_id = c.partition_id AND m."offset" > c.position
-                                     AND NOT c.done @> m."offset"
+                                     AND NOT c.hidden @> m."offset"
                 ORDER BY m."offset" LIMIT v_left
             ) x;
             v_bytes := least(v_bytes, v_room);
@@ -361,7 +381,7 @@ BEGIN
                     ) x;
                 END IF;
             END IF;
-            IF r.auto_ack AND v_queue.delayed_processing_s > 0 THEN
+            IF r.auto_ack AND (v_queue.delayed_processing_s > 0 OR v_queue.has_policies) THEN
                 PERFORM queen.settle(v_ids, array_fill(r.grp, ARRAY[cardinality(v_ids)]), false);
             END IF;
 

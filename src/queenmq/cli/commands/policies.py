@@ -1,0 +1,144 @@
+"""`queen policies`: what queues and groups do with messages that fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from queenmq.cli.arguments import COUNT, as_json
+from queenmq.cli.group import group, under
+from queenmq.cli.remote import connected, queue, require_queue, server
+from queenmq.cli.show import Column, listing, moment, print_json
+
+_GROUP = click.option("-g", "--group", metavar="NAME", help="Only for this consumer group.")
+_MS = click.IntRange(min=0)
+
+
+@group("policies", "queen policies", "queen policies set orders --group billing --poison skip", default="list")
+def command() -> None:
+    """List, set and remove retry policies, and list messages that wait because of one. Without a subcommand, list."""
+
+
+@under(command, "list", "queen policies list")
+@as_json
+@server
+def list_(as_json: bool, server: str) -> None:
+    """List the policies of queues and groups."""
+    with connected(server) as queen:
+        rows = queen.admin.list_policies()["policies"]
+    listing(
+        rows,
+        "there are no policies",
+        Column("queue"),
+        Column("consumerGroup", "group"),
+        Column("retry", written=json.dumps),
+        Column("changedAt", "since", written=moment),
+        Column("changedBy", "by"),
+        as_json=as_json,
+    )
+
+
+@under(
+    command,
+    "set",
+    "queen policies set orders --group billing --poison skip --exponential 1000 --limit 10",
+    "queen policies set orders --delays 1000,10000,60000 --poison park",
+)
+@queue
+@_GROUP
+@click.option("--fixed", type=_MS, metavar="MS", help="Wait this long after each failure.")
+@click.option("--exponential", type=_MS, metavar="MS", help="Wait this long after the first failure, then longer.")
+@click.option("--factor", type=float, help="By how much each delay of --exponential is longer; 2 unless it is given.")
+@click.option("--max-delay", type=_MS, metavar="MS", help="Longest delay of --exponential; an hour unless it is given.")
+@click.option("--delays", metavar="MS,…", help="Wait this long after the first failure, the second, …")
+@click.option("--jitter", type=float, metavar="PART", help="Part by which a delay may be shorter at random, 0 to 1.")
+@click.option("--limit", type=COUNT, metavar="N", help="How often a message may fail before it is given up.")
+@click.option(
+    "--poison",
+    type=click.Choice(["block", "skip", "park"]),
+    default="block",
+    show_default=True,
+    help="What a partition does: wait for the message, go on without it, or wait until the message is settled by hand.",
+)
+@as_json
+@server
+def set_(queue: str, group: str | None, as_json: bool, server: str, **given: Any) -> None:
+    """Set what QUEUE does with messages that fail, or one group of it."""
+    policy = _policy(**given)
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        answer = queen.admin.set_policy(queue, group=group, retry=policy)
+    if as_json:
+        print_json(answer)
+    else:
+        print(f"the policy of {_place(queue, group)} is {'set' if answer['changed'] else 'as it was'}")
+
+
+def _policy(
+    fixed: int | None,
+    exponential: int | None,
+    delays: str | None,
+    factor: float | None,
+    max_delay: int | None,
+    **rest: Any,
+) -> dict[str, Any]:
+    named = {"fixed": fixed, "exponential": exponential, "list": delays}
+    chosen = [name for name, value in named.items() if value is not None]
+    if len(chosen) > 1:
+        raise click.UsageError("--fixed, --exponential and --delays exclude each other")
+    policy: dict[str, Any] = {"factor": factor, "maxDelayMs": max_delay, **rest}
+    if delays is not None:
+        try:
+            policy["delaysMs"] = [int(delay) for delay in delays.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"{delays!r} is not a list such as 1000,10000", param_hint="'--delays'") from None
+    elif chosen:
+        policy["delayMs"] = named[chosen[0]]
+    policy["strategy"] = chosen[0] if chosen else None
+    return {name: value for name, value in policy.items() if value is not None}
+
+
+@under(command, "remove", "queen policies remove orders --group billing")
+@queue
+@_GROUP
+@as_json
+@server
+def remove(queue: str, group: str | None, as_json: bool, server: str) -> None:
+    """Remove the policy of QUEUE, or of one group of it. Messages that wait because of it stay as they are."""
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        answer = queen.admin.set_policy(queue, group=group, retry=None)
+    if as_json:
+        print_json(answer)
+    else:
+        print(f"{_place(queue, group)} {'has no policy any more' if answer['changed'] else 'had no policy'}")
+
+
+@under(command, "skipped", "queen policies skipped orders")
+@queue
+@_GROUP
+@as_json
+@server
+def skipped(queue: str, group: str | None, as_json: bool, server: str) -> None:
+    """List the messages of QUEUE that failed and wait by themselves, or keep their partition waiting."""
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        rows = queen.admin.list_skipped(queue, group=group)["messages"]
+    listing(
+        rows,
+        f"no message of {queue} is skipped or parks its partition",
+        Column("partition"),
+        Column("consumerGroup", "group"),
+        Column("transactionId", "message"),
+        Column("offset", number=True),
+        Column("retryCount", "failed attempts", number=True),
+        Column("until", "again at", written=moment),
+        Column("parked"),
+        as_json=as_json,
+    )
+
+
+def _place(queue: str, group: str | None) -> str:
+    return queue if group is None else f"{queue} for group {group}"

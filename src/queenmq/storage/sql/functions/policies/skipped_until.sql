@@ -1,0 +1,13 @@
+-- When the first message that is skipped, stored and not finished may be delivered again, or has expired (p_ttl_s); null if there is none.
+CREATE OR REPLACE FUNCTION queen.skipped_until(p_partition uuid, p_position bigint, p_done int8multirange, p_skipped queen.skipped[], p_ttl_s integer)
+RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT min(least(s.until, CASE WHEN p_ttl_s > 0 THEN m.created_at + make_interval(secs => p_ttl_s) END)) FROM unnest(p_skipped) AS s
+        CROSS JOIN LATERAL (
+            SELECT m.created_at FROM queen.messages m
+            WHERE m.partition_id = p_partition AND s.offsets @> m."offset" AND m."offset" >= lower(s.offsets) AND m."offset" < upper(s.offsets)
+              AND m."offset" > p_position AND NOT p_done @> m."offset"
+            ORDER BY m."offset" LIMIT 1
+        ) m);
+END $$;

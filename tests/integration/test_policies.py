@@ -1,0 +1,244 @@
+"""Retry policies: how long messages wait that fail, and what their partition does meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from integration.queen import Json, Queen, data, expire_leases
+
+
+async def policy(http: httpx.AsyncClient, queue: str = "q", group: str | None = None, **retry: Any) -> Json:
+    body = {"queue": queue, "consumerGroup": group, "retry": retry}
+    answer = await http.post("/api/v1/policies", json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def skipped(http: httpx.AsyncClient, queue: str = "q") -> list[Json]:
+    answer = await http.get(f"/api/v1/queues/{queue}/skipped")
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["messages"])
+
+
+async def position(sql: asyncpg.Connection, group: str = "g") -> int:
+    found = await sql.fetchval("SELECT position FROM queen.partition_consumers WHERE consumer_group = $1", group)
+    assert isinstance(found, int)
+    return found
+
+
+async def let_skipped_return(sql: asyncpg.Connection) -> None:
+    """As if their time had come."""
+    await sql.execute(
+        """UPDATE queen.partition_consumers c
+           SET skipped = ARRAY(
+                   SELECT (clock_timestamp(), s.offsets, s.parks)::queen.skipped FROM unnest(c.skipped) AS s),
+               ready_at = clock_timestamp(), generation = generation + 1
+           WHERE c.skipped IS NOT NULL AND c.lease_id IS NULL"""
+    )
+
+
+async def take(queen: Queen, batch: int = 1, **params: Any) -> list[Json]:
+    return await queen.pop("q", consumerGroup="g", batch=batch, **params)
+
+
+class TestSkip:
+    @pytest.fixture(autouse=True)
+    async def skips(self, http: httpx.AsyncClient, queen: Queen) -> None:
+        await queen.configure("q", retryLimit=2)
+        await policy(http, poison="skip", strategy="fixed", delayMs=3_600_000)
+
+    async def test_the_partition_goes_on_and_the_message_comes_back(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await queen.push("q", 1, 2, 3)
+        first, *_ = await take(queen, 2)
+        await queen.ack(first, "failed", consumerGroup="g")
+        assert data(await take(queen, 10)) == [2, 3]
+        await let_skipped_return(sql)
+        assert await take(queen) == []  # the lease of the others is out
+
+    async def test_the_position_waits_for_it(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await queen.push("q", 1, 2, 3)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        for _ in (2, 3):
+            [message] = await take(queen)
+            await queen.ack(message, consumerGroup="g")
+        assert await position(sql) == 0
+        assert [(one["offset"], one["retryCount"], one["parked"]) for one in await skipped(http)] == [(1, 1, False)]
+        assert await take(queen) == []
+        await let_skipped_return(sql)
+        [again] = await take(queen)
+        assert (again["data"], again["retryCount"]) == (1, 1)
+        await queen.ack(again, consumerGroup="g")
+        assert (await position(sql), await skipped(http)) == (3, [])
+
+    async def test_a_whole_lease_is_finished_around_it(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("q", 1, 2, 3, 4)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        rest = await take(queen, 10)
+        await queen.finish(rest[0]["leaseId"])
+        assert await position(sql) == 0
+        await let_skipped_return(sql)
+        assert data(await take(queen, 10)) == [1]
+
+    async def test_a_push_wakes_a_partition_in_which_all_else_is_skipped(self, queen: Queen) -> None:
+        await queen.push("q", 1)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        assert await take(queen) == []
+        await queen.push("q", 2)
+        assert data(await take(queen)) == [2]
+
+    async def test_auto_ack_passes_over_it(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("q", 1, 2, 3)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        assert data(await take(queen, 10, autoAck="true")) == [2, 3]
+        assert (await position(sql), await take(queen)) == (0, [])
+        await let_skipped_return(sql)
+        assert data(await take(queen, 10, autoAck="true")) == [1]
+        assert await position(sql) == 3
+
+    async def test_it_becomes_a_dead_letter_in_the_end(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("q", 1, 2)
+        for _ in range(3):
+            [message] = await take(queen)
+            assert message["data"] == 1
+            await queen.ack(message, "failed", consumerGroup="g")
+            await let_skipped_return(sql)
+        assert [letter["data"] for letter in await queen.dead_letters("q")] == [1]
+        assert data(await take(queen)) == [2]
+
+    async def test_too_many_of_them_block_the_partition(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await queen.push("q", *range(120))
+        batch = await take(queen, 100)
+        await queen.finish(batch[0]["leaseId"], status="failed")
+        assert len(await skipped(http)) == 100
+        [next_one] = await take(queen)
+        assert next_one["data"] == 100
+        await queen.ack(next_one, "failed", consumerGroup="g")
+        assert await take(queen) == []
+        assert len(await skipped(http)) == 100
+
+    async def test_a_retry_by_hand_delivers_it_at_once(self, http: httpx.AsyncClient, queen: Queen) -> None:
+        await queen.push("q", 1, 2)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        [second] = await take(queen)  # its lease lies behind what is skipped
+        path = f"/api/v1/messages/{first['partitionId']}/{first['transactionId']}/retry"
+        assert (await http.post(path)).status_code == 200
+        await queen.ack(second, consumerGroup="g")
+        [again] = await take(queen)
+        assert (again["data"], again["retryCount"]) == (1, 0)
+
+    async def test_what_is_skipped_can_be_deleted_and_buried(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await queen.push("q", 1, 2, 3)
+        for _ in range(2):
+            [message] = await take(queen)
+            await queen.ack(message, "failed", consumerGroup="g")
+        one, two = await skipped(http)
+        path = f"/api/v1/messages/{one['partitionId']}"
+        assert (await http.delete(f"{path}/{one['transactionId']}")).status_code == 200
+        assert (await http.post(f"{path}/{two['transactionId']}/dlq")).status_code == 200
+        [last] = await take(queen)
+        await queen.ack(last, consumerGroup="g")
+        assert (await position(sql), await skipped(http)) == (3, [])
+
+    async def test_an_expired_lease_skips_the_message_it_was_at(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.configure("q", retryLimit=2, dlqAfterMaxRetries=True)
+        await queen.push("q", 1, 2)
+        await take(queen, 2)
+        await expire_leases(sql)
+        assert data(await take(queen, 10)) == [2]
+
+    async def test_a_seek_forgets_it(self, http: httpx.AsyncClient, queen: Queen) -> None:
+        await queen.push("q", 1, 2)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        await queen.seek("g", "q", timestamp="2020-01-01T00:00:00Z")
+        assert await skipped(http) == []
+        assert data(await take(queen, 10)) == [1, 2]
+
+
+class TestPark:
+    @pytest.fixture(autouse=True)
+    async def parks(self, http: httpx.AsyncClient, queen: Queen) -> None:
+        await queen.configure("q")
+        await policy(http, group="g", poison="park", limit=0)
+        await queen.push("q", 1, 2, 3)
+        first, *_ = await take(queen, 3)
+        await queen.ack(first, "failed", consumerGroup="g")
+
+    async def test_the_rest_waits_until_it_is_settled(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        assert await take(queen) == []
+        await queen.push("q", 4)
+        assert (await take(queen), await queen.dead_letters("q")) == ([], [])
+        [parked] = await skipped(http)
+        assert (parked["parked"], parked["until"], parked["offset"]) == (True, None, 1)
+        explained = (await http.get("/api/v1/explain/q", params={"consumerGroup": "g"})).json()
+        assert (explained["reason"], explained["deliverable"]) == ("parked", False)
+        assert data(await queen.pop("q", consumerGroup="h", batch=10)) == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("settled", ["retry", "dlq", "delete"])
+    async def test_settled(self, settled: str, http: httpx.AsyncClient, queen: Queen) -> None:
+        assert await take(queen) == []
+        [parked] = await skipped(http)
+        path = f"/api/v1/messages/{parked['partitionId']}/{parked['transactionId']}"
+        answer = await (http.delete(path) if settled == "delete" else http.post(f"{path}/{settled}"))
+        assert answer.status_code == 200
+        assert data(await take(queen, 10)) == ([1, 2, 3] if settled == "retry" else [2, 3])
+        assert await skipped(http) == []
+
+    async def test_other_groups_block(self, queen: Queen) -> None:
+        [first] = await queen.pop("q", consumerGroup="h")
+        await queen.ack(first, "failed", consumerGroup="h")
+        assert await queen.pop("q", consumerGroup="h") == []
+        assert await queen.dead_letters("q") == []
+
+
+class TestDelays:
+    async def test_a_list_by_the_failures_of_the_message(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await queen.configure("q", retryLimit=10)
+        await policy(http, strategy="list", delaysMs=[1000, 60_000])
+        await queen.push("q", 1)
+        waits = []
+        for _ in range(3):
+            [message] = await take(queen)
+            await queen.ack(message, "failed", consumerGroup="g")
+            waits.append(
+                await sql.fetchval(
+                    "SELECT extract(epoch FROM retry_at - clock_timestamp()) FROM queen.partition_consumers"
+                )
+            )
+            await sql.execute("UPDATE queen.partition_consumers SET ready_at = clock_timestamp(), retry_at = NULL")
+        assert [round(float(wait)) for wait in waits] == [1, 60, 60]
+
+    async def test_a_group_has_its_own(self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.push("q", 1)
+        await policy(http, limit=0)
+        await policy(http, group="g", strategy="fixed", delayMs=0)
+        [message] = await take(queen)
+        await queen.ack(message, "failed", consumerGroup="g")
+        [message] = await take(queen)
+        assert message["retryCount"] == 1
+        [other] = await queen.pop("q", consumerGroup="h")
+        await queen.ack(other, "failed", consumerGroup="h")
+        assert len(await queen.dead_letters("q")) == 1
+        explained = (await http.get("/api/v1/explain/q", params={"consumerGroup": "h"})).json()
+        assert explained["partitions"][0]["attemptsLeft"] == 1
