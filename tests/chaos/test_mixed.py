@@ -24,7 +24,7 @@ from ports import free_port, free_udp_port
 
 from chaos.mixed_faults import FAILING, Faults
 from chaos.mixed_finish import consume_connected, finish_and_take
-from chaos.mixed_load import GROUPS, LEASE_S, MOVED, MOVER, OPTIONS, RETRY_LIMIT, WORK, Load, Mine, Name
+from chaos.mixed_load import GROUPS, LEASE_S, MOVED, MOVER, OPTIONS, RETRY_LIMIT, SECRET, WORK, Load, Mine, Name
 from queenmq.journal.push_records import RecordCodec
 from queenmq.journal.quarantine import set_aside_in
 from queenmq.storage.embedded import EmbeddedPostgres
@@ -74,6 +74,11 @@ LETTERS = """
     SELECT d.consumer_group, q.name, d.partition_name, d.transaction_id
     FROM queen.dead_letter_queue d JOIN queen.queues q ON q.id = d.queue_id
 """
+# The first group skips what fails, and the second one pauses itself for a moment now and then.
+POLICIES: list[dict[str, Any]] = [
+    {"queue": queue, "consumerGroup": GROUPS[0], "retry": {"strategy": "fixed", "delayMs": 50, "poison": "skip"}}
+    for queue in (WORK, SECRET)
+] + [{"queue": WORK, "consumerGroup": GROUPS[1], "breaker": {"failures": 2, "of": 30, "pauseSeconds": 1}}]
 OPERATIONS = "SELECT status, count(*) FROM queen.operation_queue WHERE status <> 'completed' GROUP BY status"
 
 
@@ -125,6 +130,9 @@ async def configure(url: str) -> None:
         for queue, options in OPTIONS.items():
             given = {"leaseTime": LEASE_S, "retryLimit": RETRY_LIMIT, "retryDelay": 50} | options
             answer = await client.post("/api/v1/configure", json={"queue": queue, "options": given})
+            assert answer.status_code == 200, answer.text
+        for policy in POLICIES:
+            answer = await client.post("/api/v1/policies", json=policy)
             assert answer.status_code == 200, answer.text
 
 

@@ -422,7 +422,7 @@ def test_a_policy_is_set_listed_and_removed(queen: Run, name: str) -> None:
     assert "as it was" in queen(*given).out
     [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
     assert shown["retry"] == {"strategy": "exponential", "delayMs": 60000, "limit": 2, "poison": "skip"}
-    assert "no message of" in queen("policies", "skipped", name).out
+    assert "no message of" in queen("policies", "skipped", name).err
     popped = json.loads(queen("pop", name, "--group", "g", "--json").out)
     failed = ("ack", popped["partitionId"], popped["transactionId"], "--lease", popped["leaseId"])
     assert queen(*failed, "--group", "g", "--status", "failed").status == 0
@@ -433,6 +433,12 @@ def test_a_policy_is_set_listed_and_removed(queen: Run, name: str) -> None:
     assert "exclude each other" in queen("policies", "set", name, "--fixed", "1", "--delays", "1").err
     assert "is not a list" in queen("policies", "set", name, "--delays", "soon").err
     assert "needs a strategy" in queen("policies", "set", name, "--factor", "3").err
+    assert queen("policies", "set", name, "--breaker", "0/3", "--breaker-pause", "60").status == 0
+    [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
+    assert (shown["breaker"], shown["retry"]["poison"]) == ({"failures": 0, "of": 3, "pauseSeconds": 60}, "park")
+    assert "is not like 5/10" in queen("policies", "set", name, "--breaker", "5").err
+    assert "needs --breaker" in queen("policies", "set", name, "--breaker-pause", "5").err
+    assert "say what to set" in queen("policies", "set", name).err
 
 
 # Timers

@@ -46,16 +46,43 @@ def test_see_what_a_policy_keeps_back(page: Page, served: Served) -> None:
     queue = fresh("parked")
     served.shop.configure(queue)
     served.shop.push(queue, "p", {"n": 1}, {"n": 2}, name="invoice")
-    served.shop.call("POST", "/api/v1/policies", {"queue": queue, "retry": {"poison": "park", "limit": 0}})
+    served.shop.call(
+        "POST",
+        "/api/v1/policies",
+        {"queue": queue, "retry": {"poison": "park", "limit": 0}, "breaker": {"failures": 4, "of": 9}},
+    )
     served.shop.fail(queue, "ledger", "p", "the bank says no")
     served.shop.refresh()
     page.goto(f"/#/queues/{queue}")
     kept = page.get_by_role("region", name="Kept back")
     expect(kept).to_contain_text("Parked")
-    expect(page.get_by_role("region", name="Settings")).to_contain_text("park; limit 0")
+    expect(page.get_by_role("region", name="Settings")).to_contain_text("park; limit 0; paused after more than 4 of 9")
     expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("parks its partition")
     kept.get_by_role("link", name=re.compile("^invoice")).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("invoice")
+
+
+def test_pause_a_queue_and_resume_what_a_breaker_has_paused(page: Page, served: Served) -> None:
+    queue, shop = fresh("paused"), served.shop
+    shop.configure(queue, retryLimit=100, retryDelay=0)
+    shop.push(queue, "p", {"n": 1}, name="invoice")
+    shop.call("POST", "/api/v1/policies", {"queue": queue, "breaker": {"failures": 0, "of": 5, "pauseSeconds": 3600}})
+    shop.fail(queue, "ledger", "p", "the bank says no")
+    page.goto(f"/#/queues/{queue}")
+    paused = page.get_by_role("region", name="Paused")
+    expect(paused).to_contain_text("1 of the last 1 messages failed")
+    page.get_by_role("button", name="Pause").click()
+    dialog(page).get_by_label("Reason").fill("repairs")
+    confirm(page, "Pause the queue")
+    told(page, "The queue is paused.")
+    expect(paused).to_contain_text("repairs")
+    for who in ("breaker", "repairs"):
+        paused.get_by_role("row", name=re.compile(who)).get_by_role("button", name="Resume").click()
+        confirm(page, "Resume")
+        told(page, "It is resumed.")
+        expect(paused.get_by_role("row", name=re.compile(who))).to_have_count(0)
+    [message] = shop.pop(queue, "ledger", "p")
+    assert message["transactionId"].startswith("invoice")
 
 
 def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -> None:

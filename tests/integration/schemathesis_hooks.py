@@ -21,6 +21,8 @@ _NO_CONDITION = (
     b"partition needs consumerGroup",
     b'"error":"schema: ',
     b"retry: ",
+    b"breaker: ",
+    b"retry or breaker is required",
 )
 _NO_TIMER = (
     b"needs one of delayMs, deliverAt and schedule",

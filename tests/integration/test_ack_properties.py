@@ -236,7 +236,9 @@ class AnySequence(RuleBasedStateMachine):
             )
         )
         if poison != "block":
-            self.storage.execute(statement("set_retry"), self.queue, "", None, "{}", None, None, 0.0, poison)
+            self.storage.execute(
+                statement("set_policy"), self.queue, "", None, True, "{}", None, None, 0.0, poison, False, *[None] * 4
+            )
         self.storage.execute("DELETE FROM queen.partitions")  # Default has an id that cannot be chosen
 
     # Producing

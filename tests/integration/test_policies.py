@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import httpx
@@ -43,6 +44,12 @@ async def let_skipped_return(sql: asyncpg.Connection) -> None:
 
 async def take(queen: Queen, batch: int = 1, **params: Any) -> list[Json]:
     return await queen.pop("q", consumerGroup="g", batch=batch, **params)
+
+
+async def insert(sql: asyncpg.Connection, partition: str) -> None:
+    await sql.execute(
+        """INSERT INTO queen.messages (partition_id, payload) VALUES ($1, '"inserted"'::bytea)""", UUID(partition)
+    )
 
 
 class TestSkip:
@@ -96,6 +103,37 @@ class TestSkip:
         assert await take(queen) == []
         await queen.push("q", 2)
         assert data(await take(queen)) == [2]
+
+    async def test_a_push_that_commits_later_is_not_slept_through(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        """The push holds the partition's head, so the ack cannot know whether there is something new."""
+        await queen.push("q", 1, 2)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        [second] = await take(queen)
+        async with sql.transaction():
+            await insert(sql, first["partitionId"])
+            await queen.ack(second, consumerGroup="g")
+            assert await take(queen) == []
+        assert data(await take(queen)) == ["inserted"]
+
+    async def test_a_push_that_finds_it_waiting_wakes_it_at_its_commit(
+        self, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await queen.push("q", 1)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        assert await take(queen) == []
+        async with sql.transaction():
+            await insert(sql, first["partitionId"])
+            assert await take(queen) == []
+        assert data(await take(queen)) == ["inserted"]
+
+    async def test_a_long_poll_gets_it_when_its_time_comes(self, http: httpx.AsyncClient, queen: Queen) -> None:
+        await policy(http, poison="skip", strategy="fixed", delayMs=300)
+        await queen.push("q", 1)
+        [first] = await take(queen)
+        await queen.ack(first, "failed", consumerGroup="g")
+        assert data(await queen.wait("q", consumerGroup="g")) == [1]
 
     async def test_auto_ack_passes_over_it(self, queen: Queen, sql: asyncpg.Connection) -> None:
         await queen.push("q", 1, 2, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from queenmq.core.retry_policy import LONGEST_MS, RetryPolicy
+from queenmq.core.retry_policy import LONGEST_MS, BreakerPolicy, RetryPolicy
 from queenmq.errors import InvalidRequest
 
 
@@ -63,3 +63,9 @@ def test_contradictions_are_refused(policy: RetryPolicy, said: str) -> None:
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(text, type=RetryPolicy)
+
+
+def test_a_breaker_that_could_never_open_is_refused() -> None:
+    BreakerPolicy(failures=0, of=1).check()
+    with pytest.raises(InvalidRequest, match="never opens"):
+        BreakerPolicy(failures=3, of=3).check()

@@ -134,7 +134,7 @@ class Broker:
             concurrency=concurrency_of(settings.concurrency),
         )
         self.pauses = Pauses(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
-        self.policies = Policies(database)
+        self.policies = Policies(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
         acking = policy_of(settings, settings.lanes.ack)
         self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))

@@ -1,10 +1,14 @@
-"""What queues and groups do with messages that fail. It is kept in the database, where each ack finds it."""
+"""What queues and groups do with messages that fail. It is kept in the database, where each pop and ack finds it."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Awaitable, Callable
 
-from queenmq.core.retry_policy import RetryPolicy
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from queenmq.broker.pauses import KnownPauses
+from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.errors import Conflict, NotFound
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -13,26 +17,51 @@ _encoder = msgspec.json.Encoder()
 
 
 class Policies:
-    def __init__(self, database: Database) -> None:
+    """`publish` tells every server that something of a queue has changed, and `wake` wakes its long polls."""
+
+    def __init__(
+        self,
+        database: Database,
+        known: KnownPauses,
+        publish: Callable[[str], Awaitable[None]],
+        wake: Callable[[str], None],
+    ) -> None:
         self._database = database
+        self._known = known
+        self._publish = publish
+        self._wake = wake
 
-    async def set_retry(self, queue: str, group: str | None, by: str | None, policy: RetryPolicy | None) -> bool:
-        """Set the retry policy of a queue, or of a group in it; None takes it back. False if nothing changes.
+    async def set(
+        self,
+        queue: str,
+        group: str | None,
+        by: str | None,
+        retry: RetryPolicy | UnsetType | None,
+        breaker: BreakerPolicy | UnsetType | None,
+    ) -> bool:
+        """Set parts of the policy of a queue, or of a group in it; None takes a part back. False if nothing changes.
 
-        When this returns, every later ack goes by it. Raises NotFound if there is no such queue, and Conflict while
-        servers may run that would not keep what it promises.
+        When this returns, every later pop and ack goes by it. Raises NotFound if there is no such queue, and Conflict
+        while servers may run that would not keep what it promises.
         """
-        given = RetryPolicy() if policy is None else policy
+        given = retry or RetryPolicy()
+        broken = breaker or None
         row = await self._database.fetchrow(
-            statement("set_retry"),
+            statement("set_policy"),
             queue,
             group or "",
             by,
-            None if policy is None else _encoder.encode(policy).decode(),
+            retry is not UNSET,
+            _text(retry),
             given.limit,
             given.delays(),
             given.least_part,
             given.poison,
+            breaker is not UNSET,
+            _text(breaker),
+            None if broken is None else broken.failures,
+            None if broken is None else broken.of,
+            None if broken is None else broken.pause_seconds * 1000,
             repeatable=True,
         )
         if row is None or row["changed"] is None:
@@ -42,5 +71,13 @@ class Policies:
                 f"poison {given.poison!r} is for servers of this version only: when none of the version before runs "
                 "any more, finish the upgrade with `queen db upgrade --contract`, and set it then"
             )
+        if breaker is not UNSET:
+            await self._publish(queue)
+            self._known.forget(queue)
+            self._wake(queue)
         changed: bool = row["changed"]
         return changed
+
+
+def _text(part: RetryPolicy | BreakerPolicy | UnsetType | None) -> str | None:
+    return _encoder.encode(part).decode() if part else None

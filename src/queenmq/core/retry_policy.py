@@ -17,6 +17,8 @@ LONGEST_MS = 30 * 86_400_000
 _MOST_DELAYS = 100
 _EXPONENTIAL_JITTER = 0.5
 
+MOST_OUTCOMES = 1000
+
 Poison = Literal["block", "skip", "park"]
 DelayMs = Annotated[int, Meta(ge=0, le=LONGEST_MS)]
 
@@ -76,3 +78,17 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
                 break
             delay *= factor
         return delays
+
+
+class BreakerPolicy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """When more than `failures` of the last `of` messages of a group have failed, the group is paused. After
+    `pauseSeconds` one batch is let through: if it is completed, the pause ends, and if it fails, it begins again."""
+
+    failures: Annotated[int, Meta(ge=0, lt=MOST_OUTCOMES)]
+    of: Annotated[int, Meta(ge=1, le=MOST_OUTCOMES)]
+    pause_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 30
+
+    def check(self) -> None:
+        """Raise InvalidRequest if it could never open."""
+        if self.failures >= self.of:
+            raise InvalidRequest("breaker: failures must be fewer than of, or it never opens", "breaker.failures")

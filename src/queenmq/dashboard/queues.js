@@ -1,6 +1,6 @@
 // Queues, and one queue with its partitions, groups and settings.
 
-import { get, may, path, remove } from "./api.js";
+import { get, may, path, post, remove } from "./api.js";
 import { lines } from "./chart.js";
 import { h } from "./dom.js";
 import { compact, duration, groupName, number, rate } from "./format.js";
@@ -53,19 +53,20 @@ export const queue = {
     const groups = await get("/api/v1/consumer-groups", { queue: name, limit: 100 });
     // Without a choice, ask for the group that is furthest behind.
     const asked = query.group ?? groups.reduce((worst, row) => ((row.unread ?? 0) > (worst?.unread ?? -1) ? row : worst), null)?.name;
-    const [status, heads, told, history, policies, skipped] = await Promise.all([
+    const [status, heads, told, history, policies, skipped, pauses] = await Promise.all([
       get(path`/api/v1/status/queues/${name}`, { limit: 1 }),
       get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.search, limit: PAGE + 1, offset }),
       get(path`/api/v1/explain/${name}`, { consumerGroup: asked }),
       get("/api/v1/status", { queue: name }),
       get("/api/v1/policies", { queue: name }),
       get(path`/api/v1/queues/${name}/skipped`, { limit: PAGE }),
+      get("/api/v1/pauses", { queue: name }),
     ]);
     const points = byMinute(history.throughput.map((point) => ({ ...point, at: Date.parse(point.timestamp), maxLag: 0, errors: 0 })), history.timeRange, history.bucketMinutes);
-    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, points, policies: policies.policies, skipped: skipped.messages };
+    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, points, policies: policies.policies, skipped: skipped.messages, pauses: pauses.pauses };
   },
 
-  view({ status, heads, more, offset, groups, told, points, policies, skipped }, { params: [name], query }, page) {
+  view({ status, heads, more, offset, groups, told, points, policies, skipped, pauses }, { params: [name], query }, page) {
     const { totals, queue: about } = status;
     const { options } = about;
     return [
@@ -74,6 +75,7 @@ export const queue = {
         crumbs: [["Queues", "#/queues"]],
         actions: [
           link(to.messages(name), "Messages", { class: "button" }),
+          may("read-write") && button("Pause", () => pause(name, page)),
           may("admin") && button("Clear", () => clear(name, page), { kind: "danger" }),
           may("admin") && button("Delete", () => drop(name), { kind: "danger" }),
         ],
@@ -92,6 +94,7 @@ export const queue = {
         panel("Last hour", { note: "Messages a second, by minute" }, lines({ points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: `Messages a second of ${name} in the last hour` })),
       ),
       panel("Consumer groups", {}, groupTable(groups)),
+      pauses.length > 0 && panel("Paused", { note: "Not delivered until it is resumed" }, pauseTable(pauses, page)),
       skipped.length > 0 && panel("Kept back", { note: "Messages that failed and wait by a policy" }, skippedTable(skipped)),
       panel(
         "Partitions",
@@ -111,7 +114,7 @@ export const queue = {
           ["Retries", `${number(options.retryLimit)}, ${duration(options.retryDelay / 1000)} apart`],
           ["Size limit", options.maxSize ? number(options.maxSize) : "none"],
           ...chosen(options),
-          ...policies.map((row) => [`Failures${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, policyInWords(row.retry)]),
+          ...policies.map((row) => [`Failures${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, policyInWords(row)]),
           ["Created", moment(about.createdAt, { absolute: true })],
         ),
       ),
@@ -136,9 +139,53 @@ function chosen(options) {
   ].filter(([, value]) => value);
 }
 
-function policyInWords({ strategy, delayMs, delaysMs, maxDelayMs, limit, poison = "block" }) {
+function policyInWords({ retry, breaker }) {
+  const { strategy, delayMs, delaysMs, maxDelayMs, limit, poison = "block" } = retry ?? {};
   const wait = strategy && `${(delaysMs ?? [delayMs]).map((ms) => duration(ms / 1000)).join(", ")}${strategy === "exponential" ? ` and longer, up to ${duration((maxDelayMs ?? 3600000) / 1000)}` : ""}`;
-  return [poison, wait, limit !== undefined && `limit ${number(limit)}`].filter(Boolean).join("; ");
+  return [retry && poison, wait, limit !== undefined && `limit ${number(limit)}`, breaker && `paused after more than ${number(breaker.failures)} of ${number(breaker.of)}`].filter(Boolean).join("; ");
+}
+
+function pauseTable(rows, page) {
+  return table({
+    label: "Pauses",
+    rows,
+    key: (row) => `${row.consumerGroup}/${row.partition}/${row.pausedBy}`,
+    columns: [
+      { name: "What", cell: (row) => [row.consumerGroup ? groupName(row.consumerGroup) : "All groups", row.partition && `, partition ${row.partition}`] },
+      { name: "Since", cell: (row) => moment(row.pausedAt) },
+      { name: "By", cell: (row) => row.pausedBy ?? "–" },
+      { name: "Reason", cell: (row) => row.reason ?? "–" },
+      { name: "Tried at", cell: (row) => moment(row.probeAt) },
+      { name: "", cell: (row) => may("read-write") && button("Resume", () => resume(row, page)) },
+    ],
+  });
+}
+
+function pause(name, page) {
+  ask({
+    title: `Pause ${name}?`,
+    text: "Nothing of this queue is delivered to any group until it is resumed. Messages that are being processed can be acknowledged.",
+    action: "Pause the queue",
+    fields: [h("label", {}, "Reason ", h("input", { name: "reason", maxlength: 200 }))],
+    act: async (form) => {
+      await post("/api/v1/pause", { queue: name, reason: form.get("reason") || null });
+      return "The queue is paused.";
+    },
+    done: page.reload,
+  });
+}
+
+function resume({ queue, consumerGroup, partition }, page) {
+  ask({
+    title: `Resume ${consumerGroup ? groupName(consumerGroup) : queue}?`,
+    text: "Messages are delivered again, unless another pause keeps them back.",
+    action: "Resume",
+    act: async () => {
+      await post("/api/v1/resume", { queue, consumerGroup, partition });
+      return "It is resumed.";
+    },
+    done: page.reload,
+  });
 }
 
 function skippedTable(rows) {

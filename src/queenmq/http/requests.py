@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from queenmq.core.acknowledgement import STATUSES
 from queenmq.core.names import DEFAULT_PARTITION, START_MODES
 from queenmq.core.options import MAX_SECONDS, QueueOptions
-from queenmq.core.retry_policy import RetryPolicy
+from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.http.schemas import (
     TEXT_SCHEMA,
     Label,
@@ -326,9 +326,10 @@ class PauseBody(ResumeBody, kw_only=True):
 
 
 class PolicyBody(Struct, kw_only=True, rename="camel"):
-    """Of a queue; with `consumerGroup`, of that group in it. A group goes by its own policy, or by that of its queue;
-    null takes the policy back."""
+    """Of a queue; with `consumerGroup`, of that group in it. A part that is left out stays as it is, and null takes it
+    back. A group goes by its own part, or by that of its queue."""
 
     queue: Name
     consumer_group: Name | None = None
-    retry: RetryPolicy | None
+    retry: RetryPolicy | UnsetType | None = UNSET
+    breaker: BreakerPolicy | UnsetType | None = UNSET

@@ -13,13 +13,15 @@ from queenmq.reports.reading import Query, Reader
 
 
 class PauseRead(Struct, frozen=True):
-    """Without a group, of all groups; without a partition, of all partitions."""
+    """Without a group, of all groups; without a partition, of all partitions. `probe_at` is when the breaker that has
+    paused a group lets the next batch through."""
 
     consumer_group: str | None
     partition: str | None
     paused_at: datetime
     paused_by: str | None
     reason: str | None
+    probe_at: datetime | None
 
     def verdict(self) -> Verdict:
         if self.partition is not None:
@@ -32,7 +34,11 @@ class PauseRead(Struct, frozen=True):
         return Verdict(
             "paused",
             f"{what} by {self.paused_by or 'somebody without a token'} since {time_text(self.paused_at)}{because}",
-            "Resume it: POST /api/v1/resume, or `queen queues resume`. Leases that are out can be acknowledged.",
+            "Resume it: POST /api/v1/resume, or `queen queues resume`. Leases that are out can be acknowledged."
+            if self.probe_at is None
+            else f"Find out why messages fail. A batch is let through at {time_text(self.probe_at)}; the pause ends if "
+            "it is completed. Or resume it now: POST /api/v1/resume, or `queen queues resume`.",
+            self.probe_at,
         )
 
 

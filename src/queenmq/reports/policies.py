@@ -12,13 +12,14 @@ from queenmq.reports.reading import Query, Reader
 
 
 class ListedPolicy(Struct, frozen=True):
-    """Without a group, of all groups that have none of their own. `retry` is JSON, as it was given."""
+    """Without a group, of all groups that have none of their own. The parts are JSON, as they were given."""
 
     queue: str
     consumer_group: str | None
     changed_at: datetime
     changed_by: str | None
     retry: str | None
+    breaker: str | None
 
 
 class SkippedMessage(Struct, frozen=True):

@@ -33,7 +33,8 @@ def list_(as_json: bool, server: str) -> None:
         "there are no policies",
         Column("queue"),
         Column("consumerGroup", "group"),
-        Column("retry", written=json.dumps),
+        Column("retry", written=_shown),
+        Column("breaker", written=_shown),
         Column("changedAt", "since", written=moment),
         Column("changedBy", "by"),
         as_json=as_json,
@@ -45,6 +46,7 @@ def list_(as_json: bool, server: str) -> None:
     "set",
     "queen policies set orders --group billing --poison skip --exponential 1000 --limit 10",
     "queen policies set orders --delays 1000,10000,60000 --poison park",
+    "queen policies set orders --group billing --breaker 50/100 --breaker-pause 60",
 )
 @queue
 @_GROUP
@@ -58,25 +60,36 @@ def list_(as_json: bool, server: str) -> None:
 @click.option(
     "--poison",
     type=click.Choice(["block", "skip", "park"]),
-    default="block",
-    show_default=True,
     help="What a partition does: wait for the message, go on without it, or wait until the message is settled by hand.",
 )
+@click.option("--breaker", metavar="N/M", help="Pause a group when more than N of the last M messages failed.")
+@click.option("--breaker-pause", type=click.IntRange(1), metavar="S", help="Seconds until a batch is let through; 30.")
 @as_json
 @server
-def set_(queue: str, group: str | None, as_json: bool, server: str, **given: Any) -> None:
-    """Set what QUEUE does with messages that fail, or one group of it."""
-    policy = _policy(**given)
+def set_(
+    queue: str,
+    group: str | None,
+    breaker: str | None,
+    breaker_pause: int | None,
+    as_json: bool,
+    server: str,
+    **given: Any,
+) -> None:
+    """Set what QUEUE does with messages that fail, or one group of it. Retries and breaker are set apart."""
+    parts: dict[str, dict[str, Any] | None] = {"retry": _retry(**given), "breaker": _breaker(breaker, breaker_pause)}
+    parts = {name: part for name, part in parts.items() if part}
+    if not parts:
+        raise click.UsageError("say what to set, for example --poison skip or --breaker 5/10")
     with connected(server) as queen:
         require_queue(queen, queue)
-        answer = queen.admin.set_policy(queue, group=group, retry=policy)
+        answer = queen.admin.set_policy(queue, group=group, **parts)
     if as_json:
         print_json(answer)
     else:
         print(f"the policy of {_place(queue, group)} is {'set' if answer['changed'] else 'as it was'}")
 
 
-def _policy(
+def _retry(
     fixed: int | None,
     exponential: int | None,
     delays: str | None,
@@ -100,6 +113,22 @@ def _policy(
     return {name: value for name, value in policy.items() if value is not None}
 
 
+def _breaker(given: str | None, pause_s: int | None) -> dict[str, Any] | None:
+    if given is None:
+        if pause_s is not None:
+            raise click.UsageError("--breaker-pause needs --breaker")
+        return None
+    failures, _, of = given.partition("/")
+    if not (failures.isdecimal() and of.isdecimal()):
+        raise click.BadParameter(f"{given!r} is not like 5/10", param_hint="'--breaker'")
+    breaker = {"failures": int(failures), "of": int(of)}
+    return breaker if pause_s is None else breaker | {"pauseSeconds": pause_s}
+
+
+def _shown(part: Any) -> str:
+    return "" if part is None else json.dumps(part)
+
+
 @under(command, "remove", "queen policies remove orders --group billing")
 @queue
 @_GROUP
@@ -109,7 +138,7 @@ def remove(queue: str, group: str | None, as_json: bool, server: str) -> None:
     """Remove the policy of QUEUE, or of one group of it. Messages that wait because of it stay as they are."""
     with connected(server) as queen:
         require_queue(queen, queue)
-        answer = queen.admin.set_policy(queue, group=group, retry=None)
+        answer = queen.admin.set_policy(queue, group=group, retry=None, breaker=None)
     if as_json:
         print_json(answer)
     else:

@@ -261,6 +261,7 @@ def pauses(as_json: bool, server: str) -> None:
         Column("pausedAt", "since", written=moment),
         Column("pausedBy", "by"),
         Column("reason"),
+        Column("probeAt", "tried at", written=moment),
         as_json=as_json,
     )
 

@@ -186,7 +186,8 @@ class Explained(Struct, kw_only=True, rename="camel"):
 
 
 class PauseListed(Struct, kw_only=True, rename="camel"):
-    """Without a group, of all groups; without a partition, of all partitions."""
+    """Without a group, of all groups; without a partition, of all partitions. `probeAt` is when the breaker that has
+    paused a group lets the next batch through."""
 
     queue: str
     consumer_group: str | None
@@ -194,6 +195,7 @@ class PauseListed(Struct, kw_only=True, rename="camel"):
     paused_at: Moment
     paused_by: str | None
     reason: str | None
+    probe_at: Moment | None = None
 
 
 class PauseMade(PauseListed, kw_only=True):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from queenmq.core.retry_policy import RetryPolicy
+from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.http.schemas import Moment, Uuid
 
 
 class PolicySet(Struct, kw_only=True, rename="camel"):
-    """`changed` is false if it was set so before."""
+    """The parts that were set. `changed` is false if it was so before."""
 
     queue: str
     consumer_group: str | None
-    retry: RetryPolicy | None
+    retry: RetryPolicy | UnsetType | None = UNSET
+    breaker: BreakerPolicy | UnsetType | None = UNSET
     changed: bool
 
 
@@ -25,6 +26,7 @@ class PolicyListed(Struct, kw_only=True, rename="camel"):
     changed_at: Moment
     changed_by: str | None
     retry: RetryPolicy | None
+    breaker: BreakerPolicy | None
 
 
 class PoliciesListed(Struct):

@@ -96,6 +96,7 @@ def _listed(row: pauses.ListedPause) -> PauseListed:
         paused_at=iso_millis(row.paused_at),
         paused_by=row.paused_by,
         reason=row.reason,
+        probe_at=None if row.probe_at is None else iso_millis(row.probe_at),
     )
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name, iso_millis
-from queenmq.core.retry_policy import RetryPolicy
+from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
+from queenmq.errors import InvalidRequest
 from queenmq.http.answers.policies import PoliciesListed, PolicyListed, PolicySet, SkippedListed, SkippedShown
 from queenmq.http.decoding import decode, query_count, query_name
 from queenmq.http.openapi import COUNT, LABEL, Parameter, documented
@@ -21,20 +22,23 @@ from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import policies
 
 _MOST = 1000
-_TEXTS = {"queue": "queue is required", "retry": "retry is required: a policy, or null to take it back"}
+_TEXTS = {"queue": "queue is required"}
 _decoder = msgspec.json.Decoder(PolicyBody)
 _retry = msgspec.json.Decoder(RetryPolicy)
+_breaker = msgspec.json.Decoder(BreakerPolicy)
 _LIMIT = Parameter("limit", COUNT, f"Most entries of the answer, up to {_MOST}.", _MOST)
 
 
 @documented({200: PolicySet, 404: Error, 409: Error}, body=PolicyBody)
 async def set_policy(request: Request, context: Context) -> Response:
-    """Set the policy of a queue, or of one group of it, or take it back with null. Every later ack goes by it."""
+    """Set parts of the policy of a queue, or of one group of it, or take them back with null. Every later pop and ack
+    goes by it."""
     body = _body(request)
-    changed = await context.broker.policies.set_retry(body.queue, body.consumer_group, request.subject, body.retry)
-    return Response(
-        200, PolicySet(queue=body.queue, consumer_group=body.consumer_group, retry=body.retry, changed=changed)
-    )
+    place = (body.queue, body.consumer_group)
+    changed = await context.broker.policies.set(*place, request.subject, body.retry, body.breaker)
+    queue, group = place
+    shown = PolicySet(queue=queue, consumer_group=group, retry=body.retry, breaker=body.breaker, changed=changed)
+    return Response(200, shown)
 
 
 @documented({200: PoliciesListed}, query=(Parameter("queue", LABEL, "Only of this queue."), _LIMIT))
@@ -69,8 +73,12 @@ def _body(request: Request) -> PolicyBody:
     check_name(body.queue, "queue")
     if body.consumer_group is not None:
         check_name(body.consumer_group, "consumerGroup")
-    if body.retry is not None:
+    if body.retry is msgspec.UNSET and body.breaker is msgspec.UNSET:
+        raise InvalidRequest("retry or breaker is required: what to set, or null to take it back", "retry")
+    if body.retry:
         body.retry.delays()
+    if body.breaker:
+        body.breaker.check()
     return body
 
 
@@ -81,6 +89,7 @@ def _listed(row: policies.ListedPolicy) -> PolicyListed:
         changed_at=iso_millis(row.changed_at),
         changed_by=row.changed_by,
         retry=None if row.retry is None else _retry.decode(row.retry),
+        breaker=None if row.breaker is None else _breaker.decode(row.breaker),
     )
 
 

@@ -6,7 +6,7 @@
 -- letters at once.
 -- What a group does with messages that fail is said by queen.policies, if its queue has some: with `skip`, a message that failed is kept back
 -- by itself (the column `skipped`), as long as there are no more than 100 of them; with `park`, one whose attempts are used up keeps back all that follow.
--- Locks: rows of partition_consumers by (partition, group); then heads that the acks reach, without waiting.
+-- Locks: rows of partition_consumers by (partition, group); then heads that the acks reach, and rows of breakers, without waiting.
 CREATE OR REPLACE FUNCTION queen.ack(
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
     p_required uuid[] DEFAULT NULL)
@@ -21,6 +21,7 @@ DECLARE
     v_groups  text[] := p_group;
     v_offsets bigint[];
     v_held    uuid[];
+    v_special boolean;
 BEGIN
     IF array_position(p_group, NULL) IS NOT NULL THEN
         SELECT array_agg(coalesce(t.grp, held.grp, '__QUEUE_MODE__') ORDER BY t.i) INTO v_groups
@@ -58,6 +59,23 @@ BEGIN
     ) x;
 
     v_now := clock_timestamp();
+    -- Few databases have such queues, and that is quickly asked.
+    v_special := EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0)
+                 OR EXISTS (SELECT 1 FROM queen.policies);
+    IF v_special AND EXISTS (SELECT 1 FROM queen.policies y WHERE y.breaker IS NOT NULL) THEN
+        PERFORM queen.note_outcomes(x.queue_id, x.grp, x.leases, x.completed, x.failed) FROM (
+            SELECT c.queue_id, t.grp, array_agg(DISTINCT c.lease_id) AS leases,
+                   count(*) FILTER (WHERE t.status IN ('completed', 'success')) AS completed,
+                   count(*) FILTER (WHERE t.status IN ('failed', 'dlq')) AS failed
+            FROM unnest(p_partition, v_groups, v_offsets, p_lease, p_status) AS t (part, grp, "offset", lease, status)
+            CROSS JOIN LATERAL (
+                SELECT n.queue_id, n.lease_id, n.lease_expires_at, n.lease_offsets FROM queen.partition_consumers n
+                WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
+            ) c
+            WHERE c.lease_expires_at > v_now AND c.lease_id = coalesce(t.lease, c.lease_id) AND c.lease_offsets @> t."offset"
+            GROUP BY c.queue_id, t.grp
+        ) x;
+    END IF;
     RETURN QUERY
     WITH item AS MATERIALIZED (
         SELECT t.i, t.part, t.grp, t.error, t."offset",
@@ -196,9 +214,8 @@ BEGIN
     LEFT JOIN buried b ON b.i = j.i
     ORDER BY j.i;
 
-    -- Delays, windows and what is skipped have their own idea of when the rest may be read. Few databases have such queues, and that is quickly asked.
-    IF EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0)
-       OR EXISTS (SELECT 1 FROM queen.policies) THEN
+    -- Delays, windows and what is skipped have their own idea of when the rest may be read.
+    IF v_special THEN
         PERFORM queen.settle(array_agg(c.partition_id), array_agg(c.consumer_group), false)
         FROM (SELECT DISTINCT part, grp COLLATE "C" AS grp FROM unnest(p_partition, v_groups) AS u (part, grp)) t
         CROSS JOIN LATERAL (

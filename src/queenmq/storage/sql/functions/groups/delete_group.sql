@@ -20,6 +20,7 @@ BEGIN
     DELETE FROM queen.partition_consumers WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     GET DIAGNOSTICS v_deleted = ROW_COUNT;
     DELETE FROM queen.ready_floors WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
+    DELETE FROM queen.breakers WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     -- Without its last group everything that is stored counts.
     INSERT INTO queen.queue_size_changes (queue_id)
     SELECT q.id FROM queen.queues q WHERE q.id = ANY (v_queues) AND q.max_size > 0;

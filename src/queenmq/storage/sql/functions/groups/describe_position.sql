@@ -125,7 +125,7 @@ BEGIN
         RETURN;
     END IF;
     due := queen.count_stored(l, v_low, v_high, v_done);
-    IF ready_at <= p_now AND NOT (p_queue.has_pauses AND queen.is_paused(p_queue.id, p_partition, p_group)) THEN
+    IF ready_at <= p_now AND NOT ((p_queue.has_pauses OR p_queue.has_policies) AND queen.is_paused(p_queue.id, p_partition, p_group)) THEN
         ready := CASE WHEN c.skipped IS NULL THEN due ELSE queen.count_stored(l, v_low, v_high, v_done + v_hidden) END;
     END IF;
 END $$;

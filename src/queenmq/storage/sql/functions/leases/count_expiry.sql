@@ -19,6 +19,7 @@ BEGIN
     v_failed := queen.times_failed(v_row.failures, lower(v_row.lease_offsets));
     IF p_queue.has_policies THEN
         v_rule := queen.retry_rule(p_queue, p_group);
+        PERFORM queen.note_outcomes(p_queue.id, p_group, ARRAY[v_row.lease_id], 0, 1);
     ELSE
         SELECT p_queue.retry_limit AS retry_limit, 'block' AS poison INTO v_rule;
     END IF;

@@ -1,13 +1,14 @@
 -- Complete everything that these (partition, group) rows have under their leases, and end the leases: one update of a row, however many
 -- messages it is about. The same as queen.ack of each of the messages as `completed`. p_count is how many they are.
--- The caller holds the rows and has checked the leases. Locks heads that the groups reach, without waiting.
+-- The caller holds the rows and has checked the leases. Locks heads that the groups reach, and rows of breakers, without waiting.
 CREATE OR REPLACE FUNCTION queen.finish_leased(p_partitions uuid[], p_groups text[], p_counts bigint[])
 RETURNS void LANGUAGE plpgsql
--- The planner knows only live rows, and would read all versions of the few that there are.
-SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+-- The planner knows only live rows, and would read all versions of the few that there are; and it takes longer than the statement itself.
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_now  timestamptz;
-    v_held uuid[];
+    v_now     timestamptz;
+    v_held    uuid[];
+    v_special boolean;
 BEGIN
     -- Only a group that reaches the head may fall asleep, and only under the head's lock (see queen.settle).
     SELECT array_agg(x.partition_id) INTO v_held FROM (
@@ -27,6 +28,20 @@ BEGIN
     ) x;
 
     v_now := clock_timestamp();
+    -- Few databases have such queues, and that is quickly asked.
+    v_special := EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0)
+                 OR EXISTS (SELECT 1 FROM queen.policies);
+    IF v_special AND EXISTS (SELECT 1 FROM queen.policies y WHERE y.breaker IS NOT NULL) THEN
+        PERFORM queen.note_outcomes(x.queue_id, x.grp, x.leases, x.n, 0) FROM (
+            SELECT c.queue_id, t.grp, array_agg(DISTINCT c.lease_id) AS leases, sum(t.n)::bigint AS n
+            FROM unnest(p_partitions, p_groups, p_counts) AS t (part, grp, n)
+            CROSS JOIN LATERAL (
+                SELECT n.queue_id, n.lease_id FROM queen.partition_consumers n
+                WHERE n.partition_id = t.part AND n.consumer_group = t.grp ORDER BY n.generation DESC LIMIT 1
+            ) c
+            GROUP BY c.queue_id, t.grp
+        ) x;
+    END IF;
     UPDATE queen.partition_consumers c
     SET position = g.position,
         done = g.done * int8multirange(int8range(g.position + 1, NULL)),
@@ -71,9 +86,8 @@ BEGIN
     ) g
     WHERE c.ctid = g.version;
 
-    -- Delays, windows and what is skipped have their own idea of when the rest may be read. Few databases have such queues, and that is quickly asked.
-    IF EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0)
-       OR EXISTS (SELECT 1 FROM queen.policies) THEN
+    -- Delays, windows and what is skipped have their own idea of when the rest may be read.
+    IF v_special THEN
         PERFORM queen.settle(array_agg(c.partition_id), array_agg(c.consumer_group), false)
         FROM unnest(p_partitions, p_groups) AS t (part, grp)
         CROSS JOIN LATERAL (

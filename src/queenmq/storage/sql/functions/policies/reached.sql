@@ -1,7 +1,7 @@
 -- How far towards p_goal a position may move in a partition of which messages are skipped: up to the first stored message that is not
 -- finished. Elsewhere everything before the end of a lease is finished with it; around what is skipped it is not.
 CREATE OR REPLACE FUNCTION queen.reached(p_partition uuid, p_position bigint, p_done int8multirange, p_goal bigint)
-RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+RETURNS bigint LANGUAGE plpgsql STABLE COST 1 AS $$
 BEGIN
     RETURN coalesce((
         SELECT m."offset" - 1 FROM queen.messages m

@@ -1,6 +1,6 @@
 -- When the first message that is skipped, stored and not finished may be delivered again, or has expired (p_ttl_s); null if there is none.
 CREATE OR REPLACE FUNCTION queen.skipped_until(p_partition uuid, p_position bigint, p_done int8multirange, p_skipped queen.skipped[], p_ttl_s integer)
-RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+RETURNS timestamptz LANGUAGE plpgsql STABLE COST 1 AS $$
 BEGIN
     RETURN (
         SELECT min(least(s.until, CASE WHEN p_ttl_s > 0 THEN m.created_at + make_interval(secs => p_ttl_s) END)) FROM unnest(p_skipped) AS s

@@ -53,6 +53,7 @@ DECLARE
     v_walked   timestamptz;
     v_stopped  boolean;
     v_paused   uuid[];      -- partitions that are paused for the group
+    v_probes   boolean;     -- only one request is served, to see whether its messages fail (see queen.note_outcomes)
     v_moved    timestamptz; -- when the floor of the group was moved
     v_began    timestamptz;
 BEGIN
@@ -90,14 +91,23 @@ BEGIN
         END IF;
 
         v_paused := NULL;
-        IF v_queue.has_pauses THEN
-            SELECT f.everything OR coalesce(v_only = ANY (f.partitions), false), f.partitions INTO v_stopped, v_paused
+        v_probes := false;
+        IF v_queue.has_pauses OR v_queue.has_policies THEN
+            SELECT f.everything OR coalesce(v_only = ANY (f.partitions), false), f.partitions, f.probes INTO v_stopped, v_paused, v_probes
             FROM queen.paused_for(v_queue.id, r.grp) f;
-            IF v_stopped THEN
+            IF v_probes AND NOT v_stopped THEN
+                PERFORM 1 FROM queen.breakers b
+                WHERE b.queue_id = v_queue.id AND b.consumer_group = r.grp AND b.opened_at IS NOT NULL AND b.probe_at <= clock_timestamp()
+                FOR NO KEY UPDATE SKIP LOCKED;
+                v_stopped := NOT FOUND OR r.auto_ack;
+            END IF;
+            IF v_stopped OR v_probes THEN
                 RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
                                     'Infinity'::double precision
-                             FROM unnest(r.requests) AS t (i);
-                CONTINUE;
+                             FROM unnest(CASE WHEN v_stopped THEN r.requests ELSE r.requests[2:] END) AS t (i);
+                CONTINUE WHEN v_stopped;
+                r.requests := r.requests[1:1];
+                r.parts := 1;
             END IF;
         END IF;
 
@@ -405,6 +415,12 @@ BEGIN
             END IF;
         END LOOP;
 
+        IF v_probes AND v_next > 1 THEN
+            -- The next one if this lease ends without an acknowledgement.
+            UPDATE queen.breakers b
+            SET probe_lease = r.leases[1], probe_at = v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60))
+            WHERE b.queue_id = v_queue.id AND b.consumer_group = r.grp;
+        END IF;
         IF v_spent >= p_bytes THEN
             RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
                                 -1::double precision

@@ -17,4 +17,4 @@ LEFT JOIN LATERAL (
     WHERE c.partition_id = p.id AND c.consumer_group = $2 ORDER BY c.generation DESC LIMIT 1
 ) c ON true
 WHERE q.name = $1 AND (c.known IS NULL OR (c.ready_at <= clock_timestamp() AND NOT c.is_read))
-  AND NOT (q.has_pauses AND queen.is_paused(q.id, p.id, $2))
+  AND NOT ((q.has_pauses OR q.has_policies) AND queen.is_paused(q.id, p.id, $2))

@@ -19,5 +19,5 @@ LEFT JOIN LATERAL (
 WHERE ($1::text IS NULL OR q.namespace = $1) AND ($2::text IS NULL OR q.task = $2)
   AND ($4::text[] IS NULL OR q.name LIKE ANY ($4))
   AND (g.name IS NULL OR oldest.ready_at <= clock_timestamp())
-  AND NOT (q.has_pauses AND (queen.paused_for(q.id, $3)).everything)
+  AND NOT ((q.has_pauses OR q.has_policies) AND (queen.paused_for(q.id, $3)).everything)
 ORDER BY q.priority DESC, coalesce(oldest.ready_at, q.created_at), q.name
