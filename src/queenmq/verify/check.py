@@ -12,7 +12,7 @@ after its invocation; two operations are ordered only if one ended before the ot
 | `refused-means-nothing` | what was refused is neither stored nor delivered |
 | `stored-once` | a transactionId is stored once in a partition, and only what was pushed before is a `duplicate` |
 | `order-of-pushes` | a push that began after the answer of another is behind it; items of a request keep their order |
-| `everything-delivered` | a group that was drained got everything that was answered with 201 or 202 |
+| `everything-delivered` | a group that was drained got what was answered with 201 or 202 until it could finish it |
 | `order-of-delivery` | a group gets a message only after, or with, everything before it that it has not finished |
 | `nothing-after-its-ack` | what a group has finished is not delivered to it again without a seek |
 | `one-lease-at-a-time` | while a lease of a partition lives, the group gets no other one |
@@ -150,6 +150,10 @@ def _offsets(facts: Facts) -> dict[Copy, int]:
 def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
     for (queue, group), op in facts.drained.items():
         got = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group]}
+        leased = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group] if one.lease}
+        unfinished = leased - {
+            (said.lease.partitions.get(said.id, ""), said.id) for said in facts.said[queue, group] if said.may_finish
+        }
         for (of, partition), messages in facts.sent.items():
             if of != queue:
                 continue
@@ -158,6 +162,8 @@ def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
                     tally(1)
                     if (partition, name) not in got:
                         yield f"{group} did not get {name} of {queue}/{partition}", (sent.known_by, op)
+                    elif (partition, name) in unfinished:
+                        yield f"{group} did not get {name} of {queue}/{partition} again", (sent.known_by, op)
 
 
 def order_of_delivery(facts: Facts, tally: Tally) -> Iterator[Finding]:

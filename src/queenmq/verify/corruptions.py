@@ -172,6 +172,22 @@ def a_group_never_gets_a_message(it: Tampering) -> None:
             it.answer(one, Popped(answer.lease, [message for message in answer.messages if message.id != name]))
 
 
+def an_unfinished_message_never_comes_again(it: Tampering) -> None:
+    """The acknowledgements that finished a message are refused, and nobody gets it again."""
+    one = it.some(Ack, lambda request, answer: request.status == "completed" and answer.taken[0])
+    name = one.begun.request.ids[0]  # type: ignore[union-attr]
+    group = _pop_of(it, one).begun.request.group  # type: ignore[union-attr]
+    for other in it.all:
+        request, answer = other.begun.request, other.ended.answer
+        if isinstance(request, Transact) and any(name in ack.ids for ack in request.acks):
+            raise NotHere
+        if isinstance(request, Ack) and isinstance(answer, Acked) and name in request.ids:
+            pop = [p for p in it.all if isinstance(p.ended.answer, Popped) and p.ended.answer.lease == request.lease]
+            if pop and pop[0].begun.request.group == group:  # type: ignore[union-attr]
+                taken = [was and of != name for of, was in zip(request.ids, answer.taken, strict=True)]
+                it.answer(other, Acked(taken, answer.dead))
+
+
 def a_batch_comes_in_the_wrong_order(it: Tampering) -> None:
     one = it.some(Pop, lambda request, answer: len(answer.messages) > 1)
     answer: Any = one.ended.answer
@@ -303,6 +319,7 @@ CORRUPTIONS: Final[dict[Corruption, str]] = {
     pushes_overtake_each_other: "order-of-pushes",
     items_of_a_push_change_places: "order-of-pushes",
     a_group_never_gets_a_message: "everything-delivered",
+    an_unfinished_message_never_comes_again: "everything-delivered",
     a_batch_comes_in_the_wrong_order: "order-of-delivery",
     a_message_overtakes_an_unfinished_one: "order-of-delivery",
     a_finished_message_comes_again: "nothing-after-its-ack",
