@@ -88,7 +88,7 @@ TWINS = [
     Twin(
         "a batch is turned round",
         "pop",
-        (('ORDER BY t.slot, k."offset";', 'ORDER BY t.slot, k."offset" DESC;'),),
+        (("'\\x1e'::bytea ORDER BY k.\"offset\"),", "'\\x1e'::bytea ORDER BY k.\"offset\" DESC),"),),
         "log",
         "order-of-delivery",
     ),
