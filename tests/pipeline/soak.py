@@ -47,17 +47,17 @@ class Producer(threading.Thread):
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
         self._url = url
-        self._stop = threading.Event()
+        self._ending = threading.Event()
 
     def run(self) -> None:
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             with contextlib.suppress(psycopg.Error), psycopg.connect(self._url, autocommit=True) as connected:
                 db = Db(self._url, connected)
-                while not self._stop.wait(0.25):
+                while not self._ending.wait(0.25):
                     db.fill("orders", 5, 2)
 
     def end(self) -> None:
-        self._stop.set()
+        self._ending.set()
         self.join()
 
 
