@@ -42,6 +42,8 @@ async def use(queen: Queen, queue: str) -> None:
     """Leave traces of every kind."""
     await queen.configure(queue, retryLimit=0, maxSize=100)
     await queen.push_items(*({"queue": queue, "partition": f"p{n % 3}", "payload": n} for n in range(9)))
+    policy = {"queue": queue, "retry": {"poison": "skip"}, "breaker": {"failures": 5, "of": 9}}
+    assert (await queen.http.post("/api/v1/policies", json=policy)).status_code == 200
     [message] = await queen.pop(queue)
     await queen.trace(message, {}, traceNames=["a", "b"])
     await queen.ack(message, "dlq")
@@ -62,8 +64,6 @@ async def use(queen: Queen, queue: str) -> None:
     assert (await queen.http.post("/api/v1/timers", json={"operations": [timer]})).status_code == 200
     pause = {"queue": queue, "consumerGroup": "paused"}
     assert (await queen.http.post("/api/v1/pause", json=pause)).status_code == 200
-    policy = {"queue": queue, "retry": {"poison": "skip"}}
-    assert (await queen.http.post("/api/v1/policies", json=policy)).status_code == 200
     await queen.http.post("/api/v1/stats/refresh")
 
 

@@ -65,7 +65,7 @@ async def list_skipped(request: Request, context: Context) -> Response:
 
 async def _scope(request: Request, _: Context) -> Sequence[Need]:
     body = _body(request)
-    return (Need(Verb.ADMINISTER, body.queue, body.consumer_group),)
+    return (Need(Verb.ACK, body.queue, body.consumer_group),)
 
 
 def _body(request: Request) -> PolicyBody:
