@@ -37,7 +37,8 @@ QueenError                          error                 the root
 │   │       └── QuotaExceeded  429  quota_exceeded        a namespace stores as much as it may
 │   ├── CallRefused            500  internal_error        * a function of our schema refused what it was given
 │   │   ├── TransactionRefused 500  internal_error        * it cannot be applied, with the reason; answered with 200
-│   │   │   └── OffsetsDiffer  500  internal_error        * a partition does not end where it expects
+│   │   │   ├── OffsetsDiffer  500  internal_error        * a partition does not end where it expects
+│   │   │   └── KeyConditionFailed 500 internal_error     * a change of a key that is required was not applied
 │   │   └── EncryptionRequired 500  internal_error        * a payload came in clear; the call is made again
 │   └── InternalError          500  internal_error        a defect in Queen; the details are in the log
 │       └── StatementFailed    503  statement_failed      PostgreSQL refused a statement; nothing was kept

@@ -37,6 +37,7 @@ from queenmq.journal.shared import JournalSharing
 from queenmq.reports.reading import Reports
 from queenmq.services.audit import AuditKeeper
 from queenmq.services.database_watch import DatabaseWatch, unhide
+from queenmq.services.expiry import Expiry
 from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
 from queenmq.services.operation_worker import OperationWorker
@@ -156,6 +157,7 @@ class Server:
                 most_messages=settings.lanes.max_items_per_call,
             )
         yield AuditKeeper(self._audit, clock)
+        yield Expiry(self.broker.keys, clock)
         yield QuotaRefresh(self._quotas, broker.statistics, clock)
         if is_first:
             yield Retention(broker.operation_runner, settings.retention, clock)

@@ -75,8 +75,9 @@ async def test_scenario(play: Play, version: str, scenario: str) -> None:
     await play(version, scenario)
 
 
-async def test_reading_by_offset(play: Play) -> None:
-    await play("2.6.0", "reads")
+@pytest.mark.parametrize("scenario", ["reads", "keys"])
+async def test_what_only_newer_clients_do(play: Play, scenario: str) -> None:
+    await play("2.6.0", scenario)
 
 
 async def test_the_stream_engine_runs(play: Play) -> None:

@@ -17,7 +17,7 @@ import pytest
 from server_settings import settings_with
 
 from cli.conftest import PATIENCE_S, Run, Running, serving, spawned, until
-from queenmq.client import BlockingQueen
+from queenmq.client import BlockingQueen, Item
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -504,3 +504,13 @@ def test_a_schema_is_set_checked_shown_and_removed(queen: Run, name: str, tmp_pa
     assert name in queen("schema", "list").out
     assert queen("schema", "remove", name, "--yes").out == f"schema of {name} is removed\n"
     assert queen("schema", "show", name).status != 0
+
+
+def test_a_filter_of_a_group(queen: Run, client: BlockingQueen, name: str) -> None:
+    client.queue(name).push([Item(1, headers={"a": "b"}), Item(2)])
+    assert queen("groups", "filter", name, "g").out == "g gets every message; 0 messages passed over\n"
+    assert queen("groups", "filter", name, "g", "headers.a = 'b'").status == 0
+    assert [message.data for message in client.queue(name).group("g").batch(2).pop()] == [1]
+    assert queen("groups", "filter", name, "g", "--json").json["passedOver"] == 1
+    assert "expected a field" in queen("groups", "filter", name, "g", "a = 'b'").err
+    assert queen("groups", "filter", name, "g", "--remove").out == "g gets every message; 1 message passed over\n"

@@ -92,6 +92,23 @@ def test_messages_go_from_queue_to_queue(queen: Run, client: BlockingQueen, name
     assert "had been pushed before" in queen("push", f"{name}-copy", "--messages", stdin=told.out).out
 
 
+def test_headers_are_pushed_found_shown_and_copied(queen: Run, name: str) -> None:
+    queen("push", name, '"a"', "--header", "type=parcel", "--header", "note=a=b", "--transaction-id", "a")
+    queen("push", name, '"b"')
+    headers = {"type": "parcel", "note": "a=b"}
+    [found] = queen("messages", "--queue", name, "--header", "type:parcel", "--json").json
+    assert (found["transactionId"], found["headers"]) == ("a", headers)
+    assert '"parcel"' in queen("messages", "show", f"{name}/Default", "a").out
+    [first, second] = queen("messages", "read", f"{name}/Default", "--json").json
+    assert (first["headers"], second["headers"]) == (headers, {})
+    told = queen("tail", name, "--seconds", "0.01", "--json")
+    queen("push", f"{name}-copy", "--messages", stdin=told.out)
+    popped = [json.loads(line) for line in queen("pop", f"{name}-copy", "--batch", "2", "--json").out.splitlines()]
+    assert sorted(message.get("headers", {}).get("type", "") for message in popped) == ["", "parcel"]
+    queen("timers", "set", name, "k", "1", "--in", "1h", "--header", "type=letter")
+    assert queen("timers", "list", name, "--json").json[0]["headers"] == {"type": "letter"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "told"),
     [

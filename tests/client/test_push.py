@@ -231,3 +231,19 @@ def test_encoding_is_exact(value: Any) -> None:
     assert decode(encode(value)) == value
     [item] = to_push_items(Item(value), "q", "p")
     assert decode(item.payload) == value
+
+
+async def test_headers_go_and_come_with_a_message(queen: Queen) -> None:
+    queue = queen.queue("headed")
+    await queue.push([Item(1, headers={"type": "a"}), {"data": 2, "transactionId": "t", "headers": {"type": "b"}}, 3])
+    await queue.schedule(4, key="k", delay=0, headers={"type": "c"})
+    stored = await queue.read()
+    assert [message.headers for message in stored][:3] == [{"type": "a"}, {"type": "b"}, {}]
+    found: list[dict[str, str]] = []
+    while len(found) < 4:
+        found += [message.headers for message in await queue.batch(10).auto_ack(True).wait(True).pop()]
+    assert found == [{"type": "a"}, {"type": "b"}, {}, {"type": "c"}]
+    async with queen.transaction() as transaction:
+        transaction.queue("headed").push(Item(5, headers={"type": "d"}))
+    [message] = await queue.pop()
+    assert message.headers == {"type": "d"}

@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import quote
 
 import httpx
@@ -54,7 +55,8 @@ class Member:
     def send_consumers(self, key: object, member: Member) -> None:
         """Have this server route the consumers of a key to another one."""
         load = self.coordinator.tracker.of(member.name)
-        self.coordinator.consumers._routes[key] = Route(load, self.server.node.now)
+        route = self.coordinator.consumers._routes[key] = Route(load, self.server.node.now)
+        route.gather_at = float("inf")
 
     def circuit(self, member: Member) -> str:
         return self.coordinator.tracker.of(member.name).breaker.state(self.server.node.now).value
@@ -87,8 +89,11 @@ class Member:
 
 
 @asynccontextmanager
-async def cluster(database_url: str, names: str = "abc", **groups: Any) -> AsyncIterator[list[Member]]:
-    """Servers that have met. Each of the names is one letter."""
+async def cluster(
+    database_url: str, names: str = "abc", *, gathers: bool = False, **groups: Any
+) -> AsyncIterator[list[Member]]:
+    """Servers that have met. Each of the names is one letter. Unless it `gathers`, consumers are served where they ask
+    until they are sent elsewhere."""
     ports = [free_udp_port() for _ in names]
     usual = settings_with(
         cluster={"secret": SECRET, "heartbeat_ms": 100, "dead_threshold_ms": 5000},
@@ -98,6 +103,8 @@ async def cluster(database_url: str, names: str = "abc", **groups: Any) -> Async
     )
     chosen = changed(usual, **groups)
     async with AsyncExitStack() as stack:
+        if not gathers:
+            stack.enter_context(patch("queenmq.cluster.affinity.rank", lambda *_: b""))
         members = []
         for name, port in zip(names, ports, strict=True):
             peers = tuple(("127.0.0.1", other) for other in ports if other != port)

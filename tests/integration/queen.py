@@ -34,8 +34,11 @@ class Queen:
     async def configure(
         self, queue: str, namespace: str | None = None, task: str | None = None, **options: Any
     ) -> Json:
-        body = {"queue": queue, "namespace": namespace, "task": task, "options": options}
+        body = {"queue": queue, "namespace": namespace, "task": task, "options": options, "mode": "replace"}
         return await self._call("POST", "/api/v1/configure", 200, body)
+
+    async def merge_options(self, queue: str, **options: Any) -> Json:
+        return await self._call("POST", "/api/v1/configure", 200, {"queue": queue, "options": options})
 
     async def push(self, queue: str, *payloads: Any, partition: str = "Default") -> list[Json]:
         """Push payloads to one partition; a transaction id is made of each payload that is a plain text."""

@@ -23,6 +23,13 @@ _NO_CONDITION = (
     b"retry: ",
     b"breaker: ",
     b"retry or breaker is required",
+    b"filter: ",  # an expression has a grammar
+    b"needs either ttlSeconds or forever",
+    b" is required",  # of an operation of its kind
+    b"is for locks",
+    b"is not for transactions",
+    b"what is required cannot be",
+    b"headers has ",  # their sizes together
 )
 _NO_TIMER = (
     b"needs one of delayMs, deliverAt and schedule",

@@ -25,6 +25,8 @@ from queenmq.server import Server
 SECRET = "a secret of more than thirty-two bytes"
 # What changes nothing, or is the daily work of producers and consumers.
 NOT_AUDITED = {
+    "/api/v1/kv",
+    "/api/v1/locks",
     "/api/v1/push",
     "/api/v1/ack",
     "/api/v1/ack/batch",

@@ -112,6 +112,10 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/live"): "read-only",
     ("GET", "/api/v1/session"): "read-only",
     ("POST", "/api/v1/fetch"): "read-only",
+    ("POST", "/api/v1/consumer-groups/{group}/queues/{queue}/filter"): "read-write",
+    ("GET", "/api/v1/consumer-groups/{group}/queues/{queue}/filter"): "read-only",
+    ("POST", "/api/v1/kv"): "read-write",
+    ("POST", "/api/v1/locks"): "read-write",
     ("POST", "/api/v1/pause"): "read-write",
     ("POST", "/api/v1/resume"): "read-write",
     ("GET", "/api/v1/pauses"): "read-only",
@@ -272,7 +276,7 @@ PROTECTED_OPTIONS = {
 
 
 async def configured(http: httpx.AsyncClient, role: str, options: Json | None, queue: str = "q") -> httpx.Response:
-    body = {"queue": queue, "options": options}
+    body = {"queue": queue, "options": options, "mode": "replace"}
     return await http.post("/api/v1/configure", json=body, headers=bearer({"role": role}))
 
 
@@ -308,7 +312,7 @@ async def test_only_an_admin_may_change_a_queue_so_that_messages_are_lost(
 
 async def test_only_an_admin_may_move_a_queue(http: httpx.AsyncClient) -> None:
     async def moved(role: str, **where: str) -> httpx.Response:
-        body = {"queue": "shop.orders", **where}
+        body = {"queue": "shop.orders", "mode": "replace", **where}
         return await http.post("/api/v1/configure", json=body, headers=bearer({"role": role}))
 
     async def place() -> tuple[str, str]:

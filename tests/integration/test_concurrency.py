@@ -19,13 +19,14 @@ from versioned_sql import VersionedSession
 
 from integration.queen import until
 from integration.session import LOCK_TIMEOUT, Pop, Session, ack
+from queenmq.broker.administration import Labels
 from queenmq.broker.broker import Broker
 from queenmq.broker.pop import Claim, Delivered
 from queenmq.broker.transaction import Transaction
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.core.message import Message
 from queenmq.core.names import BEGINNING, QUEUE_MODE
-from queenmq.core.options import MAX_COUNT, QueueOptions
+from queenmq.core.options import EVERY_RIGHT, MAX_COUNT, QueueOptions
 from queenmq.ids import uuid7
 from queenmq.server import Server
 from queenmq.storage.failures import TransactionRefused
@@ -869,7 +870,7 @@ class Stress:
 
     async def run(self) -> None:
         await self.servers[0].broker.configure(
-            "q", "", "", QueueOptions(retry_limit=MAX_COUNT, retry_delay=0, lease_time=300)
+            "q", Labels("", ""), QueueOptions(retry_limit=MAX_COUNT, retry_delay=0, lease_time=300), EVERY_RIGHT
         )
         any_answer = (
             "complete",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -69,6 +70,21 @@ async def test_configuring_again_replaces_every_option_and_keeps_the_ids(queen: 
     assert again["options"] == DEFAULTS | {"leaseTime": 30}
     assert (again["namespace"], again["task"]) == ("", "")
     assert (again["queueId"], again["partitionId"]) == (first["queueId"], first["partitionId"])
+
+
+async def test_without_a_mode_only_what_is_given_is_changed(queen: Queen) -> None:
+    await queen.configure("orders", "sales", "ship", **OTHERS)
+    merged = await queen.merge_options("orders", leaseTime=30, ttl=None, maxSize=0)
+    assert merged["options"] == OTHERS | {"leaseTime": 30, "ttl": 3600, "maxSize": 0}
+    assert (merged["namespace"], merged["task"]) == ("sales", "ship")
+    assert await queen.merge_options("orders") == merged
+    assert (await queen.merge_options("new", leaseTime=5))["options"] == DEFAULTS | {"leaseTime": 5}
+
+
+async def test_services_that_name_different_options_do_not_undo_each_other(queen: Queen) -> None:
+    named = {name: OTHERS[name] for name in OTHERS if name != "encryptionEnabled"}
+    await asyncio.gather(*(queen.merge_options("orders", **{name: value}) for name, value in named.items()))
+    assert (await queen.merge_options("orders"))["options"] == OTHERS
 
 
 async def test_the_same_configuration_twice_is_the_same_answer(queen: Queen) -> None:

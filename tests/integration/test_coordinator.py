@@ -581,6 +581,24 @@ async def test_the_balance_of_a_server_alone(server: Server, http: httpx.AsyncCl
     assert (only["url"], only["healthy"], only["local"]) == (f"http://{host}:{port}", True, True)
 
 
+async def test_consumers_of_a_group_come_together_whichever_server_they_ask(database_url: str) -> None:
+    """Each of twelve groups is polled through each of three servers; a queue with so many has one server for all."""
+    async with cluster(database_url, gathers=True) as members:
+        few = {f"g{number}": asyncio.gather(*(_poll(m, "few", f"g{number}") for m in members)) for number in range(6)}
+        for group, polls in few.items():
+            assert len(set(await polls)) == 1, group
+        for member in members:
+            for number in range(12):
+                await member.pop("many", consumerGroup=f"g{number}")
+        served = await asyncio.gather(*(_poll(m, "many", f"g{number}") for m in members for number in range(12)))
+        assert len(set(served)) == 1
+
+
+async def _poll(member: Member, queue: str, group: str) -> str:
+    """The server that answers a pop."""
+    return (await member.pop(queue, consumerGroup=group)).headers["x-served-by"]
+
+
 async def test_the_balance_of_a_cluster(database_url: str) -> None:
     async with cluster(database_url) as (a, b, c):
         answer = (await a.http.get("/api/v1/cluster/balance")).json()

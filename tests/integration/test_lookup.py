@@ -10,6 +10,7 @@ import asyncpg
 import httpx
 import pytest
 
+from integration.queen import Queen
 from queenmq.server import Server
 
 QUEEN = "import sys; from queenmq.cli.main import main; sys.exit(main())"
@@ -161,3 +162,35 @@ async def test_a_foreign_database_is_a_sentence(postgres_url: str) -> None:
     status, report = await admin(postgres_url, "check-lookup")
     assert status == 1
     assert report.startswith("queen: the database has schema version none")
+
+
+# As a document of the table has them, with the name of the view.
+VERIFY = """
+SELECT
+    COUNT(*) as total_partitions,
+    COUNT(pl.id) as partitions_with_messages
+FROM queen.partitions p
+LEFT JOIN queen.partition_lookup_by_name pl ON pl.partition_id = p.id
+"""
+STALE = """
+SELECT
+    COUNT(*) as partitions_with_stale_lookup
+FROM queen.partition_lookup_by_name pl
+WHERE EXISTS (
+    SELECT 1 FROM queen.messages m
+    WHERE m.partition_id = pl.partition_id
+      AND (m.created_at > pl.last_message_created_at
+           OR (m.created_at = pl.last_message_created_at AND m.id > pl.last_message_id))
+)
+"""
+
+
+async def test_a_view_has_other_names_for_the_same(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("orders")
+    await asyncio.gather(*(queen.push("orders", *range(5), partition=f"p{n % 2}") for n in range(10)))
+    assert tuple(await sql.fetchrow(VERIFY)) == (3, 2)
+    assert await sql.fetchval(STALE) == 0
+    [row, _] = await sql.fetch(
+        "SELECT queue_name, updated_at FROM queen.partition_lookup_by_name pl ORDER BY pl.queue_name"
+    )
+    assert row["queue_name"] == "orders"

@@ -144,8 +144,8 @@ async def test_numbers_and_ids_carry_their_limits(document: Json) -> None:
 
 async def test_arrays_carry_the_limit_of_this_server(document: Json) -> None:
     arrays = [part for part in dicts(document) if part.get("type") == "array"]
-    # 100 for the names of a trace, 0 for what newer clients can put into a transaction and nobody would heed.
-    assert {array["maxItems"] for array in arrays} == {MAX_ITEMS, 100, 0}
+    # 100 for the names of a trace.
+    assert {array["maxItems"] for array in arrays} == {MAX_ITEMS, 100}
     assert resolve(document, "#/components/schemas/PushBody/properties/items")["maxItems"] == MAX_ITEMS
 
 

@@ -96,6 +96,43 @@ async def test_x_direct_y_queued_z_behind_it(server: Server, http: httpx.AsyncCl
     assert [result["transactionId"] for result in done["result"]] == ["4", "5"]
 
 
+async def test_queues_of_higher_priority_come_first_and_partitions_keep_their_order(
+    server: Server, http: httpx.AsyncClient, queen: Queen, busy: Any
+) -> None:
+    for queue, priority in (("low", -9), ("usual", 0), ("high", 7)):
+        await queen.configure(queue, priority=priority)
+    busy(True)
+    operations = {}
+    for number, queue in enumerate(("low", "usual", "high", "low", "high")):
+        [operations[number]] = await queued(http, item(number, queue=queue))
+    shown = (await http.get("/api/v1/operations")).json()
+    assert [(one["priority"], one["queuePosition"]) for one in reversed(shown["operations"])] == [
+        *((9, 3), (5, 2), (1, 0)),
+        *((9, 4), (1, 1)),
+    ]
+    ran = []
+    while await server.broker.operation_runner.run_pushes(1, 1):
+        states = [(await operation(http, one["operationId"]))["status"] for one in operations.values()]
+        ran.append({number for number, status in enumerate(states) if status == "completed"})
+    assert ran == [{2}, {2, 4}, {1, 2, 4}, {0, 1, 2, 4}, {0, 1, 2, 3, 4}]
+    assert data(await queen.drain("low", "p")) == [0, 3]
+
+
+async def test_a_listing_is_narrowed_to_a_partition_and_says_how_many_there_are(
+    server: Server, http: httpx.AsyncClient, busy: Any
+) -> None:
+    busy(True)
+    for number, partition in enumerate("aabab"):
+        await queued(http, item(number, partition))
+    listed = (await http.get("/api/v1/operations", params={"partition": "a", "limit": 2})).json()
+    assert ([one["partition"] for one in listed["operations"]], listed["total"]) == (["a", "a"], 3)
+    assert all(one["latencySeconds"] >= 0 for one in listed["operations"])
+    depth = (await http.get("/api/v1/operations/stats")).json()["depth"]
+    assert [(one["queue"], one["partition"], one["operations"]) for one in depth] == [("q", "a", 3), ("q", "b", 2)]
+    await run_all(server)
+    assert (await http.get("/api/v1/operations/stats")).json()["depth"] == []
+
+
 async def test_the_result_of_a_deferred_push_has_the_shape_that_published_clients_read(
     server: Server, http: httpx.AsyncClient, busy: Any, sql: asyncpg.Connection
 ) -> None:

@@ -245,7 +245,7 @@ class TestWhoMay:
             "SELECT proname, has_function_privilege('pg_monitor', oid, 'EXECUTE') AS may FROM pg_proc "
             "WHERE pronamespace = 'queen'::regnamespace AND prosecdef"
         )
-        assert {row["proname"] for row in rows} == {"send", "finish", "on_outbox_insert"}
+        assert {row["proname"] for row in rows} == {"send", "send_with_headers", "finish", "on_outbox_insert"}
         assert not any(row["may"] for row in rows)
         await sql.execute(
             "CREATE TEMP TABLE mine (sending bigint); CREATE TRIGGER mine AFTER INSERT ON mine "

@@ -162,6 +162,7 @@ def _nonsense(chance: Random) -> tuple[MessageType, bytes]:
         MessageType.MESSAGE_AVAILABLE: [[(queue, chance.randrange(2**31))]],
         MessageType.HEARTBEAT: ["", 0, [chance.randint(1, 65535) for _ in range(3)]],
         MessageType.GREETING: ["", 0, bytes(16), chance.randbytes(16), chance.randbytes(16), Heartbeat("", 0, [])],
+        MessageType.GOODBYE: [],
         MessageType.QUEUE_CONFIG_SET: [queue, {"leaseTime": "much"}, version],
         MessageType.QUEUE_CONFIG_DELETE: [[(queue, version)]],
         MessageType.CONSUMER_REGISTERED: [[f"evil-{chance.randrange(1000)}" for _ in range(50)]],

@@ -122,3 +122,48 @@ def test_a_server_that_dies_and_returns(seed: int) -> None:
     before = sum(balance.moves.values())
     balance.run(300)
     assert sum(balance.moves.values()) - before <= 60
+
+
+def servers_of(balance: Balance, key: object) -> set[str]:
+    """Where the servers send a key."""
+    return {node.routes.route(key, balance.now).server.id for node in balance.nodes}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_consumers_of_a_group_come_together_across_servers(seed: int) -> None:
+    balance = Balance(seed)
+    for key in range(30):
+        for at in range(3):
+            balance.consume(at, key, (2.0, 8.0))
+    balance.run(60)
+    assert [key for key in range(30) if len(servers_of(balance, key)) > 1] == []
+    assert len(set().union(*(servers_of(balance, key) for key in range(30)))) == 3
+    check_quiet = sum(balance.moves.values())
+    balance.run(240)
+    assert sum(balance.moves.values()) - check_quiet <= QUIET
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_they_come_together_although_each_server_began_alone(seed: int) -> None:
+    balance = Balance(seed)
+    for node in balance.nodes:
+        node.tracker.see([node.name])
+    for key in range(30):
+        for at in range(3):
+            balance.consume(at, key, (2.0, 8.0))
+    balance.run(30)
+    assert all(len(servers_of(balance, key)) == 3 for key in range(30))
+    for node in balance.nodes:
+        node.tracker.see(["s0", "s1", "s2"])
+    balance.run(90)
+    assert [key for key in range(30) if len(servers_of(balance, key)) > 1] == []
+
+
+def test_all_groups_of_a_queue_with_many_have_one_server() -> None:
+    balance = Balance(1)
+    balance.run(5)
+    keys = [
+        [node.routes.queue_key("q", f"g{number}", balance.now) for number in range(12)][-1] for node in balance.nodes
+    ]
+    assert keys == ["q"] * 3
+    assert len(servers_of(balance, "q")) == 1

@@ -274,11 +274,18 @@ def test_sizes(env: str, raw: str) -> None:
         ("PG_USESSL", "did you mean PG_USE_SSL?"),
         ("QUEEN_UPD_PEERS", "did you mean QUEEN_UDP_PEERS?"),
         ("QUEEN_WHOLLY_STRANGE", "docs/configuration.md lists all of them"),
+        ("QUEEN_SYNC_CACHE_SHARDS", "caches have no shards, because one thread uses them"),
         ("QUEEN_TRANSACTION_MAX_BATCH_SIZE", "transactions are never merged with others, and never wait to be"),
     ],
 )
 def test_a_name_without_effect_gets_advice(name: str, advice: str) -> None:
     assert unknown_variables({name: "true"}) == {name: advice}
+
+
+def test_a_setting_may_have_another_name() -> None:
+    assert load({"POP_WAIT_BASE_INTERVAL_MS": "250"}).pop.wait_initial_interval_ms == 250
+    both = {"POP_WAIT_BASE_INTERVAL_MS": "250", "POP_WAIT_INITIAL_INTERVAL_MS": "300"}
+    assert load(both).pop.wait_initial_interval_ms == 300
 
 
 def test_names_that_are_ours_or_of_others_are_no_reason_to_warn() -> None:

@@ -11,11 +11,13 @@ from urllib.parse import unquote
 import pytest
 
 from queenmq import config
+from queenmq.config import environment
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "deploy" / "README.md"])
 KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
+KNOWN |= {*environment.ALIASES, *environment.WITHOUT_EFFECT}
 COLUMNS = 120
 PREFIXES = "QUEEN|PG|DB|JWT|FILE|POP_WAIT|DEFAULT|RETENTION|EVICTION|STATS|METRICS|SIDECAR|PARTITION"
 NOT_OF_THE_SERVER = re.compile(

@@ -19,6 +19,7 @@ ARRAYS = (
     "payload",
     "encrypted",
     "producer",
+    "headers",
 )
 
 
@@ -67,7 +68,7 @@ def test_outcomes_are_in_the_order_of_the_request() -> None:
 
 def test_arrays_that_say_nothing_are_left_out() -> None:
     plain = arrays([message("a", "1"), message("a", "2")])
-    assert [plain[name] for name in ("trace", "encrypted", "producer")] == [None, None, None]
+    assert [plain[name] for name in ("trace", "encrypted", "producer", "headers")] == [None] * 4
     assert plain["payload"] == [b"1", b"2"]
     assert arrays([message("a", "1")], [(b"x", False)])["encrypted"] is None
 

@@ -5,8 +5,13 @@ Delete, clear, seek and redrive may take long: they are begun here and go on as 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
+
+import asyncpg
+import msgspec
 
 from queenmq.broker.activity import Activity
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
@@ -19,6 +24,18 @@ from queenmq.ids import uuid7_text
 from queenmq.operations.steps import StepParameters
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
+
+
+class Labels(NamedTuple):
+    namespace: str
+    task: str
+
+
+class Configured(NamedTuple):
+    queue_id: str
+    partition_id: str
+    labels: Labels
+    options: QueueOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +79,37 @@ class Administration:
         self._pings: SingleFlight[bool] = SingleFlight()
 
     async def configure(
-        self, queue: str, namespace: str, task: str, options: QueueOptions, rights: ConfigureRights
-    ) -> tuple[str, str]:
-        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition.
+        self, queue: str, labels: Labels, options: QueueOptions, rights: ConfigureRights, given: Set[str] | None = None
+    ) -> Configured:
+        """Create or reconfigure a queue. With `given`, only these options are changed, and a label that is empty stays
+        as it is; without it, everything is replaced.
 
         Raises Forbidden if messages would be deleted earlier or protected less, unless that is allowed.
         """
-        row = await self._database.fetchrow(
+        async with self._database.connection() as connection, connection.transaction():
+            stored = await connection.fetchrow(statement("stored_options"), queue)
+            if stored is not None and given is not None:
+                labels = Labels(labels.namespace or stored["namespace"], labels.task or stored["task"])
+                kept = {name: stored[name] for name in QueueOptions.__struct_fields__ if name not in given}
+                options = msgspec.structs.replace(options, **kept)
+            row = await self._store(connection, queue, labels, options, rights)
+        await self._settings.publish(queue)
+        self._activity.touched.add(queue)
+        self._changed(queue)
+        return Configured(str(row["queue_id"]), str(row["partition_id"]), labels, options)
+
+    @staticmethod
+    async def _store(
+        connection: asyncpg.Connection[asyncpg.Record],
+        queue: str,
+        labels: Labels,
+        options: QueueOptions,
+        rights: ConfigureRights,
+    ) -> asyncpg.Record:
+        row = await connection.fetchrow(
             statement("configure"),
             queue,
-            namespace,
-            task,
+            *labels,
             options.lease_time,
             options.retry_limit,
             options.retry_delay,
@@ -94,10 +131,7 @@ class Administration:
         )
         if row is None:
             raise AssertionError("queen.configure returned no row")
-        await self._settings.publish(queue)
-        self._activity.touched.add(queue)
-        self._changed(queue)
-        return str(row["queue_id"]), str(row["partition_id"])
+        return row
 
     async def delete_queue(self, queue: str) -> tuple[bool, OperationProgress]:
         """Delete a queue with everything of it; False if there was none. What is left of it cannot be reached."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Set
 from datetime import datetime
 from typing import Any
 
 from queenmq.broker.accepted import AcceptedPush
 from queenmq.broker.ack import Acked, Acker
 from queenmq.broker.activity import Activity
-from queenmq.broker.administration import Administration, Purge, Trace
+from queenmq.broker.administration import Administration, Configured, Labels, Purge, Trace
 from queenmq.broker.caches import Caches
 from queenmq.broker.conditional_push import ConditionalPusher
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.filters import Filters
 from queenmq.broker.finish import Finished, Finisher, Taken
 from queenmq.broker.in_flight import InFlight
+from queenmq.broker.keys import Keys
 from queenmq.broker.lane import Lane
 from queenmq.broker.lease import Leases
 from queenmq.broker.live import Live
@@ -44,7 +46,7 @@ from queenmq.config import Settings
 from queenmq.core.acknowledgement import Acknowledgement, Finish
 from queenmq.core.maintenance import Switch
 from queenmq.core.message import Message
-from queenmq.core.options import EVERY_RIGHT, ConfigureRights, OptionValues, QueueOptions
+from queenmq.core.options import ConfigureRights, OptionValues, QueueOptions
 from queenmq.core.push_call import Outcome
 from queenmq.journal.shared import JournalSharing
 from queenmq.operations.queue import OperationQueue
@@ -133,15 +135,18 @@ class Broker:
             policy=policy_of(settings, settings.lanes.pop),
             concurrency=concurrency_of(settings.concurrency),
         )
+        self.keys = Keys(database)
+        self.filters = Filters(database, self.long_polls.wake)
         self.pauses = Pauses(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
         self.policies = Policies(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
         acking = policy_of(settings, settings.lanes.ack)
         self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))
-        self._transactor = Transactor(parts, self.encryption, targets, self._unmerged("transactions", targets))
-        self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))
         accepted = AcceptedPush(parts, self.encryption, self._options, self.load, self.maintenance, self.journal)
         self.timers = Timers(accepted, self.encryption, self._options)
+        unmerged = self._unmerged("transactions", targets)
+        self._transactor = Transactor(parts, self.encryption, targets, unmerged, self.timers)
+        self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))
         self.outbox = Outbox(accepted, clock)
         self.operations = OperationQueue(database)
         self.operation_runner = OperationRunner(
@@ -225,8 +230,7 @@ class Broker:
         return self._leases.renew(lease_id, seconds)
 
     def give_back(self, *leases: tuple[str, str]) -> None:
-        """Free leases, each given with its queue, in the background, because their client has gone; if that fails,
-        their expiry does it."""
+        """Free leases, each given with its queue, in the background; if that fails, their expiry does it."""
         self._leases.release_soon(*leases)
 
     def transact(self, transaction: Transaction) -> Awaitable[Committed]:
@@ -264,13 +268,10 @@ class Broker:
     # The verbs for queues, groups and single messages
 
     def configure(
-        self, queue: str, namespace: str, task: str, options: QueueOptions, rights: ConfigureRights = EVERY_RIGHT
-    ) -> Awaitable[tuple[str, str]]:
-        """Create or reconfigure a queue; every option is replaced. Returns the ids of queue and Default partition.
-
-        Raises Forbidden if messages would be deleted earlier or protected less, unless that is allowed.
-        """
-        return self._administration.configure(queue, namespace, task, options, rights)
+        self, queue: str, labels: Labels, options: QueueOptions, rights: ConfigureRights, given: Set[str] | None = None
+    ) -> Awaitable[Configured]:
+        """Create or reconfigure a queue: the options that are `given`, or all. Raises Forbidden as `rights` say."""
+        return self._administration.configure(queue, labels, options, rights, given)
 
     def delete_queue(self, queue: str) -> Awaitable[tuple[bool, OperationProgress]]:
         """Delete a queue with everything of it; False if there was none. What is left of it cannot be reached."""

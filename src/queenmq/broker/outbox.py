@@ -143,6 +143,7 @@ def _message(row: asyncpg.Record) -> Message:
         row["transaction_id"],
         trace_id=None if trace is None else str(trace),
         producer=row["producer_sub"],
+        headers=row["headers"],
     )
 
 

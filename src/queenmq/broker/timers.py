@@ -87,8 +87,11 @@ class Timers:
         self.why_not_repeat: Callable[[Message], str | None] = lambda message: None
         """Why what a timer that repeats pushes may not be stored now; None if it may."""
 
-    async def change(self, changes: Sequence[TimerChange]) -> list[TimerState]:
-        """Apply them together; the states are in their order. Raises InvalidRequest for an unusable schedule."""
+    async def change(
+        self, changes: Sequence[TimerChange], connection: asyncpg.Connection[asyncpg.Record] | None = None
+    ) -> list[TimerState]:
+        """Apply them together, in the transaction of `connection` if there is one; the states are in their order.
+        Raises InvalidRequest for an unusable schedule."""
         if any(change.schedule is not None for change in changes):
             now: datetime = await self._database.fetchval(statement("database_time"), repeatable=True)
             changes = [_with_first_moment(change, now) for change in changes]
@@ -97,7 +100,7 @@ class Timers:
         messages = [_message_of(change) for change in changes]
         keys = [change.key for change in changes]
         sealed = self._encryption.seal(messages, keys) or [(message.payload, False) for message in messages]
-        rows = await self._database.fetch(
+        rows = await (self._database if connection is None else connection).fetch(
             statement("change_timers"),
             [change.change for change in changes],
             [change.queue for change in changes],
@@ -113,6 +116,7 @@ class Timers:
             [payload for payload, _ in sealed],
             [change.schedule for change in changes],
             [change.time_zone for change in changes],
+            [message.headers for message in messages],
         )
         return [
             TimerState(row["became"], row["transaction_id"], _text(row["message_id"]), row["deliver_at"])
@@ -238,6 +242,7 @@ def _message(row: asyncpg.Record) -> Message:
         row["transaction_id"],
         trace_id=_text(row["trace_id"]),
         producer=row["producer_sub"],
+        headers=row["headers"],
     )
 
 

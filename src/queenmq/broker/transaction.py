@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 
 from queenmq.broker.ack import columns, positions
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.keys import Keys
 from queenmq.broker.parts import Parts
 from queenmq.broker.push import Targets, heads
+from queenmq.broker.timers import Timers
 from queenmq.broker.unmerged import Unmerged
 from queenmq.broker.wake_ups import by_queue
 from queenmq.core.acknowledgement import COMPLETED, Acknowledgement
+from queenmq.core.keys import KeyChange, KeyChanged
 from queenmq.core.message import Message
 from queenmq.core.push_call import PushCall, Target
+from queenmq.core.timer import TimerChange, TimerState
 from queenmq.errors import OffsetConflict, OffsetFound
 from queenmq.storage.failures import OffsetsDiffer, TransactionRefused
 from queenmq.storage.statements import statement
@@ -29,22 +33,29 @@ class Transaction:
     acknowledgements: list[Acknowledgement]
     required_leases: list[str]
     expected: Mapping[Target, int] = field(default_factory=dict)  # the last offset that these targets must have
+    keys: Sequence[KeyChange] = ()
+    timers: Sequence[TimerChange] = ()
 
 
 @dataclass(slots=True)
 class Committed:
     partition_ids: list[str]  # one per message
     dead_lettered: list[bool]  # one per acknowledgement
+    keys: list[KeyChanged] = field(default_factory=list)
+    timers: list[TimerState] = field(default_factory=list)
 
 
 class Transactor:
-    def __init__(self, parts: Parts, encryption: PayloadEncryption, targets: Targets, unmerged: Unmerged) -> None:
+    def __init__(
+        self, parts: Parts, encryption: PayloadEncryption, targets: Targets, unmerged: Unmerged, timers: Timers
+    ) -> None:
         self._database = parts.database
         self._encryption = encryption
         self._targets = targets
         self._activity = parts.activity
         self._long_polls = parts.long_polls
         self._unmerged = unmerged
+        self._timers = timers
 
     async def commit(self, transaction: Transaction) -> Committed:
         """Apply all of it. Raises TransactionRefused or OffsetConflict with the reason if nothing was applied."""
@@ -105,14 +116,24 @@ class Transactor:
 
     async def _run(self, call: PushCall, transaction: Transaction, lock_timeout: str) -> Committed:
         known = await self._targets.resolve(call.queues, call.partitions) if call.queues else None
-        row = await self._database.fetchrow(
-            statement("transact"),
+        arguments = (
             *call.arguments(known, self._encryption.seal(call.messages)),
             *columns(transaction.acknowledgements),
             transaction.required_leases,
             [transaction.expected.get(target) for target in call.targets] if transaction.expected else None,
             lock_timeout,
         )
+        keys: list[KeyChanged] = []
+        timers: list[TimerState] = []
+        if transaction.keys or transaction.timers:
+            async with self._database.connection() as connection, connection.transaction():
+                if transaction.keys:
+                    keys = await Keys.change_in(connection, transaction.keys, lock_timeout)
+                if transaction.timers:
+                    timers = await self._timers.change(transaction.timers, connection)
+                row = await connection.fetchrow(statement("transact"), *arguments)
+        else:
+            row = await self._database.fetchrow(statement("transact"), *arguments)
         if row is None:
             raise AssertionError("queen.transact returned no row")
         self._targets.learn(call.queues, call.partitions, known, row["partition_ids"] or ())
@@ -127,6 +148,8 @@ class Transactor:
         return Committed(
             partition_ids=[targets[call.target[place] - 1] for place in call.place],
             dead_lettered=list(row["dead_lettered"] or ()),
+            keys=keys,
+            timers=timers,
         )
 
     def _count(self, call: PushCall, acked: Sequence[str], dead_lettered: Sequence[bool]) -> None:

@@ -80,6 +80,12 @@ def data_dir(function: Function) -> Function:
     )(function)
 
 
+def headers(function: Function) -> Function:
+    return click.option(
+        "--header", "headers", type=PAIR, multiple=True, metavar="NAME=VALUE", help="Header of the message; repeatable."
+    )(function)
+
+
 def as_json(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for scripts.")(function)
 

@@ -45,7 +45,7 @@ def popped(message: Message, as_json: bool) -> str:
         "offset": message.offset,
         "retryCount": message.retry_count,
     }
-    return for_scripts(told, one_line(payload))
+    return for_scripts(told | ({"headers": message.headers} if message.headers else {}), one_line(payload))
 
 
 def one_line(payload: str) -> str:
@@ -87,6 +87,7 @@ class MessageLine(Struct, rename="camel"):
     transaction_id: str = ""
     lease_id: str = ""
     consumer_group: str = ""
+    headers: dict[str, str] = {}
 
 
 def message(line: Line, where: str) -> MessageLine:

@@ -1,5 +1,6 @@
 """Queen's own client: `Queen` for asyncio and `BlockingQueen`, its twin. See docs/client.md."""
 
+from queenmq.client import keys
 from queenmq.client.blocking import (
     BlockingConsumer,
     BlockingDeadLetterQuery,
@@ -123,4 +124,5 @@ __all__ = [
     "TransactionStep",
     "Unauthenticated",
     "Unavailable",
+    "keys",
 ]

@@ -74,6 +74,14 @@ class Admin(Generic[R]):
         """Messages that failed and wait by themselves, or keep their partition waiting, by the policy of a group."""
         return self._get(*_V1, "queues", queue, "skipped", consumerGroup=group)
 
+    def set_filter(self, queue: str, group: str, filter: str | None) -> R:
+        """Let a group get only the messages of a queue for which an expression is true; None: all of them."""
+        return self._post(*_V1, "consumer-groups", group, "queues", queue, "filter", body={"filter": filter})
+
+    def get_filter(self, queue: str, group: str) -> R:
+        """The filter of a group, and how many messages it has kept from the group."""
+        return self._get(*_V1, "consumer-groups", group, "queues", queue, "filter")
+
     def get_namespaces(self) -> R:
         return self._get(*_V1, "resources", "namespaces")
 
@@ -87,7 +95,8 @@ class Admin(Generic[R]):
     # Messages
 
     def list_messages(self, **filters: Any) -> R:
-        """Messages, newest first; `queue`, `partition`, `status`, `limit`, `offset`, `from_`, `to`."""
+        """Messages, newest first; `queue`, `partition`, `status`, `limit`, `offset`, `from_`, `to`, `header`
+        (`name:value`)."""
         return self._get(*_V1, "messages", **{name.rstrip("_"): value for name, value in filters.items()})
 
     def get_message(self, partition_id: str, transaction_id: str) -> R:

@@ -19,6 +19,7 @@ from queenmq.client.admin import Admin
 from queenmq.client.client import Context, Queen
 from queenmq.client.consumer import Consumer, ConsumerStats
 from queenmq.client.dead_letters import DeadLetterFilter
+from queenmq.client.keys import Keys
 from queenmq.client.models import (
     AckResult,
     BufferStats,
@@ -112,9 +113,9 @@ class BlockingQueue(QueueSpec[Handed]):
         queue: BlockingQueue[Any] = self._consumer(each=True)
         return queue
 
-    def create(self) -> Json:
+    def create(self, *, replace: bool = True) -> Json:
         """As `Queue.create`."""
-        return self._portal.run(self._queue.create)
+        return self._portal.run(lambda: self._queue.create(replace=replace))
 
     def delete(self) -> Json:
         """As `Queue.delete`."""
@@ -137,10 +138,13 @@ class BlockingQueue(QueueSpec[Handed]):
         at: datetime | None = None,
         schedule: str | None = None,
         time_zone: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Timer:
         """As `Queue.schedule`."""
         return self._portal.run(
-            lambda: self._queue.schedule(data, key=key, delay=delay, at=at, schedule=schedule, time_zone=time_zone)
+            lambda: self._queue.schedule(
+                data, key=key, delay=delay, at=at, schedule=schedule, time_zone=time_zone, headers=headers
+            )
         )
 
     def cancel(self, key: str) -> Timer:
@@ -240,11 +244,11 @@ class BlockingQueen:
     ) -> None:
         self._queen = Queen(servers, url=url, urls=urls, **options)
         self._portal = Portal()
-        self.admin: Admin[Any] = Admin(self._ask)
+        verbs = self._queen._session.verbs
+        self.admin: Admin[Any] = Admin(lambda *call: self._portal.run(lambda: verbs.ask(*call)))
         """Administration: `queen.admin.list_queues()`."""
-
-    def _ask(self, method: str, path: str, body: Any, params: Mapping[str, Any] | None) -> Any:
-        return self._portal.run(lambda: self._queen._session.verbs.ask(method, path, body, params))
+        self.keys: Keys[Any] = Keys(lambda *call: self._portal.run(lambda: verbs.ask_once(*call)))
+        """Values under keys, counters and locks."""
 
     def queue(self, name: str | None = None) -> BlockingQueue[Message]:
         """As `Queen.queue`."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from queenmq.client.admin import Admin
+from queenmq.client.keys import Keys
 from queenmq.client.models import (
     AckResult,
     BufferStats,
@@ -47,6 +48,8 @@ class Queen:
         **options: Unpack[Options],
     ) -> None:
         self._session = Session(server_urls(servers, url, urls), ClientOptions(**options))
+        self.keys: Keys[Awaitable[Any]] = Keys(self._session.verbs.ask_once)
+        """Values under keys, counters and locks."""
         self.admin: Admin[Awaitable[Any]] = Admin(self._session.verbs.ask)
         """Administration: `await queen.admin.list_queues()`."""
 

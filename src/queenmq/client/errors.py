@@ -177,13 +177,22 @@ class ReadFailed(QueenError):
 
 class TransactionFailed(QueenError):
     """`uncertain`: an earlier attempt got no answer and may be the one that was applied. `conflicts` are the partitions
-    that did not end where they were expected to."""
+    that did not end where they were expected to. `reason` is `kv_precondition` if a required change of a key was not
+    applied, and `offset_conflict` if a partition ended elsewhere."""
 
     code = "transaction_failed"
 
-    def __init__(self, message: str, *, uncertain: bool = False, conflicts: Sequence[OffsetFound] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        uncertain: bool = False,
+        conflicts: Sequence[OffsetFound] = (),
+        reason: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.uncertain = uncertain
+        self.reason = reason
         self.conflicts = list(conflicts)
 
 

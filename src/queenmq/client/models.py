@@ -29,12 +29,13 @@ class Item:
     """A message to push, when it needs more than its payload. Raises InvalidItem if `trace_id` is no UUID.
 
     >>> Item({"order": 17}, transaction_id="order-17")
-    Item(data={'order': 17}, transaction_id='order-17', trace_id=None)
+    Item(data={'order': 17}, transaction_id='order-17', trace_id=None, headers=None)
     """
 
     data: Payload
     transaction_id: str | None = None
     trace_id: str | None = None
+    headers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         # The server stores no other trace ids: it would drop this one.
@@ -50,6 +51,7 @@ class PushItem(Struct, kw_only=True, rename="camel", omit_defaults=True):
     payload: Raw
     transaction_id: str
     trace_id: str | UnsetType = _UNSET
+    headers: Mapping[str, str] | UnsetType = _UNSET
 
 
 def to_push_items(given: Any, queue: str, partition: str) -> list[PushItem]:
@@ -67,11 +69,12 @@ def _to_item(given: Any) -> Item:
         return given
     if not isinstance(given, Mapping) or given.keys().isdisjoint(_BODY) or not given.keys() <= _BODY | _PROPERTIES:
         return Item(given)
-    if len(given.keys() & _BODY) == 1 and given.keys() & _KEYS and given.keys() <= _BODY | _KEYS:
+    if len(given.keys() & _BODY) == 1 and given.keys() & _KEYS and given.keys() <= _BODY | _KEYS | {"headers"}:
         return Item(
             given["data"] if "data" in given else given["payload"],
             given.get("transactionId", given.get("transaction_id")),
             given.get("traceId", given.get("trace_id")),
+            given.get("headers"),
         )
     names = ", ".join(sorted(given))
     raise InvalidItem(
@@ -87,6 +90,7 @@ def to_push_item(item: Item, queue: str, partition: str) -> PushItem:
         payload=encode(item.data),
         transaction_id=uuid7_text() if item.transaction_id is None else item.transaction_id,
         trace_id=_UNSET if item.trace_id is None else item.trace_id,
+        headers=item.headers or _UNSET,
     )
 
 
@@ -120,6 +124,7 @@ class Message(_Payload, kw_only=True, rename="camel", dict=True):
     lease_id: str = ""
     trace_id: str | None = None
     producer_sub: str | None = None
+    headers: dict[str, str] = {}
     created_at: str = ""
     retry_count: int = 0
     traceparent: str | None = None
@@ -144,6 +149,7 @@ class StoredMessage(_Payload, kw_only=True, rename="camel", dict=True):
     created_at: str = field(name="ts")
     trace_id: str | None = None
     producer_sub: str | None = None
+    headers: dict[str, str] = {}
 
 
 class DeadLetter(_Payload, kw_only=True, rename="camel", dict=True):
@@ -159,6 +165,7 @@ class DeadLetter(_Payload, kw_only=True, rename="camel", dict=True):
     retry_count: int = 0
     undecryptable: bool = False
     producer_sub: str | None = None
+    headers: dict[str, str] = {}
     created_at: str = ""
     failed_at: str = ""
 
@@ -321,6 +328,8 @@ class TransactionResult(Struct, kw_only=True, rename="camel"):
     error: str | None = None
     conflicts: list[OffsetFound] = []
     results: list[TransactionStep] = []
+    reason: str | None = None
+    kv: list[Json] = []
     repeated: bool = False
 
 

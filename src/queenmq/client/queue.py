@@ -204,9 +204,11 @@ class Queue(QueueSpec[Handed]):
         queue: Queue[Any] = self._consumer(each=True)
         return queue
 
-    async def create(self) -> Json:
-        """Create the queue, or replace all of its options: what is not in `config` returns to its default."""
-        body: Json = {"queue": self._name(), "options": self._said.config}
+    async def create(self, *, replace: bool = True) -> Json:
+        """Create the queue, or replace all of its options: what is not in `config` returns to its default. With
+        `replace=False`, what is not in it stays as it is."""
+        mode = "replace" if replace else "merge"
+        body: Json = {"queue": self._name(), "options": self._said.config, "mode": mode}
         body |= {"namespace": self._said.namespace, "task": self._said.task}
         answer: Json = await self._session.verbs.ask("POST", "/api/v1/configure", body)
         self._said.is_created = True
@@ -223,9 +225,9 @@ class Queue(QueueSpec[Handed]):
     def push(self, items: Item | Payload, *, expected_last_offset: int | None = None) -> Push:
         """Push one item or a list of them, in order; await it for one result per item.
 
-        An item is a payload (any JSON), an `Item`, or a dict with `data` and `transactionId`, `traceId` or both. Other
-        dicts that could be meant as a message with properties (just `data`, or `data` with `headers`) are refused with
-        InvalidItem: `Item` says what is meant.
+        An item is a payload (any JSON), an `Item`, or a dict with `data`, `transactionId` or `traceId`, and `headers`
+        if you like. Other dicts that could be meant as a message with properties (just `data`, or `data` with
+        `headers`) are refused with InvalidItem: `Item` says what is meant.
 
         >>> await queen.queue("orders").partition("customer-17").push({"order": 1})  # doctest: +SKIP
         >>> await queen.queue("orders").push([Item({"order": 2}, transaction_id="order-2")])  # doctest: +SKIP
@@ -269,6 +271,7 @@ class Queue(QueueSpec[Handed]):
         at: datetime | None = None,
         schedule: str | None = None,
         time_zone: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Timer:
         """Have the server push `data` after `delay` (seconds), `at` a moment, or again and again by a `schedule`.
 
@@ -279,7 +282,9 @@ class Queue(QueueSpec[Handed]):
         """
         self._session.check_open()
         self._check_created("schedule")
-        operation = {"queue": self._name(), "timerKey": key, "partition": self._said.partition or DEFAULT_PARTITION}
+        partition = self._said.partition or DEFAULT_PARTITION
+        operation: Json = {"queue": self._name(), "timerKey": key, "partition": partition}
+        operation |= {"headers": headers} if headers else {}
         return await set_timer(self._session.verbs, operation | moment(delay, at, schedule, time_zone), data)
 
     async def cancel(self, key: str) -> Timer:

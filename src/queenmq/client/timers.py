@@ -39,6 +39,7 @@ class Timer(Struct, kw_only=True, rename="camel"):
     time_zone: str | None = None
     attempts: int = 0
     last_error: str | None = None
+    headers: dict[str, str] = {}
 
 
 class _Changed(Struct):

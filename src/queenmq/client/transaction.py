@@ -22,7 +22,7 @@ class TransactionSteps:
         self._operations: list[Json] = []
         self._leases: dict[str, None] = {}
         self._own_ids: set[str] = set()
-        self._expected: list[Json] = []
+        self._riders: dict[str, list[Json]] = {"expect": [], "kv": []}
 
     def ack(
         self,
@@ -50,6 +50,12 @@ class TransactionSteps:
                 self._leases[message.lease_id] = None
         return self
 
+    def keys(self, *operations: Json) -> Self:
+        """Changes of keys, made with the functions of `queenmq.client.keys`, or the `guard` of a lock. If one that is
+        required is not applied, nothing of the transaction is."""
+        self._riders["kv"].extend(operations)
+        return self
+
     def queue(self, name: str) -> TransactionQueue[Self]:
         """Where the next push goes: `.queue("b").partition("eu").push(items)`."""
         return TransactionQueue(self, name)
@@ -60,7 +66,7 @@ class TransactionSteps:
         """Push items to a partition; `.queue(…).partition(…).push(…)` says the same."""
         given = to_items(items)
         if expected_last_offset is not None:
-            self._expected.append({"queue": queue, "partition": partition, "lastOffset": expected_last_offset})
+            self._riders["expect"].append({"queue": queue, "partition": partition, "lastOffset": expected_last_offset})
         pushed = [to_push_item(item, queue, partition) for item in given]
         if pushed:
             self._operations.append({"type": "push", "items": pushed})
@@ -68,15 +74,15 @@ class TransactionSteps:
         self._own_ids |= {push.transaction_id for item, push in pairs if item.transaction_id is None}
 
     async def _commit(self) -> TransactionResult:
-        if not self._operations:
+        if not (self._operations or self._riders["kv"]):
             raise EmptyTransaction
-        result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases), self._expected)
+        result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases), self._riders)
         if result.success:
             return result
         refusal = result.error or "the transaction was refused"
         if uncertain and self._is_repetition(refusal):
             return TransactionResult(success=True, transaction_id=result.transaction_id, repeated=True)
-        raise TransactionFailed(refusal, uncertain=uncertain, conflicts=result.conflicts)
+        raise TransactionFailed(refusal, uncertain=uncertain, conflicts=result.conflicts, reason=result.reason)
 
     def _is_repetition(self, refusal: str) -> bool:
         """Whether a transactionId is in use that only this transaction can have brought there."""

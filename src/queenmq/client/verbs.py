@@ -179,14 +179,14 @@ class Verbs:
         return await self._caller.call(request, read)
 
     async def transact(
-        self, operations: Sequence[Json], leases: Sequence[str], expected: Sequence[Json]
+        self, operations: Sequence[Json], leases: Sequence[str], riders: Mapping[str, Sequence[Json]]
     ) -> tuple[TransactionResult, bool]:
         """What the server says, and whether an earlier attempt may have been the one that was applied."""
 
         def read(reply: Reply) -> tuple[TransactionResult, bool]:
             return _transaction.decode(reply.content), reply.uncertain
 
-        body = {"operations": operations, "requiredLeases": leases} | ({"expect": expected} if expected else {})
+        body = {"operations": operations, "requiredLeases": leases} | {name: few for name, few in riders.items() if few}
         return await self._caller.call(Request("POST", "/api/v1/transaction", _encode(body)), read)
 
     async def renew(self, lease_id: str, seconds: int) -> RenewResult:
@@ -216,6 +216,11 @@ class Verbs:
             return await self._caller.call(request, lambda reply: _traced.decode(reply.content))
         except QueenError as error:
             return TraceResult(success=False, error=error.message)
+
+    async def ask_once(self, what: str, operations: list[Json]) -> Any:
+        """Operations on keys or locks, which are not repeated when an attempt may have worked."""
+        request = Request("POST", path_of("api", "v1", what), _encode({"operations": operations}), repeatable=False)
+        return (await self._caller.call(request, _read_json))[1]
 
     async def ask(self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None) -> Any:
         """Any other call: the answer as plain Python values. A 202 is waited for if the options say so."""

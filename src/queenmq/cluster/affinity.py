@@ -1,12 +1,15 @@
 """Consumer routes: the consumers of one queue and group go to one server, as long as that one can bear it.
 
-A key is assigned to the least loaded server when it is first seen. It stays while it is used, unless its server is
+Every server chooses for itself, and all choose the same: of the servers that are no more loaded than others by the
+threshold, the one that a hash of the key and the server puts first. It stays while it is used, unless its server is
 overloaded: then it migrates with a probability that grows with what is gained, and beyond a second threshold at once.
-Keys that are served here follow the other rule, that this server keeps what it serves no worse than others.
+Keys that are served here follow the other rule, that this server keeps what it serves no worse than others. A key that
+is elsewhere than where the hash puts it, because servers came and went, goes there when that server can bear it.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
@@ -15,16 +18,19 @@ from queenmq.cluster.imbalance import relief
 from queenmq.cluster.load_tracker import POLL_WEIGHT, LoadTracker, Rate, ServerLoad
 from queenmq.cluster.rebalancing import Rebalancing
 
+_GATHER_EVERY_S = 2.0
+
 
 class Route:
     """Where a key goes. It outlives its place in the table while long polls of it are under way."""
 
-    __slots__ = ("polls", "requests", "server", "settled_at", "used_at")
+    __slots__ = ("gather_at", "polls", "requests", "server", "settled_at", "used_at")
 
     def __init__(self, server: ServerLoad, now: float) -> None:
         self.server = server
         self.used_at = now
         self.settled_at = now
+        self.gather_at = now + _GATHER_EVERY_S
         self.polls = 0
         self.requests = Rate()
 
@@ -74,6 +80,7 @@ class AffinityRoutes:
         self.assigned = 0
         self.migrated = 0
         self.broken = 0
+        self.gathered = 0
 
     def __len__(self) -> int:
         return len(self._routes)
@@ -94,7 +101,7 @@ class AffinityRoutes:
         """Where a request of the key goes now."""
         route = self._routes.get(key)
         if route is None:
-            route = self._routes[key] = Route(self._best(now), now)
+            route = self._routes[key] = Route(self._shared(key, now), now)
             self.assigned += 1
             if len(self._routes) > self._bounds.affinity_max:
                 self._routes.popitem(last=False)
@@ -102,11 +109,11 @@ class AffinityRoutes:
             return route
         self._routes.move_to_end(key)
         if now - route.used_at > self._bounds.affinity_ttl_s or not self._tracker.usable(route.server, now):
-            route.move(self._best(now), now)
+            route.move(self._shared(key, now), now)
             route.settled_at = now
             self.assigned += 1
         elif now >= route.settled_at:
-            self._evaluate(route, now)
+            self._evaluate(key, route, now)
         route.used(now)
         return route
 
@@ -124,7 +131,26 @@ class AffinityRoutes:
     def _best(self, now: float) -> ServerLoad:
         return self._tracker.least_loaded(now) or self._tracker.local
 
-    def _evaluate(self, route: Route, now: float) -> None:
+    def _shared(self, key: Hashable, now: float) -> ServerLoad:
+        """What every server chooses: the first for the key among those that are within the threshold."""
+        usable = [load for load in self._tracker if self._tracker.usable(load, now)]
+        lowest = min(load.expected for load in usable)
+        near = [load for load in usable if relief(load.expected, lowest) <= self._bounds.forward_threshold]
+        return max(near, key=lambda load: rank(key, load.id))
+
+    def _gather(self, key: Hashable, route: Route, now: float) -> None:
+        """To the server where all others send the key, if that one is hardly more loaded then."""
+        route.gather_at = now + _GATHER_EVERY_S
+        usable = [load for load in self._tracker if self._tracker.usable(load, now)]
+        first = max(usable, key=lambda load: rank(key, load.id))
+        if first is route.server:
+            return
+        lowest = min(load.expected for load in usable)
+        if relief(first.expected + route.weight(now), lowest) <= self._bounds.forward_threshold / 2:
+            self.gathered += 1
+            self._move(route, first, now)
+
+    def _evaluate(self, key: Hashable, route: Route, now: float) -> None:
         at_home = route.server is self._tracker.local
         if at_home or route.server.expected >= self._bounds.migrate_threshold:
             best = self._best(now) if at_home else self._way_out(route.server, now)
@@ -134,6 +160,9 @@ class AffinityRoutes:
         if target is not None:
             self.migrated += 1
             self._move(route, target, now)
+            route.gather_at = now + self._bounds.affinity_ttl_s
+        elif now >= route.gather_at:
+            self._gather(key, route, now)
 
     def _way_out(self, server: ServerLoad, now: float) -> ServerLoad:
         """Here only if that is enough of a relief: that another would be hardly better does not make it one."""
@@ -159,8 +188,15 @@ class AffinityRoutes:
                 return False
             self.migrated += 1
         self._move(route, best, now)
+        # What the load has moved is not brought back at once, or both would go on for ever.
+        route.gather_at = now + bounds.affinity_ttl_s
         return True
 
     def _move(self, route: Route, server: ServerLoad, now: float) -> None:
         route.move(server, now)
         route.settled_at = now + self._bounds.settle_s
+
+
+def rank(key: Hashable, server: str) -> bytes:
+    """The same on every server, and another order of the servers for each key."""
+    return hashlib.blake2b(f"{key!r} {server}".encode(errors="surrogatepass"), digest_size=8).digest()

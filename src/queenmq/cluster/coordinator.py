@@ -92,6 +92,7 @@ class Coordinator:
                 "assigned": self.consumers.assigned,
                 "migrated": self.consumers.migrated,
                 "broken": self.consumers.broken,
+                "gathered": self.consumers.gathered,
             },
             "servers": [self._shown(load, now) for load in loads if load.reported],
         }

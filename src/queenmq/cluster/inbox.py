@@ -22,6 +22,7 @@ from queenmq.cluster.membership import Address, Change, Meeting, Membership, Sta
 from queenmq.cluster.messages import (
     ConsumerDeregistered,
     ConsumerRegistered,
+    Goodbye,
     Greeting,
     Heartbeat,
     LeaseHintAcquired,
@@ -109,6 +110,9 @@ class Inbox:
         payload = decode(frame.type, frame.payload)
         if payload is None:
             return self._drop(Refusal.UNDECODABLE)
+        if isinstance(payload, Goodbye):
+            self._members.left(frame.sender, now)
+            return []
         events = self._hear(frame, now)
         if isinstance(payload, _OfTheSender):
             events += self._believe(frame.sender, (frame.epoch, frame.sequence), payload, now)
@@ -211,6 +215,7 @@ class Inbox:
         """What a server says of itself."""
         match payload:
             case ConsumerRegistered(queues):
+                self._presence.registrations += len(queues)
                 self._presence.registered(sender, stamp, queues, now)
             case ConsumerDeregistered(queues):
                 self._presence.deregistered(sender, stamp, queues, now)

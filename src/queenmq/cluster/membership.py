@@ -70,6 +70,7 @@ class Membership:
         self._aliases: dict[Address, str] = {}  # further addresses that members have answered from
         self._reachable: tuple[Recipient, ...] | None = None
         self.heartbeats_received = 0
+        self.goodbyes_received = 0
         self.restarts_detected = 0
 
     def __len__(self) -> int:
@@ -169,6 +170,12 @@ class Membership:
             if heartbeat.sibling_ports != member.heartbeat.sibling_ports:
                 self._reachable = None
             member.heartbeat, member.heartbeat_at = heartbeat, now
+
+    def left(self, server: str, now: float) -> None:
+        """It has said that it stops: the next check finds it dead."""
+        member = self._members[server]
+        member.received_at = min(member.received_at, now - self._bounds.dead_after_s)
+        self.goodbyes_received += 1
 
     def _is_silent(self, member: Member, now: float) -> bool:
         return now - member.received_at >= _SILENT_HEARTBEATS * self._bounds.heartbeat_s

@@ -20,6 +20,7 @@ class MessageType(IntEnum):
     MESSAGE_AVAILABLE = 1
     HEARTBEAT = 3
     GREETING = 4
+    GOODBYE = 5
     QUEUE_CONFIG_SET = 10
     QUEUE_CONFIG_DELETE = 11
     CONSUMER_REGISTERED = 20
@@ -85,6 +86,10 @@ class Greeting(_Payload, frozen=True):
     heartbeat: Heartbeat
 
 
+class Goodbye(_Payload, frozen=True):
+    """The sender stops in good order. Servers that do not know this notice it by its silence."""
+
+
 class QueueConfigSet(_Payload, frozen=True):
     queue: Name
     options: Annotated[dict[_OptionName, _OptionValue], Meta(max_length=64)]
@@ -140,6 +145,7 @@ Payload: TypeAlias = (
     MessageAvailable
     | Heartbeat
     | Greeting
+    | Goodbye
     | QueueConfigSet
     | QueueConfigDelete
     | ConsumerRegistered
@@ -155,6 +161,7 @@ PAYLOADS: dict[MessageType, type[Payload]] = {
     MessageType.MESSAGE_AVAILABLE: MessageAvailable,
     MessageType.HEARTBEAT: Heartbeat,
     MessageType.GREETING: Greeting,
+    MessageType.GOODBYE: Goodbye,
     MessageType.QUEUE_CONFIG_SET: QueueConfigSet,
     MessageType.QUEUE_CONFIG_DELETE: QueueConfigDelete,
     MessageType.CONSUMER_REGISTERED: ConsumerRegistered,

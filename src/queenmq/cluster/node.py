@@ -173,6 +173,8 @@ class Node:
             await asyncio.wait((self._resolving,))
             self._resolving = None
         if self._transport is not None:
+            if self._state is not None:
+                self._send(self._state.goodbye())
             self._transport.close()
             self._transport = None
 

@@ -37,6 +37,7 @@ class Presence:
         self._size = 0
         self._overflowing: dict[str, float] = {}  # until when
         self.refused = 0
+        self.registrations = self.deregistrations = 0  # queues, as other servers have sent them
 
     def __len__(self) -> int:
         return self._size
@@ -60,6 +61,7 @@ class Presence:
 
     def deregistered(self, server: str, stamp: Stamp, queues: Iterable[str], now: float) -> None:
         for queue in queues:
+            self.deregistrations += 1
             self._claim(server, stamp, queue, False, now)
 
     def snapshot(self, server: str, stamp: Stamp, low: int, high: int, queues: Iterable[str], now: float) -> None:
@@ -108,6 +110,8 @@ class Presence:
         return {
             "queues_tracked": len(self._by_queue),
             "servers_tracked": len(self._by_server),
+            "registrations_received": self.registrations,
+            "deregistrations_received": self.deregistrations,
             "entries": self._size,
             "max_entries": self._bounds.presence_max,
             "entries_refused": self.refused,

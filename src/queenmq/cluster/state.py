@@ -21,6 +21,7 @@ from queenmq.cluster.lease_hints import LeaseHints
 from queenmq.cluster.membership import Address, Membership
 from queenmq.cluster.messages import (
     TOKEN_BYTES,
+    Goodbye,
     Greeting,
     Heartbeat,
     MaintenanceSet,
@@ -87,6 +88,7 @@ class SharedState:
             traffic=self.traffic,
         )
         self.outbox = Outbox(ring, server_id, epoch, members=self.members, presence=self.presence, traffic=self.traffic)
+        self.registrations_sent = self.deregistrations_sent = 0  # queues, not packets
         self._heartbeat_due = float("-inf")
         self._snapshot_due = float("-inf")
 
@@ -135,12 +137,17 @@ class SharedState:
         """The first consumer of the queue waits here."""
         if not self.own_consumers.came(queue):
             return []
+        self.registrations_sent += 1
         return self.outbox.send_list(MessageType.CONSUMER_REGISTERED, [queue], self.members.reachable())
 
     def consumer_deregistered(self, queue: str, now: float) -> list[Outgoing]:
         """The last consumer left. That is announced when none has come back for a moment."""
         self.own_consumers.went(queue, now)
         return self._send_gone(now)
+
+    def goodbye(self) -> list[Outgoing]:
+        """This server stops: the others need not wait until its silence tells."""
+        return self.outbox.send(Goodbye(), self.members.everyone())
 
     def config_set(self, queue: str, options: OptionValues, version: int) -> list[Outgoing]:
         """The queue was made or changed here, with that database version."""
@@ -199,4 +206,5 @@ class SharedState:
 
     def _send_gone(self, now: float) -> list[Outgoing]:
         gone = self.own_consumers.gone(now)
+        self.deregistrations_sent += len(gone)
         return self.outbox.send_list(MessageType.CONSUMER_DEREGISTERED, gone, self.members.reachable())

@@ -19,6 +19,8 @@ def statistics(state: SharedState, now: float, wall: datetime) -> dict[str, obje
         "consumer_presence": state.presence.statistics()
         | {
             "own_queues": len(state.own_consumers),
+            "registrations_sent": state.registrations_sent,
+            "deregistrations_sent": state.deregistrations_sent,
             "notifications_targeted": state.outbox.targeted,
             "notifications_broadcast": state.outbox.broadcast,
             "notifications_saved": state.outbox.saved,
@@ -37,6 +39,7 @@ def _server_health(state: SharedState, now: float, wall: datetime) -> dict[str, 
         "servers_alive": alive,
         "servers_dead": len(members) - alive,
         "heartbeats_received": state.members.heartbeats_received,
+        "goodbyes_received": state.members.goodbyes_received,
         "restarts_detected": state.members.restarts_detected,
         "last_heartbeat": {m.id: iso_millis(wall - timedelta(seconds=now - m.heartbeat_at)) for m in members},
     }

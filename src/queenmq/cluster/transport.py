@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import sys
 from collections.abc import Callable, Iterable
 
 from queenmq.cluster.membership import Address
@@ -32,6 +33,7 @@ def open_socket(host: str, port: int, receive_buffer_mb: int) -> socket.socket:
         bound.setblocking(False)
         # A burst, as after a restart, must fit; the system cuts it to net.core.rmem_max.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_mb * _MEGABYTE)
+        _report_buffer(bound, receive_buffer_mb)
         bound.bind(address)
     except OSError as error:
         bound.close()
@@ -39,6 +41,19 @@ def open_socket(host: str, port: int, receive_buffer_mb: int) -> socket.socket:
             f"cannot listen on UDP {host}:{port}: {error.strerror}; choose another with QUEEN_UDP_PORT"
         ) from None
     return bound
+
+
+def _report_buffer(bound: socket.socket, wanted_mb: int) -> None:
+    """Linux says twice of what it gives, because it counts its own records of the packets."""
+    given = bound.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // (2 if sys.platform == "linux" else 1)
+    if given < wanted_mb * _MEGABYTE:
+        log.warning(
+            "the receive buffer for UDP has %d KiB, not %d MiB as asked for: packets of a burst may get lost, which "
+            "costs time and nothing else; raise net.core.rmem_max, or lower QUEEN_SYNC_RECV_BUFFER_MB",
+            *(given // 1024, wanted_mb),
+        )
+    else:
+        log.info("the receive buffer for UDP has %d KiB", given // 1024)
 
 
 def listen(cluster: ClusterSettings) -> socket.socket:

@@ -28,7 +28,7 @@ NOT_SETTINGS = frozenset(
             "QUEEN_CHAOS_ROUNDS",
         ),
         # Of the reference server; there is nothing here that they could change.
-        *("QUEEN_UDP_NOTIFY_PORT", "QUEEN_SYNC_CACHE_SHARDS"),
+        "QUEEN_UDP_NOTIFY_PORT",
         # Of PostgreSQL's own programs and images.
         *("PG_VERSION", "PG_MAJOR", "PG_CONFIG", "PG_COLOR", "PG_COLORS"),
     }
@@ -42,7 +42,10 @@ WITHOUT_EFFECT = dict.fromkeys(
         "QUEEN_TRANSACTION_MAX_BATCH_SIZE",
     ),
     "transactions are never merged with others, and never wait to be",
-)
+) | {"QUEEN_SYNC_CACHE_SHARDS": "caches have no shards, because one thread uses them"}
+
+# Names of other documents for the same setting.
+ALIASES = {"POP_WAIT_BASE_INTERVAL_MS": "POP_WAIT_INITIAL_INTERVAL_MS"}
 
 
 def load(environment: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -56,6 +59,7 @@ def load(environment: Mapping[str, str] | None = None, flags: Mapping[str, Any] 
     known = {item.metadata["env"]: item for item in declared()}
     if not known.keys() >= given.keys():
         raise TypeError(f"no such settings: {given.keys() - known.keys()}")
+    source = {ALIASES.get(name, name): value for name, value in source.items() if name in ALIASES} | dict(source)
     values = {env: _parse(item, source[env]) for env, item in known.items() if source.get(env, "") != ""}
     return _filled(Settings(), values | given)
 

@@ -69,7 +69,8 @@ class PopSettings:
     wait_initial_interval_ms: int = setting(
         "POP_WAIT_INITIAL_INTERVAL_MS",
         100,
-        "First interval between two probes of a long poll, in ms. Probes only find messages whose wake-up was lost.",
+        "First interval between two probes of a long poll, in ms (also as POP_WAIT_BASE_INTERVAL_MS). Probes only find "
+        "messages whose wake-up was lost.",
         parse.positive,
     )
     wait_backoff_threshold: int = setting(

@@ -15,6 +15,7 @@ class Origin(Struct, gc=False, kw_only=True):
 
     trace_id: str | None = None
     producer: str | None = None
+    headers: str | None = None  # JSON, as it is stored
 
 
 class Message(Origin, gc=False):

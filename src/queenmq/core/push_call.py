@@ -105,6 +105,7 @@ class PushCall:
             [m.payload for m in messages] if sealed is None else [payload for payload, _ in sealed],
             None if sealed is None else _unless_all(False, [is_encrypted for _, is_encrypted in sealed]),
             _unless_all(None, [m.producer for m in messages]),
+            _unless_all(None, [m.headers for m in messages]),
         )
 
     def outcomes_of(self, row: Row) -> list[Outcome]:

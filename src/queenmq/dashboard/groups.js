@@ -37,11 +37,14 @@ export const group = {
     const [standing, listed] = await Promise.all([get(path`/api/v1/consumer-groups/${name}`, { limit: SHOWN }), get("/api/v1/consumer-groups", { search: name, limit: 1000 })]);
     const entries = listed.filter((row) => row.name === name);
     const chosen = query.queue ?? entries[0]?.queueName;
-    const told = chosen ? await get(path`/api/v1/explain/${chosen}`, { consumerGroup: name }) : null;
-    return { standing, entries, chosen, told };
+    const lives = entries.some((row) => row.queueName === chosen && row.standing !== "Queue is gone");
+    const [told, filter] = chosen
+      ? await Promise.all([get(path`/api/v1/explain/${chosen}`, { consumerGroup: name }), lives ? get(path`/api/v1/consumer-groups/${name}/queues/${chosen}/filter`) : null])
+      : [null, null];
+    return { standing, entries, chosen, told, filter };
   },
 
-  view({ standing, entries, chosen, told }, { params: [name] }, page) {
+  view({ standing, entries, chosen, told, filter }, { params: [name] }, page) {
     const crumbs = [["Consumer groups", "#/groups"]];
     const entry = entries.find((row) => row.queueName === chosen);
     if (!entry) {
@@ -68,6 +71,7 @@ export const group = {
         tile("Leases", number(entry.members)),
         tile("Started", entry.subscriptionMode ?? "all", { note: entry.subscriptionTimestamp ? moment(entry.subscriptionTimestamp) : "from the first message" }),
       ),
+      filter?.filter && panel("Filter", { note: `${plural(filter.passedOver, "message")} passed over` }, h("p", {}, "The group gets only what fits ", code(filter.filter), filter.setBy ? ` (set by ${filter.setBy})` : "", ".")),
       panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told)),
       panel(
         "Partitions",

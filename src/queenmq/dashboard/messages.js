@@ -38,7 +38,7 @@ export const messages = {
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
     const from = new Date(Date.now() - (SPANS[query.span ?? ""] ?? HOUR_MS)).toISOString();
-    const answer = await get("/api/v1/messages", { queue: query.queue, partition: query.partition, status: query.status, from, limit: PAGE + 1, offset });
+    const answer = await get("/api/v1/messages", { queue: query.queue, partition: query.partition, status: query.status, header: query.header, from, limit: PAGE + 1, offset });
     return { rows: answer.messages.slice(0, PAGE), more: answer.messages.length > PAGE, offset };
   },
 
@@ -48,6 +48,7 @@ export const messages = {
       toolbar(
         searchField({ label: "Queue", value: query.queue, placeholder: "Every queue", onsearch: (queue) => page.set({ queue, offset: "" }) }),
         searchField({ label: "Partition", value: query.partition, placeholder: "Every partition", onsearch: (partition) => page.set({ partition, offset: "" }) }),
+        searchField({ label: "Header", value: query.header, placeholder: "name:value", onsearch: (header) => page.set({ header, offset: "" }) }),
         choice({ label: "State", value: query.status, options: [["", "Every state"], ["pending", "Pending"], ["processing", "Processing"], ["completed", "Completed"], ["dead_letter", "Dead letter"]], onchoose: (status) => page.set({ status, offset: "" }) }),
         choice({ label: "Pushed in", value: query.span, options: [["", "the last hour"], ["day", "the last day"], ["week", "the last week"], ["year", "the last year"]], onchoose: (span) => page.set({ span, offset: "" }) }),
       ),
@@ -99,6 +100,7 @@ export const message = {
             ["Pushed by", told.producerSub ?? "–"],
             ["Message id", code(told.id)],
             ["Trace id", told.traceId ? code(told.traceId) : "–"],
+            ...Object.entries(told.headers ?? {}).map(([name, value]) => [`Header ${name}`, code(value)]),
             ["Failed attempts", number(told.retryCount)],
             ["Lease", told.leaseExpiresAt ? ["until ", moment(told.leaseExpiresAt)] : "none"],
           ),

@@ -6,15 +6,18 @@ routes, with `queenmq.core.names` and `is_uuid`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from queenmq.core.acknowledgement import STATUSES
+from queenmq.core.filters import MAX_LENGTH
+from queenmq.core.headers import MAX_HEADERS
 from queenmq.core.names import DEFAULT_PARTITION, START_MODES
 from queenmq.core.options import MAX_SECONDS, QueueOptions
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.http.schemas import (
+    NAME_SCHEMA,
     TEXT_SCHEMA,
     Label,
     Moment,
@@ -33,6 +36,8 @@ Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Status = Annotated[str, documented_as({"enum": sorted(STATUSES)})]
 _From = Annotated[str, documented_as({"anyOf": [{"const": "now"}, {"format": "date-time"}, {"maxLength": 0}]})]
+_HEADER_NAMES: Schema = {"propertyNames": NAME_SCHEMA, "maxProperties": MAX_HEADERS}
+Headers = Annotated[dict[str, Text], documented_as(_HEADER_NAMES)]
 StateKey = Annotated[str, documented_as({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
 
 
@@ -41,6 +46,10 @@ class ConfigureBody(Struct, kw_only=True):
     namespace: Label | None = None
     task: Label | None = None
     options: QueueOptions | None = None
+    mode: Annotated[
+        Literal["merge", "replace"],
+        Meta(description="`replace`: options that are left out return to their defaults."),
+    ] = "merge"
 
 
 class PushItem(Struct, kw_only=True, rename="camel"):
@@ -49,6 +58,7 @@ class PushItem(Struct, kw_only=True, rename="camel"):
     payload: Raw | UnsetType = UNSET
     transaction_id: Name | UnsetType = UNSET
     trace_id: Annotated[str, documented_as({"description": "Dropped if it is no UUID."})] | UnsetType = UNSET
+    headers: Headers | None = None
     delay: (
         Annotated[float, Meta(ge=0, le=MAX_DELAY_MS / 1000, description="Push it so many seconds later.")] | UnsetType
     ) = UNSET
@@ -118,17 +128,79 @@ _BY_TYPE: Schema = {
 }
 
 
-_Unsupported = Annotated[list[Any], Meta(max_length=0, description="Not supported: anything in it is refused.")]
+_Whole = Annotated[int, Meta(ge=-(10**18), le=10**18)]
+
+
+class KeyOperation(Struct, kw_only=True, rename="camel"):
+    """`put` and `putIfAbsent` store `value`, `incr` adds `delta` to a whole number within `min` and `max`, each with
+    `ttlSeconds` or `forever`. `expect` is the version that the key must have, 0 if it must not exist. If what is
+    `required` is not applied, nothing of the request is."""
+
+    op: Literal["put", "putIfAbsent", "incr", "delete", "check", "get", "getMany", "getPrefix"]
+    ns: Name
+    key: Name | None = None
+    value: Raw | UnsetType = UNSET
+    ttl_seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] | None = None
+    forever: bool = False
+    expect: Count | None = None
+    required: bool = False
+    delta: _Whole = 1
+    min: _Whole | None = None
+    max: _Whole | None = None
+    keys: list[Name] | None = None
+    prefix: Text | None = None
+    after: Text | None = None
+    limit: Count | None = None
+    keys_only: bool = False
+
+
+class KeysBody(Struct):
+    operations: list[KeyOperation]
+
+
+class LockBody(Struct, kw_only=True, rename="camel"):
+    """`acquire` and `renew` need `ttlSeconds`, `renew` and `release` the `token` and `slot` of the permit."""
+
+    op: Literal["acquire", "renew", "release", "get"]
+    name: Annotated[str, documented_as(NAME_SCHEMA | {"maxLength": 250})]
+    owner: Name | None = None
+    ttl_seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1
+    slot: Annotated[int, Meta(ge=0, le=999)] = 0
+    token: Count | None = None
+
+
+class LocksBody(Struct):
+    operations: list[LockBody]
+
+
+class TimerOperation(Struct, kw_only=True, rename="camel"):
+    """`schedule` and `reschedule` make a timer or replace the one of that key: with `delayMs`, `deliverAt` or
+    `schedule`, and with its payload as JSON in `data`, or as the Base64 of it in `payload`."""
+
+    op: Literal["schedule", "reschedule", "cancel"]
+    queue: Name
+    timer_key: Name
+    partition: Name = DEFAULT_PARTITION
+    data: Raw | UnsetType = UNSET
+    payload: str | UnsetType = UNSET
+    payload_zstd: bool = False
+    delay_ms: Annotated[int, Meta(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | UnsetType = UNSET
+    deliver_at: Moment | UnsetType = UNSET
+    schedule: Text | UnsetType = UNSET
+    time_zone: Text | UnsetType = UNSET
+    txn: Name | UnsetType = UNSET
+    headers: Headers | None = None
 
 
 class TransactionBody(Struct, kw_only=True, rename="camel"):
-    """`kv` and `timers` of newer clients may be conditions of the whole: with them, nothing must be applied."""
+    """`kv` has changes of keys, which are conditions of the whole if they are `required`."""
 
     operations: Annotated[list[Annotated[Operation, documented_as(_BY_TYPE)]], documented_as({"minItems": 1})]
     required_leases: list[str] | None = None
     expect: Annotated[list[Expectation], Meta(description="As in a push.")] | None = None
-    kv: _Unsupported | None = None
-    timers: _Unsupported | None = None
+    kv: list[KeyOperation] | None = None
+    timers: list[TimerOperation] | None = None
 
 
 class ExtendBody(Struct):
@@ -275,24 +347,6 @@ class NotifyBody(Struct):
     partition: Name | UnsetType = UNSET
 
 
-class TimerOperation(Struct, kw_only=True, rename="camel"):
-    """`schedule` and `reschedule` make a timer or replace the one of that key: with `delayMs`, `deliverAt` or
-    `schedule`, and with its payload as JSON in `data`, or as the Base64 of it in `payload`."""
-
-    op: Literal["schedule", "reschedule", "cancel"]
-    queue: Name
-    timer_key: Name
-    partition: Name = DEFAULT_PARTITION
-    data: Raw | UnsetType = UNSET
-    payload: str | UnsetType = UNSET
-    payload_zstd: bool = False
-    delay_ms: Annotated[int, Meta(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | UnsetType = UNSET
-    deliver_at: Moment | UnsetType = UNSET
-    schedule: Text | UnsetType = UNSET
-    time_zone: Text | UnsetType = UNSET
-    txn: Name | UnsetType = UNSET
-
-
 class TimersBody(Struct):
     operations: list[TimerOperation]
 
@@ -319,6 +373,12 @@ class ResumeBody(Struct, kw_only=True, rename="camel"):
     queue: Name
     consumer_group: Name | None = None
     partition: Name | None = None
+
+
+class FilterBody(Struct):
+    """An expression over `headers.NAME` and `payload.NAME`; null removes the filter."""
+
+    filter: Annotated[str, documented_as({"maxLength": MAX_LENGTH} | TEXT_SCHEMA)] | None
 
 
 class PauseBody(ResumeBody, kw_only=True):

@@ -28,6 +28,12 @@ Label = Annotated[str, documented_as(LABEL_SCHEMA)]
 Name = Annotated[str, documented_as(NAME_SCHEMA)]
 Uuid = Annotated[str, documented_as({"format": "uuid"})]
 Moment = Annotated[str, documented_as({"format": "date-time"})]
+HeadersShown = Annotated[Raw, documented_as({"type": "object", "additionalProperties": {"type": "string"}})]
+
+
+def headers_shown(headers: str | None) -> Raw | UnsetType:
+    """The headers of a message as they are stored; left out of the answer if there are none."""
+    return UNSET if headers is None else Raw(headers.encode())
 
 
 # Answers. Nothing has a default, so that the document calls everything required that is always sent.
@@ -136,6 +142,7 @@ class PoppedMessage(Struct, kw_only=True, rename="camel"):
     consumer_group: str
     queue: str
     retry_count: int
+    headers: HeadersShown | UnsetType = UNSET
     traceparent: (
         Annotated[str, documented_as({"description": "The W3C context in which it was pushed, if it has a traceId."})]
         | UnsetType
@@ -181,20 +188,6 @@ class TransactionAck(Struct, kw_only=True, rename="camel", tag_field="type", tag
     transaction_id: str
     error: str | None
     dlq: bool
-
-
-class TransactionResult(Struct, kw_only=True, rename="camel"):
-    """One result per pushed item and per ack, in order; none if the transaction was refused, and `error` says why.
-
-    If a partition does not end where `expect` says, `reason` is `offset_conflict`, and `conflicts` has what was found.
-    """
-
-    transaction_id: Uuid
-    success: bool
-    error: str | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
-    conflicts: list[OffsetDiffers] | UnsetType = UNSET
-    results: list[TransactionPush | TransactionAck]
 
 
 class LeaseRenewed(Struct, kw_only=True, rename="camel"):
@@ -336,6 +329,7 @@ class DeadLetter(Struct, kw_only=True, rename="camel"):
     data: Raw
     undecryptable: bool
     producer_sub: str | None
+    headers: HeadersShown | UnsetType = UNSET
     created_at: Moment
     failed_at: Moment
     omitted: bool | UnsetType = UNSET

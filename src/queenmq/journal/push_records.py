@@ -32,15 +32,28 @@ _SEALED: Final = 2
 _HEADER: Final = struct.Struct("<B8s16sII")  # kind, id of the key, id of the operation, messages, marks
 
 
-class _Entry(msgspec.Struct, array_like=True):
-    """A request in the journal."""
+class JournalledPush(msgspec.Struct, array_like=True):
+    """A request in the journal. `headers` has those of each message, and is empty if none has any; an older version
+    does not read them."""
 
     operation_id: str
     messages: list[MessageFields]
+    headers: list[str | None] = []
+
+    @classmethod
+    def of(cls, operation_id: str, messages: Sequence[Message]) -> JournalledPush:
+        headers = [message.headers for message in messages]
+        return cls(operation_id, [_fields_of(message) for message in messages], headers if any(headers) else [])
+
+    def read(self) -> list[Message]:
+        messages = [_message_of(fields) for fields in self.messages]
+        for message, headers in zip(messages, self.headers, strict=False):
+            message.headers = headers
+        return messages
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Entry).decode
+_decode = msgspec.msgpack.Decoder(JournalledPush).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ def partitions_of(messages: Iterable[Message]) -> tuple[Partition, ...]:
     return tuple({(message.queue, message.partition): None for message in messages})
 
 
-def fields_of(message: Message) -> MessageFields:
+def _fields_of(message: Message) -> MessageFields:
     return (
         message.queue,
         message.partition,
@@ -86,7 +99,7 @@ def fields_of(message: Message) -> MessageFields:
     )
 
 
-def message_of(fields: MessageFields) -> Message:
+def _message_of(fields: MessageFields) -> Message:
     queue, partition, payload, message_id, transaction_id, trace_id, producer = fields
     return Message(queue, partition, payload, message_id, transaction_id, trace_id=trace_id, producer=producer)
 
@@ -105,7 +118,7 @@ class RecordCodec:
         return self._key_id.hex()
 
     def seal(self, operation_id: str, messages: Sequence[Message], marks: Sequence[int]) -> bytes:
-        body = _encode(_Entry(operation_id, [fields_of(message) for message in messages]))
+        body = _encode(JournalledPush.of(operation_id, messages))
         if self._cipher is None:
             return bytes((_CLEAR,)) + body
         fields = (_SEALED, self._key_id, uuid.UUID(operation_id).bytes, len(messages), len(marks))
@@ -143,7 +156,7 @@ class RecordCodec:
 
 def _opened(body: bytes) -> Opened:
     entry = _decode(body)
-    return Opened(entry.operation_id, [message_of(fields) for fields in entry.messages])
+    return Opened(entry.operation_id, entry.read())
 
 
 def _read_header(stored: bytes) -> tuple[Locked, int]:

@@ -31,7 +31,7 @@ from queenmq.journal.board import JournalBoard, JournalFigures
 from queenmq.journal.files import JournalBounds, JournalFailed
 from queenmq.journal.interface import JournalledOperation
 from queenmq.journal.push_journal import PushJournal
-from queenmq.journal.push_records import MessageFields, Partition, fields_of, marks_of, message_of, partitions_of
+from queenmq.journal.push_records import JournalledPush, Partition, marks_of, partitions_of
 from queenmq.retry import Failure, Pauses, retried
 
 log = logging.getLogger(__name__)
@@ -63,11 +63,6 @@ class _Answer(msgspec.Struct, array_like=True):
     number: int
     result: msgspec.Raw
     error: tuple[str, str, int] | None = None  # its code, its text, when to try again
-
-
-class _Put(msgspec.Struct, array_like=True):
-    operation_id: str
-    messages: list[MessageFields]
 
 
 _decode_question = msgspec.msgpack.Decoder(_Question).decode
@@ -171,8 +166,8 @@ class SharedJournal(PushJournal):
             case "put":
                 if left_s <= 0:
                     raise JournalFailed("the worker that keeps the journal was too slow; nothing was kept")
-                put = _decode(arguments, type=_Put)
-                return await self.put([message_of(fields) for fields in put.messages], put.operation_id)
+                put = _decode(arguments, type=JournalledPush)
+                return await self.put(put.read(), put.operation_id)
             case "turn":
                 return await self.turn(_decode(arguments, type=list[Partition]), left_s)
             case "find":
@@ -237,7 +232,7 @@ class RemoteJournal:
     async def put(self, messages: Sequence[Message]) -> tuple[str, int]:
         """Repeated while the keeper is gone: its successor finds what it has journalled, by the id of the operation."""
         operation_id = uuid7_text()
-        put = _Put(operation_id, [fields_of(message) for message in messages])
+        put = JournalledPush.of(operation_id, messages)
         deadline = self._clock.monotonic() + PUT_WITHIN_S
         try:
             return _decode(await self._until(deadline, lambda: self._ask("put", put, deadline)), type=tuple[str, int])

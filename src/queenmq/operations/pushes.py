@@ -164,8 +164,10 @@ async def push_claimed(
 
 
 def _messages(row: asyncpg.Record) -> list[Message]:
+    headers = row["headers"] or [None] * len(row["message_ids"])
     fields = zip(
-        row["payloads"], row["message_ids"], row["transaction_ids"], row["trace_ids"], row["producers"], strict=True
+        *(row["payloads"], row["message_ids"], row["transaction_ids"], row["trace_ids"], row["producers"], headers),
+        strict=True,
     )
     return [
         Message(
@@ -176,6 +178,7 @@ def _messages(row: asyncpg.Record) -> list[Message]:
             transaction,
             trace_id=trace and str(trace),
             producer=producer,
+            headers=of_one,
         )
-        for payload, id_, transaction, trace, producer in fields
+        for payload, id_, transaction, trace, producer, of_one in fields
     ]

@@ -38,6 +38,7 @@ class DeadLetter(Struct, frozen=True):
     is_encrypted: bool
     omitted: bool
     producer_sub: str | None
+    headers: str | None
     created_at: datetime
     failed_at: datetime
 

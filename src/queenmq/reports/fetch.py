@@ -34,6 +34,7 @@ class StoredMessage(Struct, frozen=True):
     created_at: datetime
     is_encrypted: bool
     payload: bytes
+    headers: str | None
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class _Row(Struct, frozen=True):
     created_at: datetime | None
     is_encrypted: bool | None
     payload: bytes | None
+    headers: str | None
 
 
 _FETCH: Final = Query("fetch", _Row)

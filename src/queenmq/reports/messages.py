@@ -29,6 +29,7 @@ class MessageFilter:
     since: datetime | None = None
     until: datetime | None = None
     status: str | None = None
+    headers: str | None = None  # those that a message must have, as JSON
 
 
 class _Message(Struct, frozen=True):
@@ -42,6 +43,7 @@ class _Message(Struct, frozen=True):
     priority: int
     trace_id: UUID | None
     producer_sub: str | None
+    headers: str | None
     created_at: datetime
     is_encrypted: bool
     status: MessageStatus
@@ -123,9 +125,10 @@ async def _matching(
     where = which.queue, which.partition, which.namespace, which.task, which.since, which.until
     found: list[ListedMessage] = []
     # Neighbours are mostly in the same state: with a status, more are examined only if these are not enough.
-    for examined in (limit + offset, MOST_EXAMINED) if which.status else (limit + offset,):
+    sizes = (limit + offset, MOST_EXAMINED) if which.status else (limit + offset,)
+    for examined in sizes if which.headers is None else (MOST_EXAMINED,):
         most = max(1, min(examined, MOST_EXAMINED))
-        rows = await reader.rows(_LISTED, *where, most, with_payloads, max_bytes)
+        rows = await reader.rows(_LISTED, *where, most, with_payloads, max_bytes, which.headers)
         found = [row for row in rows if which.status in (None, row.status)][offset : offset + limit]
         if len(found) == limit or len(rows) < most:
             break

@@ -20,6 +20,7 @@ class OperationFilter:
     status: str | None = None
     queue: str | None = None
     kind: str | None = None
+    partition: str | None = None
     permitted: list[str] | None = None
 
 
@@ -29,7 +30,7 @@ class Operation(Struct, frozen=True):
 
     `group` and `moment` are what a stepped operation was asked for, `position` where a seek in one partition has moved
     the group; `deleted` messages and `dropped` partitions are those of retention. `before` is how many operations come
-    before it, None in a list.
+    before it. `latency_s` is from its beginning to its end, or until now.
     """
 
     id: UUID
@@ -56,6 +57,7 @@ class Operation(Struct, frozen=True):
     unit: str
     next_attempt_at: datetime | None
     items: int | None
+    latency_s: float
     before: int | None
 
 
@@ -69,6 +71,19 @@ class OperationTotals(Struct, frozen=True):
     oldest: datetime
     newest: datetime
     latency_s: float
+
+
+class OperationDepth(Struct, frozen=True):
+    """The open operations of a partition; without one, those of the whole queue, or of all queues."""
+
+    queue: str | None
+    partition: str | None
+    operations: int
+    oldest_s: float
+
+
+class _Count(Struct, frozen=True):
+    count: int
 
 
 class OperationGauges(Struct, frozen=True):
@@ -85,6 +100,9 @@ class OperationGauges(Struct, frozen=True):
 _ONE: Final = Query("operation", Operation)
 _PAGE: Final = Query("operations", Operation)
 _TOTALS: Final = Query("operation_stats", OperationTotals)
+_COUNT: Final = Query("operations_count", _Count)
+_DEPTHS: Final = Query("operation_depths", OperationDepth)
+MOST_COUNTED: Final = 100_000
 _GAUGES: Final = Query("operation_metrics", OperationGauges)
 
 
@@ -94,7 +112,20 @@ async def find(reader: Reader, operation_id: str) -> Operation | None:
 
 async def page(reader: Reader, which: OperationFilter, limit: int, offset: int, *, max_bytes: int) -> list[Operation]:
     """Newest first, with results of up to `max_bytes`."""
-    return await reader.rows(_PAGE, which.status, which.queue, which.kind, limit, offset, max_bytes, which.permitted)
+    return await reader.rows(
+        _PAGE, which.status, which.queue, which.kind, limit, offset, max_bytes, which.permitted, which.partition
+    )
+
+
+async def count(reader: Reader, which: OperationFilter) -> int:
+    """How many match, up to `MOST_COUNTED`."""
+    narrowed = which.status, which.queue, which.kind, which.partition, which.permitted
+    return (await reader.one(_COUNT, *narrowed, MOST_COUNTED)).count
+
+
+async def depths(reader: Reader, limit: int) -> list[OperationDepth]:
+    """The partitions with the most open operations."""
+    return await reader.rows(_DEPTHS, limit)
 
 
 async def totals(reader: Reader) -> list[OperationTotals]:

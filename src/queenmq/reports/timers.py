@@ -27,6 +27,7 @@ class TimerRow(Struct, frozen=True):
     error: str | None
     created_at: datetime
     payload: bytes | None
+    headers: str | None
 
 
 _FIND: Final = Query("find_timer", TimerRow)

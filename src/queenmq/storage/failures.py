@@ -77,6 +77,22 @@ class OffsetsDiffer(TransactionRefused):
         self.last_offsets = last_offsets
 
 
+class KeyDetail(msgspec.Struct):
+    index: int
+    reason: str
+    version: int | None = None
+
+
+class KeyConditionFailed(TransactionRefused):
+    """A change of a key that is required was not applied (SQLSTATE QN009); `index` is its number."""
+
+    def __init__(self, message: str, detail: KeyDetail) -> None:
+        super().__init__(message)
+        self.index = detail.index
+        self.reason = detail.reason
+        self.version = detail.version
+
+
 class EncryptionRequired(CallRefused):
     """A payload came in clear for a queue that demands encryption (SQLSTATE QN002); `detail` names the queues."""
 
@@ -107,6 +123,8 @@ def _of_postgres(error: asyncpg.PostgresError) -> QueenError:
             return TransactionRefused(str(error))
         case sqlstates.OFFSET_CONFLICT:
             return OffsetsDiffer(str(error), msgspec.json.decode(error.detail or "[]", type=list[int]))
+        case sqlstates.KEY_CONDITION:
+            return KeyConditionFailed(str(error), msgspec.json.decode(error.detail or "{}", type=KeyDetail))
         case sqlstates.ENCRYPTION_REQUIRED:
             return EncryptionRequired(str(error), error.detail or "[]")
         case sqlstates.QUEUE_FULL | sqlstates.TOO_MANY_OPERATIONS:

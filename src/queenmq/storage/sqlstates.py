@@ -28,6 +28,7 @@ QUEUE_FULL: Final = "QN004"  # maxSize leaves no room; of a sink, the detail nam
 TOO_MANY_OPERATIONS: Final = "QN005"  # the queue has as many operations to be done as it may have
 TRANSACTION_ID_TAKEN: Final = "QN006"  # another message has the transactionId of a dead letter
 NEEDS_ADMIN: Final = "QN007"  # the change would destroy something; the message is for the caller
+KEY_CONDITION: Final = "QN009"  # a change of a key that is required was not applied; the detail says which and why
 OFFSET_CONFLICT: Final = "QN008"  # a target has another last offset than expected; the detail has those of all
 LEASE_ENDED: Final = "QN009"  # queen.finish of a lease that somebody else may have now
 SUPERSEDED: Final = "QN010"  # a driver of a pipeline publishes, and another one has taken its place

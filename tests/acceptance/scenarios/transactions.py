@@ -194,15 +194,6 @@ async def keys_and_trace_ids_of_pushes(queen: Queen, queue: str) -> None:
     assert again["status"] == "duplicate"
 
 
-@check_since(2)
-async def a_gate_that_the_server_does_not_know(queen: Queen, queue: str) -> None:
-    gated = queen.transaction().once("seen", "key", ttl_seconds=60).queue(queue).push({"data": 1})
-    assert "not supported" in await _refused(gated.commit())
-    timed = queen.transaction().queue(queue).push({"data": 1})
-    assert "not supported" in await _refused(timed.timer(queue).key("k").payload(1).after_ms(10).schedule().commit())
-    assert await is_empty(queen, queue)
-
-
 @check
 async def an_empty_transaction_is_refused(queen: Queen, queue: str) -> None:
     assert await _refused(queen.transaction().commit()) == "Transaction has no operations to commit"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenmq.cluster.affinity import AffinityRoutes
+from queenmq.cluster.affinity import AffinityRoutes, rank
 from queenmq.cluster.coordinator_bounds import CoordinatorBounds
 from queenmq.cluster.load_tracker import LoadTracker, Sample
 
@@ -81,20 +81,44 @@ def test_a_full_server_is_not_left_for_one_that_is_as_full() -> None:
     assert cluster.goes_to(NOW + 2) == "b"
 
 
+def first_of(key: object, *servers: str) -> str:
+    return max(servers, key=lambda server: rank(key, server))
+
+
+def keys_of(server: str, count: int) -> list[int]:
+    """Keys that every server would send there."""
+    return [key for key in range(1000) if first_of(key, "here", "a", "b") == server][:count]
+
+
 @pytest.mark.parametrize(
-    ("here", "best", "expected"),
+    ("loads", "near"),
     [
-        (0, 0, "here"),
-        (30, 30, "here"),
-        (30, 21, "here"),
-        (30, 19, "a"),
-        (30, 0, "a"),
-        (10, 30, "here"),
-        (99, 95, "here"),
+        ((0, 0, 0), ("here", "a", "b")),
+        ((30, 30, 50), ("here", "a")),
+        ((30, 21, 50), ("here", "a")),
+        ((30, 19, 50), ("a",)),
+        ((30, 0, 5), ("a", "b")),
+        ((10, 30, 30), ("here",)),
+        ((99, 95, 97), ("here", "a", "b")),
     ],
 )
-def test_a_new_key_goes_to_the_least_loaded_unless_it_is_hardly_better(here: float, best: float, expected: str) -> None:
-    assert Cluster(here=here, a=best, b=best + 5).goes_to() == expected
+def test_a_new_key_goes_where_its_hash_puts_it_among_those_that_can_bear_it(
+    loads: tuple[float, float, float], near: tuple[str, ...]
+) -> None:
+    here, a, b = loads
+    for key in range(20):
+        assert Cluster(here=here, a=a, b=b).goes_to(key=key) == first_of(key, *near)
+
+
+def test_a_key_comes_back_to_where_its_hash_puts_it() -> None:
+    cluster = Cluster(here=50, a=50, b=0)
+    [key] = keys_of("a", 1)
+    assert cluster.goes_to(NOW, key) == "b"
+    cluster.load(here=0, a=20, b=0)
+    assert cluster.goes_to(NOW + 5, key) == "b"
+    cluster.load(a=4)
+    assert cluster.goes_to(NOW + 10, key) == "a"
+    assert cluster.routes.gathered == 1
 
 
 def test_a_key_that_is_served_here_leaves_with_the_chance_of_what_is_gained() -> None:
@@ -118,7 +142,7 @@ def test_this_server_does_not_hide_a_better_one_from_keys_that_are_elsewhere() -
 
 def test_an_imbalance_that_stays_moves_keys_although_no_server_is_overloaded() -> None:
     cluster = Cluster(here=30, a=0, b=30)
-    keys = range(5)
+    keys = keys_of("a", 5)
     for key in keys:
         assert cluster.goes_to(NOW, key) == "a"
     cluster.load(here=10, a=60, b=10)
@@ -150,7 +174,7 @@ def test_a_key_in_use_stays_and_one_that_was_idle_is_assigned_anew() -> None:
 
 
 def test_the_keys_of_a_dead_server_are_assigned_anew() -> None:
-    cluster = Cluster(here=30, a=0, b=10)
+    cluster = Cluster(here=30, a=0, b=15)
     assert cluster.goes_to() == "a"
     cluster.tracker.see(["b"])
     assert cluster.goes_to(NOW + 1) == "b"
@@ -159,7 +183,7 @@ def test_the_keys_of_a_dead_server_are_assigned_anew() -> None:
 
 
 def test_the_keys_of_a_server_with_an_open_circuit_are_assigned_anew() -> None:
-    cluster = Cluster(here=30, a=0, b=10)
+    cluster = Cluster(here=30, a=0, b=15)
     assert cluster.goes_to() == "a"
     for _ in range(BOUNDS.circuit_failures):
         cluster.tracker.of("a").breaker.failed(NOW)
@@ -211,7 +235,7 @@ def test_idle_routes_are_dropped() -> None:
 
 
 def test_what_is_placed_counts_at_once_and_moves_along() -> None:
-    cluster = Cluster(here=30)
+    cluster = Cluster(here=30, b=30)
     route = cluster.routes.route(KEY, NOW)
     tracker = cluster.tracker
     a, b = tracker.of("a"), tracker.of("b")
@@ -220,14 +244,14 @@ def test_what_is_placed_counts_at_once_and_moves_along() -> None:
         route.began(a)
     assert a.expected == pytest.approx(0.15)
     route.move(b, NOW)
-    assert (a.expected, b.expected) == (0, pytest.approx(0.15))
+    assert (a.expected, b.expected) == (0, pytest.approx(0.45))
     for _ in range(100):
         route.ended(a)
     assert (a.placed, a.there, b.placed, b.there) == (0, 0, 0, 0)
 
 
 def test_what_a_report_has_by_now_is_not_counted_twice() -> None:
-    cluster = Cluster(here=30)
+    cluster = Cluster(here=30, b=30)
     route = cluster.routes.route(KEY, NOW)
     a = cluster.tracker.of("a")
     for _ in range(100):

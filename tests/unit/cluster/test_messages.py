@@ -53,6 +53,7 @@ def test_the_numbers_are_the_published_ones() -> None:
         "MESSAGE_AVAILABLE": 1,
         "HEARTBEAT": 3,
         "GREETING": 4,
+        "GOODBYE": 5,
         "QUEUE_CONFIG_SET": 10,
         "QUEUE_CONFIG_DELETE": 11,
         "CONSUMER_REGISTERED": 20,

@@ -376,3 +376,27 @@ def test_the_statistics_have_every_documented_counter(street: Street) -> None:
 
 def test_every_type_has_a_payload_and_is_acted_on() -> None:
     assert set(PAYLOADS) == set(MessageType)
+
+
+def test_a_server_that_says_goodbye_is_dead_at_once() -> None:
+    street = Street("a", "b", "c").meet()
+    street.carry("b", street["b"].consumer_registered("q"))
+    street.carry("b", street["b"].goodbye())
+    street.pass_time(0.25, silent=["b"])
+    assert street.events["a"] == [MemberDied("b")]
+    assert street["a"].presence.queues_of("b") == set()
+    assert street["a"].members.is_alive("c")
+    street.restart("b", 2)
+    street.pass_time(1.5)
+    assert street["a"].members.is_alive("b")
+
+
+def test_registrations_are_counted() -> None:
+    street = Street("a", "b").meet()
+    for queue in ("q", "r"):
+        street.carry("a", street["a"].consumer_registered(queue))
+    street.carry("a", street["a"].consumer_deregistered("q", street.now))
+    sent = street["a"].statistics(street.now, datetime.now(UTC))["consumer_presence"]
+    told = street["b"].statistics(street.now, datetime.now(UTC))["consumer_presence"]
+    assert (sent["registrations_sent"], sent["deregistrations_sent"]) == (2, 1)  # type: ignore[index]
+    assert (told["registrations_received"], told["deregistrations_received"]) == (2, 1)  # type: ignore[index]

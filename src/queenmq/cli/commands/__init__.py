@@ -18,6 +18,7 @@ KNOWN: Final = {
     "policies": "Set what queues and groups do with messages that fail.",
     "timers": "List, set and cancel messages that are pushed later.",
     "outbox": "Attach tables of an application to queues.",
+    "kv": "List, get, put and delete values under keys.",
     "traces": "Show the traces that consumers recorded for messages.",
     "operations": "List, retry and cancel operations of the operation queue.",
     "journal": "List, show, retry and export quarantined records of a journal.",

@@ -6,7 +6,7 @@ import click
 
 from queenmq.cli.arguments import COUNT, as_json, consent
 from queenmq.cli.group import group, under
-from queenmq.cli.remote import connected, queue_option, require_group, require_queue, server
+from queenmq.cli.remote import connected, queue, queue_option, require_group, require_queue, server
 from queenmq.cli.show import Column, confirm, listing, moment, plural, print_json, seconds
 from queenmq.core.names import QUEUE_MODE
 
@@ -104,6 +104,38 @@ def lagging(least: int, as_json: bool, server: str) -> None:
         Column("last_consumed_at", "last consumed", written=moment),
         as_json=as_json,
     )
+
+
+@under(
+    command,
+    "filter",
+    "queen groups filter orders billing",
+    """queen groups filter orders billing "headers.country = 'IT' AND payload.total > 100\"""",
+    "queen groups filter orders billing --remove",
+)
+@queue
+@click.argument("group")
+@click.argument("expression", required=False)
+@click.option("--remove", is_flag=True, help="Remove the filter.")
+@as_json
+@server
+def filter_(queue: str, group: str, expression: str | None, remove: bool, as_json: bool, server: str) -> None:
+    """Show or set which messages of QUEUE a GROUP gets: those for which EXPRESSION is true.
+
+    What it does not let through is passed over and counted, never delivered.
+    """
+    if remove and expression is not None:
+        raise click.UsageError("give an expression or --remove, not both")
+    with connected(server) as queen:
+        if expression is None and not remove:
+            found = queen.admin.get_filter(queue, group)
+        else:
+            found = queen.admin.set_filter(queue, group, expression)
+    if as_json:
+        print_json(found)
+        return
+    told = "gets every message" if found["filter"] is None else f"gets what fits {found['filter']}"
+    print(f"{group} {told}; {plural(found['passedOver'], 'message')} passed over")
 
 
 @under(command, "delete", "queen groups delete billing --queue orders --yes")

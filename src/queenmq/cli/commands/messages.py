@@ -40,6 +40,7 @@ def command() -> None:
 @click.option(
     "--until", type=MOMENT, metavar="TIME", help="List messages pushed up to the end of the minute of this time."
 )
+@click.option("--header", metavar="NAME:VALUE", help="List only messages with this header.")
 @click.option("--payload", is_flag=True, help="Show the payloads too.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="Maximum number of messages.")
 @as_json
@@ -50,6 +51,7 @@ def list_(
     status: str | None,
     since: datetime | None,
     until: datetime | None,
+    header: str | None,
     payload: bool,
     limit: int,
     as_json: bool,
@@ -65,6 +67,7 @@ def list_(
             status=status,
             from_=since and since.isoformat(),
             to=until and until.isoformat(),
+            header=header,
             payload=payload,
             limit=limit,
         )["messages"]
@@ -109,6 +112,7 @@ def show(partition: str, transaction_id: str, as_json: bool, server: str) -> Non
             ("groups", ", ".join(groups)),
             ("trace id", found["traceId"]),
             ("producer", found["producerSub"]),
+            ("headers", compact(found["headers"]) if "headers" in found else None),
             ("payload", compact(found["payload"])),
         ]
     )
@@ -159,6 +163,7 @@ def _as_row(message: StoredMessage) -> dict[str, Any]:
         "id": message.id,
         "transactionId": message.transaction_id,
         "createdAt": message.created_at,
+        "headers": message.headers,
         "payload": message.data,
     }
 

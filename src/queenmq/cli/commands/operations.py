@@ -24,15 +24,25 @@ def command() -> None:
 
 @under(command, "list", "queen operations --status failed --queue orders")
 @queue_option
+@click.option("-p", "--partition", metavar="NAME", help="List only operations on partitions with this name.")
 @click.option("--status", type=click.Choice(STATES), help="List only operations with this status.")
 @click.option("--type", "kind", type=click.Choice(KINDS), help="List only operations of this type.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, metavar="N", help="Maximum number of operations.")
 @as_json
 @server
-def list_(queue: str | None, status: str | None, kind: str | None, limit: int, as_json: bool, server: str) -> None:
+def list_(
+    queue: str | None,
+    partition: str | None,
+    status: str | None,
+    kind: str | None,
+    limit: int,
+    as_json: bool,
+    server: str,
+) -> None:
     """List operations, newest first."""
+    which = {"queue": queue, "partition": partition, "status": status, "type": kind, "limit": limit}
     with connected(server) as queen:
-        rows = queen.admin.list_operations(queue=queue, status=status, type=kind, limit=limit)["operations"]
+        rows = queen.admin.list_operations(**which)["operations"]
     listing(
         rows,
         "no operations",
@@ -43,6 +53,8 @@ def list_(queue: str | None, status: str | None, kind: str | None, limit: int, a
         Column("partition"),
         Column("items", number=True),
         Column("progress", written=_progress),
+        Column("priority", number=True),
+        Column("queuePosition", "position", number=True),
         Column("createdAt", "created", written=moment),
         Column("retryCount", "retries", number=True),
         Column("nextAttemptAt", "next attempt", written=moment),

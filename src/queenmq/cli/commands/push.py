@@ -13,7 +13,7 @@ import click
 from msgspec import UNSET, Raw
 
 from queenmq.cli import exits, lines
-from queenmq.cli.arguments import COUNT, as_json
+from queenmq.cli.arguments import COUNT, as_json, headers
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, queue, server
 from queenmq.cli.show import note, plural, print_json, working
@@ -43,6 +43,7 @@ _ATTEMPTS: Final = 8
     metavar="N",
     help="Push only if this is the last offset of the partition; 0 if it must be new.",
 )
+@headers
 @click.option("--text", is_flag=True, help="Push the arguments as plain text instead of JSON.")
 @click.option(
     "-f",
@@ -72,6 +73,7 @@ def command(
     partition: str,
     transaction_id: str | None,
     expected: int | None,
+    headers: tuple[tuple[str, str], ...],
     text: bool,
     file: Path | None,
     messages: bool,
@@ -89,11 +91,11 @@ def command(
     if payloads:
         if file is not None or messages or once:
             raise click.UsageError("give messages as arguments or with --file, not both")
-        given = _items(_parsed(payloads, text), transaction_id)
+        given = _items(_parsed(payloads, text), transaction_id, dict(headers))
         return _push_arguments(server, queue, partition, given, expected, as_json)
-    if transaction_id or text or expected is not None:
+    if transaction_id or text or headers or expected is not None:
         raise click.UsageError(
-            "--transaction-id, --expect-last-offset and --text apply only to messages given as arguments"
+            "--transaction-id, --expect-last-offset, --header and --text apply only to messages given as arguments"
         )
     if file is None and sys.stdin.isatty():
         raise click.UsageError("there is nothing to push: give JSON arguments or --file")
@@ -111,12 +113,12 @@ def _parsed(payloads: Iterable[str], text: bool) -> list[Any]:
     return [Raw(payload.encode()) for payload in payloads]
 
 
-def _items(payloads: list[Any], transaction_id: str | None) -> list[Item]:
+def _items(payloads: list[Any], transaction_id: str | None, headers: dict[str, str]) -> list[Item]:
     from queenmq.client import Item
 
     if transaction_id is not None and len(payloads) > 1:
         raise click.UsageError("--transaction-id can be used with one message only")
-    return [Item(payload, transaction_id=transaction_id) for payload in payloads]
+    return [Item(payload, transaction_id=transaction_id, headers=headers) for payload in payloads]
 
 
 def _push_arguments(
@@ -248,4 +250,5 @@ def _item(file: _File, run: str, line: lines.Line) -> tuple[str, Item]:
     message = lines.message(line, file.name)
     if message.data is UNSET:
         raise exits.Failed(f"line {line.number} of {file.name} has no data", exits.USAGE)
-    return message.partition or file.partition, Item(message.data, transaction_id=message.transaction_id or own)
+    item = Item(message.data, transaction_id=message.transaction_id or own, headers=message.headers)
+    return message.partition or file.partition, item

@@ -130,9 +130,8 @@ def set_(queue: str, options: tuple[tuple[str, str], ...], as_json: bool, server
     """Change options of an existing queue. Options that are not given keep their values."""
     given = _given(options)
     with connected(server) as queen:
-        about = require_queue(queen, queue)["queue"]
-        wanted = queen.queue(queue).namespace(about["namespace"]).task(about["task"])
-        answer = wanted.config(about["options"] | given).create()
+        require_queue(queen, queue)
+        answer = queen.queue(queue).config(given).create(replace=False)
     print_json(answer) if as_json else print(f"{queue} is configured")
 
 

@@ -96,7 +96,7 @@ def _line(message: _Listed, as_json: bool) -> str:
         "id": message.id,
         "createdAt": message.created_at,
     }
-    return lines.for_scripts(told, payload)
+    return lines.for_scripts(told | ({"headers": message.headers} if message.headers else {}), payload)
 
 
 class _Listed(Struct, rename="camel"):
@@ -110,6 +110,7 @@ class _Listed(Struct, rename="camel"):
     created_at: str
     payload: Raw = Raw(b"null")
     omitted: bool = False
+    headers: dict[str, str] = {}
 
     @property
     def at(self) -> datetime:

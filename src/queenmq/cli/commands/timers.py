@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from queenmq.cli import exits, lines
-from queenmq.cli.arguments import COUNT, MOMENT, Kind, as_json
+from queenmq.cli.arguments import COUNT, MOMENT, Kind, as_json, headers
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue, server
 from queenmq.cli.show import Column, listing, moment, print_json
@@ -63,6 +63,7 @@ def list_(queue: str, limit: int, as_json: bool, server: str) -> None:
 @click.argument("key")
 @click.argument("payload", metavar="JSON")
 @click.option("-p", "--partition", default="Default", show_default=True, help="Partition to push to.")
+@headers
 @click.option("--in", "delay", type=Kind("DURATION", _duration), help="Push it after this time, such as 90s or 2h.")
 @click.option("--at", type=MOMENT, help="Push it at this time (ISO 8601; UTC if it has no offset).")
 @click.option("--cron", "schedule", metavar="SCHEDULE", help="Push it repeatedly: a cron expression, or '@every 10m'.")
@@ -76,6 +77,7 @@ def set_(
     key: str,
     payload: str,
     partition: str,
+    headers: tuple[tuple[str, str], ...],
     delay: float | None,
     at: datetime | None,
     schedule: str | None,
@@ -92,7 +94,13 @@ def set_(
             queen.queue(queue)
             .partition(partition)
             .schedule(
-                msgspec.Raw(payload.encode()), key=key, delay=delay, at=at, schedule=schedule, time_zone=time_zone
+                msgspec.Raw(payload.encode()),
+                key=key,
+                delay=delay,
+                at=at,
+                schedule=schedule,
+                time_zone=time_zone,
+                headers=dict(headers),
             )
         )
     if as_json:

@@ -211,5 +211,16 @@ class Resumed(Struct, kw_only=True, rename="camel"):
     changed: bool
 
 
+class FilterShown(Struct, kw_only=True, rename="camel"):
+    """`filter` is null if the group gets everything. `passedOver` counts what filters have kept from the group."""
+
+    queue: str
+    consumer_group: str
+    filter: str | None
+    set_at: Moment | None
+    set_by: str | None
+    passed_over: int
+
+
 class PausesListed(Struct):
     pauses: list[PauseListed]

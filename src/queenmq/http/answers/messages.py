@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from queenmq.http.schemas import Moment, Page, Uuid
+from queenmq.http.schemas import HeadersShown, Moment, Page, Uuid
 from queenmq.reports.messages import MessageStatus
 
 
@@ -34,6 +34,7 @@ class MessageListed(Struct, kw_only=True, rename="camel"):
     bus_status: BusStatus
     trace_id: Uuid | None
     producer_sub: str | None
+    headers: HeadersShown | UnsetType = UNSET
     queue_priority: int
     created_at: Moment
     lease_expires_at: Moment | None
@@ -106,6 +107,7 @@ class MessageDescribed(Struct, kw_only=True, rename="camel"):
     undecryptable: bool
     trace_id: Uuid | None
     producer_sub: str | None
+    headers: HeadersShown | UnsetType = UNSET
     created_at: Moment
     error_message: str | None
     retry_count: int
@@ -188,6 +190,7 @@ class FetchedRecord(Struct, kw_only=True, rename="camel"):
     ts: Moment
     trace_id: Uuid | None
     producer_sub: str | None
+    headers: HeadersShown | UnsetType = UNSET
 
 
 class FetchedEntry(Struct, kw_only=True, rename="camel"):

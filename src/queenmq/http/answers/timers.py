@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from queenmq.http.schemas import Moment, Uuid
+from queenmq.http.schemas import HeadersShown, Moment, Uuid
 
 
 class TimerChanged(Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -41,6 +41,7 @@ class TimerShown(Struct, kw_only=True, rename="camel"):
     attempts: int
     last_error: str | None
     created_at: Moment
+    headers: HeadersShown | UnsetType = UNSET
 
 
 class TimerFound(Struct, kw_only=True, rename="camel"):
@@ -61,6 +62,7 @@ class TimerFound(Struct, kw_only=True, rename="camel"):
     last_error: str | UnsetType | None = UNSET
     created_at: Moment | UnsetType = UNSET
     payload: str | UnsetType = UNSET
+    headers: HeadersShown | UnsetType = UNSET
 
 
 class TimerPage(Struct, kw_only=True, rename="camel"):

@@ -18,6 +18,7 @@ from queenmq.http.requests import FetchBody, FetchEntry
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.push import check_count
+from queenmq.http.schemas import headers_shown
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports.fetch import Fetched, StoredMessage, Wanted, fetch
 
@@ -122,6 +123,7 @@ def _record(wanted: Wanted, message: StoredMessage, broker: Broker) -> FetchedRe
         ts=iso_millis(message.created_at),
         trace_id=None if message.trace_id is None else str(message.trace_id),
         producer_sub=message.producer_sub,
+        headers=headers_shown(message.headers),
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.core.encryption import Place
+from queenmq.core.headers import encode_headers
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.answers.messages import (
@@ -28,7 +29,7 @@ from queenmq.http.decoding import message_key, query_count, query_flag, query_na
 from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, UUID, Parameter, documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
-from queenmq.http.schemas import Error
+from queenmq.http.schemas import Error, headers_shown
 from queenmq.http.scopes import partition_in_path, queue_in_path, queue_in_query
 from queenmq.http.time_range import end_of_minute, query_range
 from queenmq.httpserver.messages import Request, Response
@@ -39,6 +40,7 @@ _SHORT_LIMIT = 50
 _STATUSES = get_args(messages.MessageStatus)
 _DEFAULT_TTL_S = 3600
 _MESSAGE = "/api/v1/messages/{partitionId}/{transactionId}"
+_HEADER = {"type": "string", "pattern": "^([^:\\u0000]{1,255}:[^\\u0000]*)?$", "maxLength": 2000}
 _FILTERS = (
     Parameter("queue", LABEL, "Only of this queue."),
     Parameter("partition", LABEL, "Only of partitions with this name."),
@@ -46,6 +48,7 @@ _FILTERS = (
     Parameter("namespace", LABEL, "Only of this namespace."),
     Parameter("task", LABEL, "Only of this task."),
     Parameter("status", {"type": "string", "enum": [*_STATUSES, ""]}, "Only in this state."),
+    Parameter("header", _HEADER, "Only with this header: `name:value`."),
     Parameter("from", MOMENT, "Only pushed at or after this moment; an hour ago by default."),
     Parameter("to", MOMENT, "Only pushed before the end of the minute of this moment."),
     Parameter("limit", COUNT, "Most messages in the answer; cut to the server's limit.", _LIMIT),
@@ -81,6 +84,7 @@ async def list_messages(request: Request, context: Context) -> Response:
         since=span.since,
         until=until,
         status=status,
+        headers=_wanted_headers(request.query.get("header")),
     )
     found = await messages.page(
         context.reports,
@@ -152,6 +156,16 @@ async def bury_message(request: Request, context: Context) -> Response:
     return _done(key, "Message moved to the dead letters")
 
 
+def _wanted_headers(given: str | None) -> str | None:
+    """Raises InvalidRequest unless it is a name and a value with a colon between them."""
+    if not given:
+        return None
+    name, colon, value = given.partition(":")
+    if not colon:
+        raise InvalidRequest("header must be name:value", "header")
+    return encode_headers({name: value}, "header")
+
+
 def _payload(row: messages.ListedMessage, broker: Broker) -> Raw:
     """The payload as it was pushed; null if it is left out, or cannot be decrypted here."""
     place = Place(row.queue, row.partition, row.transaction_id)
@@ -186,6 +200,7 @@ class _Full(_Brief):
     task: str
     trace_id: str | None
     producer_sub: str | None
+    headers: Raw | UnsetType
     lease_expires_at: str | None
 
 
@@ -209,6 +224,7 @@ def _full(row: messages.ListedMessage | messages.Message) -> _Full:
         "task": row.task,
         "trace_id": None if row.trace_id is None else str(row.trace_id),
         "producer_sub": row.producer_sub,
+        "headers": headers_shown(row.headers),
         "lease_expires_at": optional_iso_millis(row.lease_expires_at),
     }
 

@@ -29,7 +29,7 @@ from queenmq.http.paging import page, page_parameters
 from queenmq.http.requests import RedriveBody, TraceBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
-from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, Redriven, TraceAdded
+from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, Redriven, TraceAdded, headers_shown
 from queenmq.http.scopes import all_queues, of_partitions, partition_in_path, queue_in_query
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
@@ -235,6 +235,7 @@ def _dead_letter(row: letters.DeadLetter, broker: Broker) -> DeadLetter:
         undecryptable=payload is None and not row.omitted,
         omitted=row.omitted or msgspec.UNSET,
         producer_sub=row.producer_sub,
+        headers=headers_shown(row.headers),
         created_at=iso_millis(row.created_at),
         failed_at=iso_millis(row.failed_at),
     )

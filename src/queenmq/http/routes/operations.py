@@ -14,9 +14,10 @@ from queenmq.core.names import iso_millis, optional_iso_millis
 from queenmq.core.operations import OperationStatus, RecordedOutcome, read_outcomes
 from queenmq.errors import Conflict, HttpError, InvalidRequest, NotFound
 from queenmq.http.administered import cleared, partition_sought, queue_deleted, redriven, sought
-from queenmq.http.answers.server import (
+from queenmq.http.answers.operations import (
     JournalState,
     LoadState,
+    OperationDepth,
     OperationMoved,
     OperationPage,
     OperationState,
@@ -41,10 +42,12 @@ _PATH = {"operationId": {"type": "string", "format": "uuid"}}
 _STATES = get_args(OperationStatus)
 _KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
 _MOST = 1000
+_MOST_DEPTHS = 100
 _QUERY = (
     Parameter("status", {"type": "string", "enum": list(_STATES)}, "Only operations in this state."),
     Parameter("type", {"type": "string", "enum": list(_KINDS)}, "Only operations of this kind."),
     Parameter("queue", NAME, "Only operations on this queue."),
+    Parameter("partition", NAME, "Only operations on partitions with this name."),
     Parameter("limit", COUNT, f"Most operations in the answer, up to {_MOST}.", 100),
     Parameter("offset", COUNT, "Operations to skip.", 0),
 )
@@ -62,7 +65,17 @@ async def operation_stats(_: Request, context: Context) -> Response:
     rows = await operations.totals(context.reports)
     return Response(
         200,
-        OperationStats(stats=[_totals(row) for row in rows], system_health=_health(broker), journal=_journal(broker)),
+        OperationStats(
+            stats=[_totals(row) for row in rows],
+            depth=[
+                OperationDepth(
+                    queue=row.queue, partition=row.partition, operations=row.operations, oldest_seconds=row.oldest_s
+                )
+                for row in await operations.depths(context.reports, _MOST_DEPTHS)
+            ],
+            system_health=_health(broker),
+            journal=_journal(broker),
+        ),
     )
 
 
@@ -72,11 +85,16 @@ async def list_operations(request: Request, context: Context) -> Response:
     status, kind = _chosen(request, "status", _STATES), _chosen(request, "type", _KINDS)
     limit = query_count(request.query, "limit", 100, _MOST)
     offset = query_count(request.query, "offset", 0, 2**31 - 1)
-    which = operations.OperationFilter(status, query_name(request.query, "queue"), kind, visible(request))
+    queue, partition = (query_name(request.query, name) for name in ("queue", "partition"))
+    which = operations.OperationFilter(status, queue, kind, partition, visible(request))
     rows = await operations.page(
         context.reports, which, limit, offset, max_bytes=context.settings.limits.max_answer_bytes
     )
-    page = OperationPage(operations=[_shown(row, context.broker) for row in rows], pagination=Page(limit, offset))
+    page = OperationPage(
+        operations=[_shown(row, context.broker) for row in rows],
+        pagination=Page(limit, offset),
+        total=await operations.count(context.reports, which),
+    )
     return Response(200, page)
 
 
@@ -187,6 +205,7 @@ def _shown(row: operations.Operation, broker: Broker) -> OperationState:
         error_message=row.error,
         next_attempt_at=optional_iso_millis(row.next_attempt_at),
         queue_position=before,
+        latency_seconds=row.latency_s,
         estimated_wait=broker.load.estimated_wait_s(before + 1) if before is not None and is_estimable else None,
         progress=None if is_push else Progress(done=row.done, total=row.total, unit=row.unit),
         result=_result(row),
@@ -253,6 +272,7 @@ def _journalled(held: JournalledOperation) -> OperationState:
         error_message=held.error,
         next_attempt_at=None,
         queue_position=None,
+        latency_seconds=None,
         estimated_wait=None,
         progress=None,
         result=None,

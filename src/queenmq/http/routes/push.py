@@ -9,6 +9,7 @@ import msgspec
 from queenmq.access.permissions import Verb
 from queenmq.broker.conditional_push import ConditionalPush
 from queenmq.config import Settings
+from queenmq.core.headers import encode_headers
 from queenmq.core.message import Message
 from queenmq.core.names import check_name, is_plain_name, iso_millis, parse_timestamp
 from queenmq.core.push_call import Outcome, Target
@@ -223,6 +224,7 @@ def to_message(item: PushItem, items: str, index: int, request: Request, absent:
         transaction_id,
         trace_id=trace_id,
         producer=request.subject,
+        headers=encode_headers(item.headers, f"{items}[{index}].headers") if item.headers else None,
     )
 
 

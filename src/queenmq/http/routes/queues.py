@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from queenmq.access.permissions import Verb
+from queenmq.broker.administration import Labels
 from queenmq.core.names import MAX_NAME, check_name, check_text
 from queenmq.core.options import ConfigureRights, QueueOptions
 from queenmq.errors import InvalidRequest
@@ -26,9 +27,12 @@ _decoder = msgspec.json.Decoder(ConfigureBody)
 
 @documented({200: Configured}, body=ConfigureBody)
 async def configure(request: Request, context: Context) -> Response:
-    """Create a queue or replace all of its options. With the role read-write, a change of an existing queue is refused
-    (403) if it would delete messages earlier, protect them less or move it to another namespace, and every change if
-    the token is restricted and does not allow to administer the queue."""
+    """Create a queue, or change the options that are given; with `"mode": "replace"`, all of them.
+
+    With the role read-write, a change of an existing queue is refused (403) if it would delete messages earlier,
+    protect them less or move it to another namespace, and every change if the token is restricted and does not allow
+    to administer the queue.
+    """
     body = decode(request.body, _decoder, _TEXTS)
     check_name(body.queue, "queue")
     namespace = _label(body.namespace, "namespace")
@@ -39,21 +43,21 @@ async def configure(request: Request, context: Context) -> Response:
             "options.encryptionEnabled needs QUEEN_ENCRYPTION_KEY on the server", "options.encryptionEnabled"
         )
     administers = _administers(request, body.queue)
-    queue_id, partition_id = await context.broker.configure(
+    done = await context.broker.configure(
         body.queue,
-        namespace,
-        task,
+        Labels(namespace, task),
         options,
         ConfigureRights(may_destroy=administers, may_change=administers or permissions_of(request) is None),
+        _given(request) if body.mode == "merge" else None,
     )
     configured = Configured(
         configured=True,
-        queue_id=queue_id,
-        partition_id=partition_id,
+        queue_id=done.queue_id,
+        partition_id=done.partition_id,
         queue=body.queue,
-        namespace=namespace,
-        task=task,
-        options=options.echo(),
+        namespace=done.labels.namespace,
+        task=done.labels.task,
+        options=done.options.echo(),
     )
     return Response(200, configured)
 
@@ -69,6 +73,17 @@ async def delete_queue(request: Request, context: Context) -> Response:
 
 async def _scope(request: Request, _: Context) -> Sequence[Need]:
     return (Need(Verb.PUSH, decode(request.body, _decoder, _TEXTS).queue),)
+
+
+class _Options(msgspec.Struct):
+    options: dict[str, msgspec.Raw] | None = None
+
+
+def _given(request: Request) -> frozenset[str]:
+    """Which options the request names, as fields of QueueOptions."""
+    named = msgspec.json.decode(request.body, type=_Options).options or {}
+    fields = zip(QueueOptions.__struct_fields__, QueueOptions.__struct_encode_fields__, strict=True)
+    return frozenset(field for field, wire in fields if wire in named)
 
 
 def _administers(request: Request, queue: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from queenmq.access.permissions import Verb
+from queenmq.core.headers import encode_headers
 from queenmq.core.message import Message
 from queenmq.core.names import check_name, check_text, iso_millis, parse_timestamp
 from queenmq.core.timer import TimerChange, TimerState
@@ -21,7 +22,7 @@ from queenmq.http.requests import TimerOperation, TimersBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.push import check_count
-from queenmq.http.schemas import TEXT_SCHEMA, Error
+from queenmq.http.schemas import TEXT_SCHEMA, Error, headers_shown
 from queenmq.http.scopes import queue_in_path
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import uuid7_text
@@ -46,13 +47,13 @@ async def change_timers(request: Request, context: Context) -> Response:
     check_count(len(operations), context.settings, "operations")
     changes = [to_change(one, f"operations[{index}]", request) for index, one in enumerate(operations)]
     if context.broker.schemas.any:
-        await _require_fitting(changes, context)
+        await require_fitting(changes, context)
     states = await context.broker.timers.change(changes) if changes else []
-    results = [_changed(change, state) for change, state in zip(changes, states, strict=True)]
+    results = [timer_changed(change, state) for change, state in zip(changes, states, strict=True)]
     return Response(200, TimersChanged(results))
 
 
-async def _require_fitting(changes: Sequence[TimerChange], context: Context) -> None:
+async def require_fitting(changes: Sequence[TimerChange], context: Context) -> None:
     scheduled = [(index, change.message) for index, change in enumerate(changes) if change.message is not None]
     for place, why in (await context.broker.schemas.misfits([message for _, message in scheduled])).items():
         field = f"operations[{scheduled[place][0]}]"
@@ -65,7 +66,7 @@ async def cancel_timer(request: Request, context: Context) -> Response:
     queue, key = _named(request)
     change = TimerChange(queue=queue, key=key)
     [state] = await context.broker.timers.change([change])
-    return Response(200, _changed(change, state, query_name(request.query, "txn")))
+    return Response(200, timer_changed(change, state, query_name(request.query, "txn")))
 
 
 @documented({200: TimerFound}, path=_KEY)
@@ -121,6 +122,7 @@ def to_change(operation: TimerOperation, field: str, request: Request) -> TimerC
     for name, text in (("schedule", schedule), ("timeZone", time_zone)):
         if text is not None:
             check_text(text, f"{field}.{name}")
+    headers = encode_headers(operation.headers or {}, f"{field}.headers")
     if operation.op == "cancel":
         return TimerChange(queue=queue, key=key)
     moments = [operation.delay_ms, operation.deliver_at, operation.schedule]
@@ -137,6 +139,7 @@ def to_change(operation: TimerOperation, field: str, request: Request) -> TimerC
         transaction_id,
         trace_id=None if traceparent is None else trace_id_of(traceparent),
         producer=request.subject,
+        headers=headers,
     )
     return TimerChange(
         queue=queue,
@@ -173,7 +176,7 @@ def _named(request: Request) -> tuple[str, str]:
     return queue, key
 
 
-def _changed(change: TimerChange, state: TimerState, asked: str | None = None) -> TimerChanged:
+def timer_changed(change: TimerChange, state: TimerState, asked: str | None = None) -> TimerChanged:
     shown = TimerChanged(
         ok=state.became != "absent",
         status=state.became,
@@ -200,6 +203,7 @@ def _shown(row: timers.TimerRow) -> TimerShown:
         attempts=row.attempts,
         last_error=row.error,
         created_at=iso_millis(row.created_at),
+        headers=headers_shown(row.headers),
     )
 
 

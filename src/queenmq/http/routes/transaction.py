@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -10,8 +11,10 @@ from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.broker.transaction import Committed, Transaction
 from queenmq.core.acknowledgement import TRANSACTION_STATUSES, Acknowledgement
+from queenmq.core.keys import MOST_OPERATIONS
 from queenmq.core.message import Message
 from queenmq.errors import HttpError, InvalidRequest, OffsetConflict
+from queenmq.http.answers.transaction import TransactionResult
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
 from queenmq.http.plans import Plan, push_plan
@@ -19,6 +22,7 @@ from queenmq.http.requests import Operation, TransactionBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
+from queenmq.http.routes.keys import key_need, key_result, read_change, value_after
 from queenmq.http.routes.push import (
     ITEM_TEXTS,
     check_count,
@@ -27,36 +31,55 @@ from queenmq.http.routes.push import (
     refuse_later,
     to_message,
 )
-from queenmq.http.schemas import OffsetDiffers, TransactionAck, TransactionPush, TransactionResult
+from queenmq.http.routes.timers import require_fitting, timer_changed, to_change
+from queenmq.http.schemas import OffsetDiffers, TransactionAck, TransactionPush
 from queenmq.http.scopes import acked_partitions
 from queenmq.httpserver.messages import Request, Response
+from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import uuid7_text
-from queenmq.storage.failures import TransactionRefused
+from queenmq.storage.failures import KeyConditionFailed, TransactionRefused
 
 _TEXTS = {
     "operations": "operations array required",
-    "kv": "kv is not supported: the transaction would be applied without it",
-    "timers": "timers are not supported: the transaction would be applied without them",
 } | {f"operations[].items[].{name}": text for name, text in ITEM_TEXTS.items()}
 _decoder = msgspec.json.Decoder(TransactionBody)
 
 
 @documented({200: TransactionResult}, body=TransactionBody)
 async def transaction(request: Request, context: Context) -> Response:
-    """Apply pushes and acknowledgements together or not at all; always 200, `success` says which."""
+    """Apply pushes, acknowledgements, changes of keys and timers together or not at all; always 200, `success` says
+    which."""
     body = read_transaction(request)
-    if not body.operations:
+    if not (body.operations or body.kv or body.timers):
         raise InvalidRequest("operations array cannot be empty", "operations")
     check_count(len(body.operations), context.settings, "operations")
     check_count(len(body.required_leases or ()), context.settings, "requiredLeases")
     check_expectations(body.expect or (), context.settings)
+    for name, given in (("kv", body.kv or ()), ("timers", body.timers or ())):
+        if len(given) > MOST_OPERATIONS:
+            raise TooManyItems(f"{name} has {len(given)} elements, at most {MOST_OPERATIONS} are allowed", name)
+    keys = [read_change(one, f"kv[{index}]") for index, one in enumerate(body.kv or ())]
+    timers = [to_change(one, f"timers[{index}]", request) for index, one in enumerate(body.timers or ())]
     outcome = TransactionResult(transaction_id=uuid7_text(), success=True, results=[])
     try:
         steps = _read_steps(body, request)
         check_count(len(steps), context.settings, "operations")
         if context.broker.schemas.any:
             await _require_fitting(context.broker, steps)
-        outcome.results = _results(steps, await _commit(context.broker, _transaction(steps, body), request.origin))
+            await require_fitting(timers, context)
+        transacted = replace(_transaction(steps, body), keys=keys, timers=timers)
+        committed = await _commit(context.broker, transacted, request.origin)
+        outcome.results = _results(steps, committed)
+        if transacted.keys:
+            outcome.kv = [key_result(*pair) for pair in zip(transacted.keys, committed.keys, strict=False)]
+        if transacted.timers:
+            outcome.timers = [timer_changed(*pair) for pair in zip(transacted.timers, committed.timers, strict=False)]
+    except KeyConditionFailed as failed:
+        outcome.success = False
+        outcome.error, outcome.reason = failed.message, "kv_precondition"
+        outcome.failed_index, outcome.kv_reason = failed.index, failed.reason
+        outcome.version = msgspec.UNSET if failed.version is None else failed.version
+        outcome.value = await value_after(failed, keys, context)
     except TransactionRefused as refusal:
         outcome.success = False
         outcome.error = refusal.message
@@ -99,7 +122,9 @@ def _plan(request: Request, context: Context) -> Plan | None:
 
 def _pushed(request: Request) -> list[str]:
     operations = read_transaction(request).operations
-    return [item.queue for operation in operations for item in operation.items or ()]
+    pushed = [item.queue for operation in operations for item in operation.items or ()]
+    timers = read_transaction(request).timers or ()
+    return pushed + [timer.queue for timer in timers if timer.op != "cancel"]
 
 
 async def _scope(request: Request, context: Context) -> Sequence[Need]:
@@ -108,7 +133,9 @@ async def _scope(request: Request, context: Context) -> Sequence[Need]:
     pushed = {item.queue for operation in operations for item in operation.items or ()}
     acks = [(one.partition_id, one.consumer_group or None) for one in operations if one.partition_id is not None]
     acked = await acked_partitions(context, acks)
-    return [*(Need(Verb.PUSH, queue) for queue in pushed), *acked]
+    body = read_transaction(request)
+    pushed |= {timer.queue for timer in body.timers or ()}
+    return [*(Need(Verb.PUSH, queue) for queue in pushed), *acked, *(key_need(one) for one in body.kv or ())]
 
 
 Step = Message | Acknowledgement

@@ -6,10 +6,10 @@ RETURNS void LANGUAGE sql AS $$
     WITH written AS (
         INSERT INTO queen.dead_letter_queue
             (queue_id, partition_id, partition_name, consumer_group, message_id, transaction_id, "offset", trace_id,
-             producer_sub, is_encrypted, payload, error_message, retry_count, created_at)
+             producer_sub, is_encrypted, payload, error_message, retry_count, created_at, headers)
         SELECT p.queue_id, p.id, p.name, p_group, m.id, m.transaction_id, m."offset", m.trace_id,
                m.producer_sub, m.is_encrypted, m.payload, p_error,
-               CASE WHEN p_failures IS NULL THEN 0 ELSE queen.times_failed(p_failures, m."offset") END, m.created_at
+               CASE WHEN p_failures IS NULL THEN 0 ELSE queen.times_failed(p_failures, m."offset") END, m.created_at, m.headers
         FROM queen.partitions p
         JOIN queen.messages m ON m.partition_id = p.id
         WHERE p.id = p_partition AND p_offsets @> m."offset"

@@ -96,6 +96,7 @@ BEGIN
                array_agg(n.payload ORDER BY n."offset", n.transaction_id) AS payloads,
                array_agg(n.is_encrypted ORDER BY n."offset", n.transaction_id) AS encrypted,
                array_agg(n.producer_sub ORDER BY n."offset", n.transaction_id) AS producers,
+               array_agg(n.headers ORDER BY n."offset", n.transaction_id) AS headers,
                array_agg(queen.uuid7()) AS ids, array_agg(1) AS targets, count(*)::integer AS count
         INTO v_new FROM (
             SELECT DISTINCT ON (d.transaction_id) d.* FROM queen.dead_letter_queue d
@@ -109,7 +110,7 @@ BEGIN
         IF v_new.count > 0 THEN
             v_push := queen.push(ARRAY[v_name], ARRAY[v_place.name], NULL, v_new.targets,
                                  ARRAY(SELECT generate_series(1, v_new.count)), v_new.ids, v_new.transactions, v_new.traces,
-                                 v_new.payloads, v_new.encrypted, v_new.producers);
+                                 v_new.payloads, v_new.encrypted, v_new.producers, v_new.headers);
             IF v_push.refused IS NOT NULL THEN
                 RAISE SQLSTATE 'QN004' USING MESSAGE = 'the queue is full: the messages would exceed its max capacity (maxSize)';
             END IF;

@@ -47,7 +47,8 @@ BEGIN
         SELECT pushed.* INTO v_push FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id
         CROSS JOIN LATERAL queen.push(
             ARRAY[q.name], ARRAY[p.name], NULL, ARRAY[1], ARRAY[1], ARRAY[p_id], ARRAY[p_transaction],
-            ARRAY[v_letter.trace_id], ARRAY[v_letter.payload], ARRAY[v_letter.is_encrypted], ARRAY[v_letter.producer_sub]) pushed
+            ARRAY[v_letter.trace_id], ARRAY[v_letter.payload], ARRAY[v_letter.is_encrypted], ARRAY[v_letter.producer_sub],
+            ARRAY[v_letter.headers]) pushed
         WHERE p.id = p_partition;
         IF v_push.refused IS NOT NULL THEN
             RAISE SQLSTATE 'QN004' USING MESSAGE = 'the queue is full: the message would exceed its max capacity (maxSize)';

@@ -1,4 +1,5 @@
--- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, its pauses and policies.
+-- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, its pauses, policies
+-- and filters.
 -- Returns the partitions forgotten. Locks: the queues' rows FOR UPDATE by name, so that no new partition adds the
 -- group meanwhile; then the group's rows.
 CREATE OR REPLACE FUNCTION queen.delete_group(p_group text, p_queue text, p_metadata boolean)
@@ -19,6 +20,7 @@ BEGIN
     ORDER BY partition_id FOR UPDATE;
     DELETE FROM queen.partition_consumers WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     GET DIAGNOSTICS v_deleted = ROW_COUNT;
+    DELETE FROM queen.filtered WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     DELETE FROM queen.ready_floors WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     DELETE FROM queen.breakers WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     -- Without its last group everything that is stored counts.
@@ -30,6 +32,8 @@ BEGIN
         WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.policies y USING queen.queues q
         WHERE q.id = y.queue_id AND y.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
+        DELETE FROM queen.group_filters s USING queen.queues q
+        WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.consumer_groups WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
         DELETE FROM queen.partition_subscriptions WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
     ELSE

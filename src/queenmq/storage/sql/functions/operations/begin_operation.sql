@@ -50,10 +50,10 @@ BEGIN
     running := v_open = 0 AND p_claim IS NOT NULL;
     total := done + queen.left_to_do(p_kind, v_queue, p_parameters, v_step.cursor);
     INSERT INTO queen.operation_queue
-        (id, kind, queue_name, partition_name, queue_id, parameters, cursor, done, total, created_at,
+        (id, kind, queue_name, partition_name, queue_id, parameters, cursor, done, total, created_at, priority,
          status, worker, claim, claimed_at, attempts)
     SELECT queen.uuid7(), p_kind, p_queue, p_parameters ->> 'partition', v_queue, p_parameters, v_step.cursor,
-           begin_operation.done, begin_operation.total, v_now, s.status, s.worker, s.claim, s.claimed_at, s.attempts
+           begin_operation.done, begin_operation.total, v_now, 10, s.status, s.worker, s.claim, s.claimed_at, s.attempts
     FROM queen.first_claim(p_worker, CASE WHEN running THEN p_claim END) s
     RETURNING operation_queue.id INTO id;
 END $$;

@@ -6,7 +6,7 @@
 -- Locks: an advisory one, to the end of the transaction. What it reads is read after it was taken.
 CREATE OR REPLACE FUNCTION queen.next_sends(p_floor bigint, p_most integer, p_bytes bigint)
 RETURNS TABLE (number bigint, sending bigint, "position" bigint, queue_name text, partition_name text, message_id uuid,
-               transaction_id text, trace_id uuid, producer_sub text, sent_at timestamptz, payload bytea, finished_below bigint,
+               transaction_id text, trace_id uuid, producer_sub text, sent_at timestamptz, payload bytea, headers jsonb, finished_below bigint,
                was_held boolean, any_held boolean)
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -40,7 +40,7 @@ BEGIN
             END IF;
             v_found := v_found + 1;
             RETURN QUERY SELECT c.number, o.sending, o.position, o.queue_name, o.partition_name, o.message_id, o.transaction_id,
-                                o.trace_id, o.producer_sub, o.sent_at, o.payload, v_below, o.was_held, v_held;
+                                o.trace_id, o.producer_sub, o.sent_at, o.payload, o.headers, v_below, o.was_held, v_held;
         END LOOP;
         EXIT WHEN v_found >= p_most;
     END LOOP;

@@ -13,7 +13,7 @@
 -- time (a lease ends, a delay or window ripens; negative: at once, but the call was full); without, its group is not
 -- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push; or, if it
 -- is for any partition, for something that will be there in more than two seconds: who waits asks again before that. If ready_in_ms is
--- infinite, what it asks for is paused (see queen.pause).
+-- infinite, what it asks for is paused (see queen.pause). Of a group with a filter, what that does not let through is passed over.
 -- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
 -- pop could deliver is hidden from it. Then what queen.settle takes.
 CREATE OR REPLACE FUNCTION queen.pop(
@@ -56,6 +56,10 @@ DECLARE
     v_probes   boolean;     -- only one request is served, to see whether its messages fail (see queen.note_outcomes)
     v_moved    timestamptz; -- when the floor of the group was moved
     v_began    timestamptz;
+    v_filter   queen.group_filters;
+    v_upto     bigint[];    -- with a filter: how far the messages of each partition were examined
+    v_fitting    integer[];   -- and how many of them the group gets
+    v_until    timestamptz := clock_timestamp() + interval '50 ms';     -- no filter is evaluated beyond that, so that others do not wait
 BEGIN
     FOR r IN
         SELECT t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack,
@@ -109,6 +113,12 @@ BEGIN
                 r.requests := r.requests[1:1];
                 r.parts := 1;
             END IF;
+        END IF;
+
+        v_filter := NULL;
+        v_upto := NULL;
+        IF v_queue.has_filters THEN
+            SELECT * INTO v_filter FROM queen.group_filters f WHERE f.queue_id = v_queue.id AND f.consumer_group = r.grp;
         END IF;
 
         v_now := clock_timestamp();
@@ -168,7 +178,27 @@ BEGIN
                 FROM unnest(v_ids) AS t (id);
             END IF;
 
-            IF v_queue.dlq_after_max_retries OR v_queue.ttl_s > 0 THEN
+            IF v_filter.queue_id IS NOT NULL THEN
+                SELECT array_agg(x.examined ORDER BY t.i), array_agg(x.fitting ORDER BY t.i) INTO v_upto, v_fitting
+                FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
+                CROSS JOIN LATERAL queen.pass_unmatched(t.id, r.grp, v_filter, v_left, v_until) x;
+                SELECT array_agg(t.id) INTO v_empty FROM unnest(v_ids, v_fitting) AS t (id, fitting) WHERE t.fitting = 0;
+                IF v_empty IS NOT NULL THEN
+                    -- They sleep if all of them was passed over, and are left for the next call if not.
+                    UPDATE queen.partition_consumers c SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL
+                    WHERE c.partition_id = ANY (v_empty) AND c.consumer_group = r.grp AND c.lease_id IS NOT NULL;
+                    PERFORM queen.settle(v_empty, array_fill(r.grp, ARRAY[cardinality(v_empty)]), true);
+                    v_passed := v_passed || v_empty;
+                    SELECT array_agg(t.id ORDER BY t.i), array_agg(t.upto ORDER BY t.i) INTO v_ids, v_upto
+                    FROM unnest(v_ids, v_upto, v_fitting) WITH ORDINALITY AS t (id, upto, fitting, i) WHERE t.fitting > 0;
+                    IF v_ids IS NULL THEN
+                        EXIT WHEN v_only IS NOT NULL OR clock_timestamp() >= v_until;
+                        CONTINUE;
+                    END IF;
+                END IF;
+            END IF;
+
+            IF v_queue.dlq_after_max_retries OR v_queue.ttl_s > 0 OR v_filter.queue_id IS NOT NULL THEN
                 SELECT array_agg(n.version ORDER BY t.i) INTO v_versions FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
                 CROSS JOIN LATERAL (
                     SELECT x.ctid AS version FROM queen.partition_consumers x
@@ -206,9 +236,10 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT * FROM (
                         SELECT m."offset", m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted,
-                               m.producer_sub, m.created_at
+                               m.producer_sub, m.created_at, m.headers
                         FROM queen.messages m
                         WHERE m.partition_id = t.id AND m."offset" > c.position AND NOT hidden.offsets @> m."offset"
+                          AND (v_upto IS NULL OR m."offset" <= v_upto[t.i])
                         ORDER BY m."offset" LIMIT v_limit
                     ) first
                     WHERE v_queue.delayed_processing_s = 0
@@ -229,11 +260,14 @@ BEGIN
             ), taken AS (
                 UPDATE queen.partition_consumers c
                 -- Where messages are skipped, the position stays before them (see queen.reached).
-                SET position = CASE WHEN k.around IS NULL THEN CASE WHEN r.auto_ack THEN k.last ELSE k.first - 1 END
+                SET position = CASE WHEN k.around IS NULL THEN CASE WHEN NOT r.auto_ack THEN k.first - 1 WHEN v_upto IS NULL THEN k.last
+                                                                 ELSE queen.end_of_done(c.done, k.last) END
                                     WHEN r.auto_ack THEN queen.reached(k.part, c.position, c.done + k.around, upper(c.done + k.around) - 1)
                                     ELSE c.position END,
                     done = CASE WHEN k.around IS NULL
-                                THEN c.done * int8multirange(int8range(CASE WHEN r.auto_ack THEN k.last + 1 ELSE k.first END, NULL))
+                                THEN c.done * int8multirange(int8range(CASE
+                                    WHEN NOT r.auto_ack THEN k.first WHEN v_upto IS NULL THEN k.last + 1
+                                    ELSE queen.end_of_done(c.done, k.last) + 1 END, NULL))
                                 WHEN r.auto_ack
                                 THEN (c.done + k.around) * int8multirange(int8range(
                                     queen.reached(k.part, c.position, c.done + k.around, upper(c.done + k.around) - 1) + 1, NULL))
@@ -271,7 +305,7 @@ BEGIN
                     generation = c.generation + 1
                 FROM claim k
                 WHERE c.ctid = k.version
-                  AND (v_counted OR (SELECT sum(octet_length(o.payload)) FROM picked o)
+                  AND (v_counted OR (SELECT sum(octet_length(o.payload) + coalesce(octet_length(o.headers::text), 0)) FROM picked o)
                                     <= least(p_answer_bytes, v_share * cardinality(v_ids)))
                 RETURNING c.partition_id AS part, k.slot
             )
@@ -288,6 +322,7 @@ BEGIN
                            CASE WHEN k.producer_sub IS NULL THEN ',"producerSub":null'
                                 ELSE concat(',"producerSub":', to_json(k.producer_sub)) END,
                            CASE WHEN k.trace_id IS NULL THEN ',"traceId":null' ELSE queen.trace_fields(k.trace_id, k.id) END,
+                           CASE WHEN k.headers IS NOT NULL THEN concat(',"headers":', k.headers) END,
                            CASE WHEN k.is_encrypted THEN ',"isEncrypted":true' END, ',"data":'), 'UTF8')
                        || CASE WHEN k.is_encrypted THEN convert_to(concat('"', encode(k.payload, 'hex'), '"'), 'UTF8') ELSE k.payload END,
                        '\x1e'::bytea ORDER BY k."offset"),
@@ -314,10 +349,11 @@ BEGIN
             v_counted := true;
             v_ids := v_ids[v_first:v_first];
             v_versions := v_versions[v_first:v_first];
+            v_upto := v_upto[v_first:v_first];
             v_reached := v_walked;
             SELECT greatest(1, count(*) FILTER (WHERE x.upto <= v_room)), coalesce(max(x.upto), 0) INTO v_limit, v_bytes
             FROM (
-                SELECT sum(octet_length(m.payload)) OVER (ORDER BY m."offset") AS upto
+                SELECT sum(octet_length(m.payload) + coalesce(octet_length(m.headers::text), 0)) OVER (ORDER BY m."offset") AS upto
                 FROM (
                     SELECT x.partition_id, x.position,
                            CASE WHEN x.skipped IS NULL THEN x.done ELSE x.done + queen.kept_back(x.skipped, v_now) END AS hidden
@@ -325,7 +361,7 @@ BEGIN
                     WHERE x.partition_id = v_ids[1] AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1
                 ) c
                 JOIN queen.messages m ON m.partition_id = c.partition_id AND m."offset" > c.position
-                                     AND NOT c.hidden @> m."offset"
+                                     AND NOT c.hidden @> m."offset" AND (v_upto IS NULL OR m."offset" <= v_upto[1])
                 ORDER BY m."offset" LIMIT v_left
             ) x;
             v_bytes := least(v_bytes, v_room);
@@ -426,7 +462,9 @@ BEGIN
                                 -1::double precision
                          FROM unnest(r.requests[v_next:]) AS t (i);
         ELSIF v_next <= cardinality(r.requests) THEN
-            IF v_only IS NULL THEN
+            IF v_filter.queue_id IS NOT NULL AND clock_timestamp() >= v_until THEN
+                v_ready := v_now;       -- there may be more
+            ELSIF v_only IS NULL THEN
                 SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
                 WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
                   AND c.ready_at > v_now AND c.ready_at <= v_now + interval '2 seconds'

@@ -2,7 +2,7 @@
 -- p_queues, p_partitions and p_known are the targets as of queen.lock_targets. The message arrays run in parallel, sorted by
 -- target and, within a target, in the order in which the messages are to be read: p_target is an index into the targets,
 -- p_rank counts from 1 within the target. No (target, transaction id) occurs twice. p_trace and p_producer are null if no message has
--- any, p_encrypted if none is encrypted: an array costs its caller as much as reading it does here.
+-- any, p_headers as well, p_encrypted if none is encrypted: an array costs its caller as much as reading it does here.
 -- Returns the partition of each target, the messages that were there already (index, stored id), and those that a
 -- full queue refused. A payload in clear for a queue that demands encryption raises QN002 with the queues' names.
 -- A target with unfinished operations is never written past them. What becomes of its messages is p_mode:
@@ -19,7 +19,7 @@
 CREATE OR REPLACE FUNCTION queen.push(
     p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_transaction text[], p_trace uuid[],
-    p_payload bytea[], p_encrypted boolean[], p_producer text[],
+    p_payload bytea[], p_encrypted boolean[], p_producer text[], p_headers jsonb[] DEFAULT NULL,
     p_mode text DEFAULT 'refuse', p_request integer[] DEFAULT NULL, p_limit integer DEFAULT NULL,
     p_held bigint[] DEFAULT NULL,
     OUT partition_ids uuid[], OUT duplicate_index integer[], OUT duplicate_id uuid[], OUT refused integer[],
@@ -72,7 +72,7 @@ BEGIN
         SELECT q.targets, q.requests, q.ids, q.before, q.overflow
         INTO queued_target, queued_request, queued_id, queued_before, overflow
         FROM queen.queue_push(v_behind, p_queues, p_partitions, partition_ids, p_target, p_id, p_transaction, p_trace,
-                              p_payload, p_encrypted, p_producer, p_request, p_limit, refused) q;
+                              p_payload, p_encrypted, p_producer, p_headers, p_request, p_limit, refused) q;
         IF cardinality(v_behind) = cardinality(partition_ids) THEN
             IF v_limited IS NOT NULL THEN
                 PERFORM queen.add_to_size(v_limited, partition_ids, p_target, refused, overflow);
@@ -97,16 +97,18 @@ BEGIN
     -- PL/pgSQL holds arrays in a form in which any element is found at once. unnest of all of them would copy each into a store of its own.
     IF v_skip IS NULL THEN
         INSERT INTO queen.messages
-            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload)
+            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload, headers)
         SELECT partition_ids[p_target[t.i]], v_base[p_target[t.i]] + p_rank[t.i], p_id[t.i], greatest(v_now, v_at[p_target[t.i]]),
-               coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i]
+               coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i],
+               p_headers[t.i]
         FROM (SELECT generate_subscripts(p_target, 1) AS i) t;
     ELSE
         INSERT INTO queen.messages
-            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload)
+            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload, headers)
         SELECT partition_ids[t.target], v_base[t.target] + row_number() OVER (PARTITION BY t.target ORDER BY t.i),
                p_id[t.i], greatest(v_now, v_at[t.target]),
-               coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i]
+               coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i],
+               p_headers[t.i]
         FROM unnest(p_target) WITH ORDINALITY AS t (target, i)
         LEFT JOIN unnest(v_skip) AS s (i) ON s.i = t.i
         WHERE s.i IS NULL;

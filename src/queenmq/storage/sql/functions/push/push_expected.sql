@@ -9,7 +9,7 @@
 CREATE OR REPLACE FUNCTION queen.push_expected(
     p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_transaction text[], p_trace uuid[],
-    p_payload bytea[], p_encrypted boolean[], p_producer text[], p_owner integer[], p_expected bigint[],
+    p_payload bytea[], p_encrypted boolean[], p_producer text[], p_headers jsonb[], p_owner integer[], p_expected bigint[],
     OUT partition_ids uuid[], OUT last_offsets bigint[], OUT stored_id uuid[], OUT stored_offset bigint[],
     OUT conflicting integer[], OUT behind integer[])
 LANGUAGE plpgsql AS $$
@@ -43,15 +43,17 @@ BEGIN
                    CASE WHEN p_trace IS NOT NULL THEN array_agg(m.trace_id ORDER BY m.i) END AS trace_id,
                    array_agg(m.payload ORDER BY m.i) AS payload,
                    CASE WHEN p_encrypted IS NOT NULL THEN array_agg(m.is_encrypted ORDER BY m.i) END AS is_encrypted,
-                   CASE WHEN p_producer IS NOT NULL THEN array_agg(m.producer_sub ORDER BY m.i) END AS producer_sub
-            FROM unnest(p_target, p_rank, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer)
-                 WITH ORDINALITY AS m (target, rank, id, transaction_id, trace_id, payload, is_encrypted, producer_sub, i)
+                   CASE WHEN p_producer IS NOT NULL THEN array_agg(m.producer_sub ORDER BY m.i) END AS producer_sub,
+                   CASE WHEN p_headers IS NOT NULL THEN array_agg(m.headers ORDER BY m.i) END AS headers
+            FROM unnest(p_target, p_rank, p_id, p_transaction, p_trace, p_payload, p_encrypted, p_producer, p_headers)
+                 WITH ORDINALITY AS m (target, rank, id, transaction_id, trace_id, payload, is_encrypted, producer_sub, headers, i)
             WHERE m.target = ANY (v_kept)
         ) m, LATERAL queen.push(
             ARRAY(SELECT p_queues[k.target] FROM unnest(v_kept) WITH ORDINALITY AS k (target, i) ORDER BY k.i),
             ARRAY(SELECT p_partitions[k.target] FROM unnest(v_kept) WITH ORDINALITY AS k (target, i) ORDER BY k.i),
             ARRAY(SELECT partition_ids[k.target] FROM unnest(v_kept) WITH ORDINALITY AS k (target, i) ORDER BY k.i),
-            m.target, m.rank, m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted, m.producer_sub) p;
+            m.target, m.rank, m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted, m.producer_sub,
+            m.headers) p;
         IF v_refused IS NOT NULL THEN
             RAISE SQLSTATE 'QN001' USING MESSAGE = 'the push would exceed max capacity of its queue (maxSize)';
         END IF;

@@ -58,8 +58,8 @@ BEGIN
     WHERE q.id = v_queue;
     v_now := clock_timestamp();
     INSERT INTO queen.operation_queue
-        (id, kind, queue_name, queue_id, parameters, total, created_at, status, worker, claim, claimed_at, attempts)
-    SELECT queen.uuid7(), 'delete_queue', p_queue, v_queue, '{}', delete_queue.total, v_now, s.status, s.worker,
+        (id, kind, queue_name, queue_id, parameters, total, created_at, priority, status, worker, claim, claimed_at, attempts)
+    SELECT queen.uuid7(), 'delete_queue', p_queue, v_queue, '{}', delete_queue.total, v_now, 10, s.status, s.worker,
            s.claim, s.claimed_at, s.attempts
     FROM queen.first_claim(p_worker, p_claim) s
     RETURNING operation_queue.id INTO id;

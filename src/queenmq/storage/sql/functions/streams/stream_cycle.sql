@@ -9,7 +9,7 @@
 CREATE OR REPLACE FUNCTION queen.stream_cycle(
     p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_push_transaction text[], p_trace uuid[],
-    p_payload bytea[], p_encrypted boolean[], p_producer text[],
+    p_payload bytea[], p_encrypted boolean[], p_producer text[], p_headers jsonb[],
     p_query uuid, p_partition uuid, p_group text,
     p_kind text[], p_key text[], p_value bytea[], p_window_end double precision[],
     p_ack text, p_lease uuid, p_status text, p_error text, p_release boolean,
@@ -44,7 +44,7 @@ BEGIN
     END IF;
     IF cardinality(p_target) > 0 THEN
         v_push := queen.push(p_queues, p_partitions, p_known, p_target, p_rank, p_id, p_push_transaction, p_trace, p_payload,
-                             p_encrypted, p_producer);
+                             p_encrypted, p_producer, p_headers);
         IF v_push.refused IS NOT NULL THEN
             RAISE SQLSTATE 'QN001' USING MESSAGE = 'the push would exceed max capacity of its queue (maxSize)';
         END IF;

@@ -5,7 +5,7 @@
 CREATE OR REPLACE FUNCTION queen.change_timers(
     p_change text[], p_queue text[], p_key text[], p_partition text[], p_delay_ms bigint[], p_deliver_at timestamptz[],
     p_id uuid[], p_transaction text[], p_trace uuid[], p_producer text[], p_encrypted boolean[], p_payload bytea[],
-    p_schedule text[], p_time_zone text[])
+    p_schedule text[], p_time_zone text[], p_headers jsonb[])
 RETURNS TABLE (i integer, became text, transaction_id text, message_id uuid, deliver_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -23,14 +23,15 @@ BEGIN
             deliver_at := coalesce(p_deliver_at[i], clock_timestamp() + p_delay_ms[i] * interval '1 millisecond');
             INSERT INTO queen.timers AS t
                 (queue_name, key, partition_name, deliver_at, next_attempt_at, message_id, transaction_id, trace_id, producer_sub,
-                 is_encrypted, schedule, time_zone, payload)
+                 is_encrypted, schedule, time_zone, payload, headers)
             VALUES (p_queue[i], p_key[i], p_partition[i], deliver_at, deliver_at, p_id[i], p_transaction[i], p_trace[i], p_producer[i],
-                    p_encrypted[i], p_schedule[i], p_time_zone[i], p_payload[i])
+                    p_encrypted[i], p_schedule[i], p_time_zone[i], p_payload[i], p_headers[i])
             ON CONFLICT (queue_name, key) DO UPDATE
             SET partition_name = EXCLUDED.partition_name, deliver_at = EXCLUDED.deliver_at, next_attempt_at = EXCLUDED.deliver_at,
                 message_id = EXCLUDED.message_id, transaction_id = EXCLUDED.transaction_id, trace_id = EXCLUDED.trace_id,
                 producer_sub = EXCLUDED.producer_sub, is_encrypted = EXCLUDED.is_encrypted, schedule = EXCLUDED.schedule,
-                time_zone = EXCLUDED.time_zone, attempts = 0, error = NULL, created_at = clock_timestamp(), payload = EXCLUDED.payload
+                time_zone = EXCLUDED.time_zone, attempts = 0, error = NULL, created_at = clock_timestamp(), payload = EXCLUDED.payload,
+                headers = EXCLUDED.headers
             RETURNING t.xmax = 0 INTO v_is_new;
             became := CASE WHEN v_is_new THEN 'scheduled' ELSE 'rescheduled' END;
             transaction_id := p_transaction[i];

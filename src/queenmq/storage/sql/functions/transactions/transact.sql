@@ -6,7 +6,7 @@
 CREATE OR REPLACE FUNCTION queen.transact(
     p_queues text[], p_partitions text[], p_known uuid[],
     p_target integer[], p_rank integer[], p_id uuid[], p_push_transaction text[], p_trace uuid[],
-    p_payload bytea[], p_encrypted boolean[], p_producer text[],
+    p_payload bytea[], p_encrypted boolean[], p_producer text[], p_headers jsonb[],
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
     p_required uuid[], p_expected bigint[] DEFAULT NULL,
     OUT partition_ids uuid[], OUT dead_lettered boolean[], OUT ack_queues text[],
@@ -35,7 +35,7 @@ BEGIN
             END IF;
         END IF;
         v_push := queen.push(p_queues, p_partitions, p_known, p_target, p_rank, p_id, p_push_transaction, p_trace, p_payload,
-                             p_encrypted, p_producer);
+                             p_encrypted, p_producer, p_headers);
         partition_ids := v_push.partition_ids;
         IF v_push.duplicate_index IS NOT NULL THEN
             RAISE SQLSTATE 'QN001' USING MESSAGE = format(

@@ -3,10 +3,10 @@
 SELECT d.message_id, d.transaction_id, d.partition_id, d.queue, d.partition_name, d.consumer_group, d.retry_count,
        CASE WHEN d.upto <= $8 THEN d.error_message ELSE left(d.error_message, 1000) END AS error_message,
        CASE WHEN d.upto <= $8 THEN d.payload END AS payload, d.upto > $8 AS omitted,
-       d.is_encrypted, d.producer_sub, d.created_at, d.failed_at
+       d.is_encrypted, d.producer_sub, d.created_at, d.failed_at, d.headers
 FROM (
 SELECT d.*,
-       sum(octet_length(d.payload) + coalesce(octet_length(d.error_message), 0))
+       sum(octet_length(d.payload) + coalesce(octet_length(d.headers::text), 0) + coalesce(octet_length(d.error_message), 0))
            OVER (ORDER BY d.failed_at DESC, d.id ROWS UNBOUNDED PRECEDING) AS upto
 FROM (
 SELECT d.*, q.name AS queue FROM (

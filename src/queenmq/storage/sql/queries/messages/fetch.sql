@@ -19,7 +19,7 @@ WITH entries AS MATERIALIZED (
     SELECT e.i, m."offset", m.size, row_number() OVER each AS n, sum(m.size) OVER each AS upto, e.bytes
     FROM entries e
     CROSS JOIN LATERAL (
-        SELECT m."offset", octet_length(m.payload) AS size FROM queen.messages m
+        SELECT m."offset", octet_length(m.payload) + coalesce(octet_length(m.headers::text), 0) AS size FROM queen.messages m
         WHERE m.partition_id = e.partition_id AND m."offset" >= e.start ORDER BY m."offset" LIMIT e."limit"
     ) m
     WINDOW each AS (PARTITION BY e.i ORDER BY m."offset")
@@ -29,7 +29,7 @@ WITH entries AS MATERIALIZED (
     WINDOW every AS (ORDER BY s.i, s."offset")
 )
 SELECT e.i::integer AS entry, e.partition_id, e.first_offset, e.last_offset, e.start,
-       m."offset", m.id, m.transaction_id, m.trace_id, m.producer_sub, m.created_at, m.is_encrypted, m.payload
+       m."offset", m.id, m.transaction_id, m.trace_id, m.producer_sub, m.created_at, m.is_encrypted, m.payload, m.headers
 FROM entries e
 LEFT JOIN LATERAL (
     SELECT m.* FROM fitting f

@@ -1,13 +1,13 @@
 -- One message ($1 is its partition, $2 its transaction id), or what the dead letters have of it.
 SELECT x.id, x.transaction_id, x.partition_id, x."offset", q.name AS queue, p.name AS partition, q.namespace, q.task, x.payload,
-       x.is_encrypted, x.trace_id, x.producer_sub, x.created_at, d.error_message, greatest(d.retry_count, f.attempts, 0) AS retry_count,
+       x.is_encrypted, x.trace_id, x.producer_sub, x.headers, x.created_at, d.error_message, greatest(d.retry_count, f.attempts, 0) AS retry_count,
        q.lease_time_s, q.retry_limit, q.retry_delay_ms, q.ttl_s, q.priority, s.*
 FROM (
-    SELECT m.id, m.transaction_id, m.partition_id, m."offset", m.payload, m.is_encrypted, m.trace_id, m.producer_sub,
+    SELECT m.id, m.transaction_id, m.partition_id, m."offset", m.payload, m.is_encrypted, m.trace_id, m.producer_sub, m.headers,
            m.created_at, 1 AS choice
     FROM queen.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
     UNION ALL
-    SELECT d.message_id, d.transaction_id, d.partition_id, d."offset", d.payload, d.is_encrypted, d.trace_id, d.producer_sub,
+    SELECT d.message_id, d.transaction_id, d.partition_id, d."offset", d.payload, d.is_encrypted, d.trace_id, d.producer_sub, d.headers,
            d.created_at, 2
     FROM queen.dead_letter_queue d WHERE d.partition_id = $1 AND d.transaction_id = $2
     ORDER BY choice, "offset" DESC LIMIT 1

@@ -1,3 +1,3 @@
--- $14 is the lock_timeout of the call. It is an argument's condition so that it is set before.
-SELECT p.* FROM (SELECT set_config('lock_timeout', $14, true) AS done) t, LATERAL queen.push_expected(
-    CASE WHEN t.done IS NOT NULL THEN $1::text[] END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) p
+-- $15 is the lock_timeout of the call. It is an argument's condition so that it is set before.
+SELECT p.* FROM (SELECT set_config('lock_timeout', $15, true) AS done) t, LATERAL queen.push_expected(
+    CASE WHEN t.done IS NOT NULL THEN $1::text[] END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) p

@@ -1,1 +1,1 @@
-SELECT * FROM queen.change_timers($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ORDER BY i
+SELECT * FROM queen.change_timers($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ORDER BY i

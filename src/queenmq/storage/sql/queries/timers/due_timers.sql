@@ -4,7 +4,7 @@ SELECT * FROM (
     SELECT t.*, sum(octet_length(t.payload)) OVER (ORDER BY t.next_attempt_at, t.queue_name, t.key) - octet_length(t.payload) AS bytes_before
     FROM (
         SELECT queue_name, key, partition_name, deliver_at, next_attempt_at, message_id, transaction_id, trace_id, producer_sub,
-               is_encrypted, schedule, time_zone, payload, clock_timestamp() AS now
+               is_encrypted, schedule, time_zone, payload, headers, clock_timestamp() AS now
         FROM queen.timers
         WHERE next_attempt_at <= now() AND (SELECT pg_try_advisory_xact_lock(hashtextextended('queen.timers', 0)))
         ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED

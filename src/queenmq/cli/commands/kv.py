@@ -1,0 +1,96 @@
+"""`queen kv`: values under keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from queenmq.cli import exits, lines
+from queenmq.cli.arguments import COUNT, as_json
+from queenmq.cli.group import group, under
+from queenmq.cli.remote import connected, server
+from queenmq.cli.show import Column, compact, listing, moment, print_json
+
+
+@group("kv", "queen kv list shop", "queen kv get shop order-17")
+def command() -> None:
+    """List, get, put and delete values under keys of a namespace."""
+
+
+@under(command, "list", "queen kv list shop --prefix order-")
+@click.argument("namespace")
+@click.option("--prefix", default="", help="Only keys that begin with this.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of keys.")
+@as_json
+@server
+def list_(namespace: str, prefix: str, limit: int, as_json: bool, server: str) -> None:
+    """List the keys of NAMESPACE with their values."""
+    with connected(server) as queen:
+        [found] = queen.keys.list(namespace, prefix, limit=limit)["results"]
+    listing(
+        found["rows"],
+        f"{namespace} has no such keys",
+        Column("key"),
+        Column("version", number=True),
+        Column("expiresAt", "ends", written=moment),
+        Column("updatedAt", "changed", written=moment),
+        Column("value", written=compact),
+        as_json=as_json,
+    )
+
+
+@under(command, "get", "queen kv get shop order-17")
+@click.argument("namespace")
+@click.argument("key")
+@as_json
+@server
+def get(namespace: str, key: str, as_json: bool, server: str) -> None:
+    """Print the value of KEY."""
+    with connected(server) as queen:
+        [found] = queen.keys.get(namespace, key)["results"]
+    if as_json:
+        print_json(found)
+    if not found["found"]:
+        raise exits.Failed(f"{namespace} has no key {key}", exits.NOT_FOUND)
+    if not as_json:
+        print(compact(found["value"]))
+
+
+@under(command, "put", """queen kv put shop order-17 '{"state": "held"}' --ttl 3600""")
+@click.argument("namespace")
+@click.argument("key")
+@click.argument("value", metavar="JSON")
+@click.option("--ttl", type=COUNT, metavar="S", help="Seconds after which the value is gone; for ever if not given.")
+@click.option("--expect", type=click.IntRange(0), metavar="VERSION", help="Version the key must have; 0: it is new.")
+@as_json
+@server
+def put(namespace: str, key: str, value: str, ttl: int | None, expect: int | None, as_json: bool, server: str) -> None:
+    """Store the JSON under KEY."""
+    lines.check_json(value, "the value")
+    with connected(server) as queen:
+        [done] = queen.keys.put(namespace, key, msgspec.Raw(value.encode()), ttl=ttl, expect=expect)["results"]
+    _told(done, f"{key} has version {done.get('version')}", as_json)
+
+
+@under(command, "delete", "queen kv delete shop order-17")
+@click.argument("namespace")
+@click.argument("key")
+@click.option("--expect", type=click.IntRange(0), metavar="VERSION", help="Version the key must have.")
+@as_json
+@server
+def delete(namespace: str, key: str, expect: int | None, as_json: bool, server: str) -> None:
+    """Delete KEY."""
+    with connected(server) as queen:
+        [done] = queen.keys.delete(namespace, key, expect=expect)["results"]
+    _told(done, f"{key} is deleted", as_json)
+
+
+def _told(done: dict[str, Any], success: str, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+    if not done["applied"]:
+        raise exits.Failed(f"nothing was changed: {done['reason']}", exits.NOT_FOUND)
+    if not as_json:
+        print(success)

@@ -1,0 +1,3 @@
+-- $11 is the lock_timeout of the call. It is an argument's condition so that it is set before.
+SELECT c.* FROM (SELECT set_config('lock_timeout', $11, true) AS done) t, LATERAL queen.change_keys(
+    CASE WHEN t.done IS NOT NULL THEN $1::text[] END, $2, $3, $4, $5, $6, $7, $8, $9, $10) c ORDER BY c.i
