@@ -15,9 +15,14 @@ import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[1])]
+
 from fuzz.http_requests import STRANGE, UUID, Failed, Fuzzer
 
 AT_ONCE = 8
