@@ -58,7 +58,7 @@ class Popped:
         return [row["transaction_id"] for row in self.rows]
 
 
-def _messages(row: asyncpg.Record) -> list[dict[str, Any]]:
+def glued_messages(row: asyncpg.Record) -> list[dict[str, Any]]:
     """The messages of a row of `queen.pop`, each with columns of its own."""
     glued = msgspec.json.decode(b"[%b}]" % row["glued"].replace(BETWEEN, b"},"), type=list[dict[str, msgspec.Raw]])
     found = [{name: one[name] if name == "data" else json.loads(bytes(one[name])) for name in one} for one in glued]
@@ -144,7 +144,7 @@ class Session:
             mine = [row for row in rows if row["request"] == number]
             subscribed = all(row["glued"] is not None or row["ready_in_ms"] is not None for row in mine)
             answers.append(
-                Popped([one for row in mine if row["glued"] is not None for one in _messages(row)], subscribed)
+                Popped([one for row in mine if row["glued"] is not None for one in glued_messages(row)], subscribed)
             )
         return answers
 

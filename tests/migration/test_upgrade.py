@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 from integration.queen import another_server
+from integration.session import glued_messages
 from server_settings import settings_with
 
 import queenmq
@@ -162,7 +163,8 @@ async def test_floors_move_only_after_the_contract_step(database: Database, sql:
     asked = (["orders"], [None], ["g"], [10], [10], [True], [None], 2**24, 2**25, "20s")
 
     async def popped() -> list[str]:
-        return [row["transaction_id"] for row in await sql.fetch(pop, *asked) if row["message_id"] is not None]
+        rows = [row for row in await sql.fetch(pop, *asked) if row["glued"] is not None]
+        return [message["transaction_id"] for row in rows for message in glued_messages(row)]
 
     await sql.execute("SELECT queen.ensure_partitions(ARRAY['orders', 'orders'], ARRAY['a', 'b'])")
     await sql.execute(insert, "before")
