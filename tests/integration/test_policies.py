@@ -68,6 +68,30 @@ class TestSkip:
         await let_skipped_return(sql)
         assert await take(queen) == []  # the lease of the others is out
 
+    async def test_what_is_skipped_does_not_hide_what_a_filter_lets_through(
+        self, http: httpx.AsyncClient, queen: Queen
+    ) -> None:
+        await queen.push("q", *range(60))
+        answer = await http.post("/api/v1/consumer-groups/g/queues/q/filter", json={"filter": "payload >= 0"})
+        assert answer.status_code == 200, answer.text
+        await queen.ack_batch(await take(queen, 50), "failed", consumerGroup="g")
+        assert data(await take(queen, 10)) == list(range(50, 60))
+
+    async def test_older_servers_may_still_run(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        """They would move positions over what is skipped. The contract step records the migration."""
+        record = await sql.fetchrow("DELETE FROM queen.schema_migrations WHERE version = 29 RETURNING *")
+        body = {"queue": "other", "retry": {"poison": "skip"}}
+        try:
+            await queen.configure("other")
+            assert (await http.post("/api/v1/policies", json=body)).status_code == 409
+        finally:
+            names = ", ".join(record.keys())
+            values = ", ".join(f"${number}" for number in range(1, len(record) + 1))
+            await sql.execute(f"INSERT INTO queen.schema_migrations ({names}) VALUES ({values})", *record.values())
+        assert (await http.post("/api/v1/policies", json=body)).status_code == 200
+
     async def test_the_position_waits_for_it(
         self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
     ) -> None:

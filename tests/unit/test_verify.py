@@ -11,7 +11,7 @@ from queenmq.client import NetworkError, Overloaded, ServerFailed, TransactionFa
 from queenmq.verify import BadHistory, check, offending, read_history, write_history
 from queenmq.verify.corruptions import CORRUPTIONS, Corruption, corrupted
 from queenmq.verify.edn import to_edn
-from queenmq.verify.history import Ack, Completion, Event, Invocation, Pop, Popped, Push, Pushed
+from queenmq.verify.history import Ack, Completion, Event, Invocation, Pop, Popped, Push, Pushed, Seek
 from queenmq.verify.model import ModelQueue
 from queenmq.verify.recorder import outcome_of
 
@@ -106,6 +106,7 @@ def test_what_an_error_says_about_the_outcome() -> None:
     assert outcome_of(push, Overloaded(429, "full")) == "fail"
     assert outcome_of(push, ServerFailed(503, "away")) == "fail"
     assert outcome_of(ack, ServerFailed(503, "unknown")) == "info"
+    assert outcome_of(Seek("q", "g"), ServerFailed(503, "unknown")) == "info"
     assert outcome_of(push, ServerFailed(500, "broken")) == "info"
     assert outcome_of(push, NetworkError("cut", sent=True)) == "info"
     assert outcome_of(push, NetworkError("refused", sent=False)) == "fail"

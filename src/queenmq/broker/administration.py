@@ -87,6 +87,7 @@ class Administration:
         Raises Forbidden if messages would be deleted earlier or protected less, unless that is allowed.
         """
         async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(statement("lock_options"), queue)
             stored = await connection.fetchrow(statement("stored_options"), queue)
             if stored is not None and given is not None:
                 labels = Labels(labels.namespace or stored["namespace"], labels.task or stored["task"])

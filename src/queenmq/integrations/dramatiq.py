@@ -5,13 +5,14 @@ A message with a delay, as retries have one, is a timer: there are no delay queu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 from dramatiq import Broker, Message, MessageProxy, Middleware
 from dramatiq.broker import Consumer
-from dramatiq.errors import ConnectionClosed, QueueNotFound
+from dramatiq.errors import ConnectionClosed, DecodeError, QueueNotFound
 
 from queenmq.client import NetworkError, Queen, Reject, Unavailable
 from queenmq.clock import utc_now
@@ -27,6 +28,8 @@ from queenmq.integrations.tasks import (
     ThreadedTaskQueues,
     as_task,
 )
+
+logger = logging.getLogger("queenmq.integrations")
 
 
 class QueenBroker(Broker):
@@ -97,7 +100,15 @@ class QueenConsumer(Consumer):
 
     def __next__(self) -> MessageProxy | None:
         arrival = self._translated(lambda _: self._arrivals.next(self._timeout_s))
-        return None if arrival is None else Arrived(arrival)
+        if arrival is None:
+            return None
+        try:
+            return Arrived(arrival)
+        except DecodeError:
+            # It would end the consumer, again and again, and give back what the others are working on.
+            logger.exception("a message of %s is no task of Dramatiq; it becomes a dead letter", arrival.message.queue)
+            self._queues.portal.call(lambda: arrival.settle(REFUSED))
+            return None
 
     def ack(self, message: Any) -> None:
         self._settle(message, None)

@@ -84,7 +84,7 @@ class KeyDetail(msgspec.Struct):
 
 
 class KeyConditionFailed(TransactionRefused):
-    """A change of a key that is required was not applied (SQLSTATE QN009); `index` is its number."""
+    """A change of a key that is required was not applied (SQLSTATE QN011); `index` is its number."""
 
     def __init__(self, message: str, detail: KeyDetail) -> None:
         super().__init__(message)

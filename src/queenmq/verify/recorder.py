@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from queenmq.client import NetworkError, QueenError, ResponseError, TransactionFailed
 from queenmq.clock import Clock
-from queenmq.verify.history import Ack, Answer, Completion, History, Invocation, Outcome, Request
+from queenmq.verify.history import Ack, Answer, Completion, History, Invocation, Outcome, Request, Seek
 
 T = TypeVar("T")
 _LONGEST_ERROR = 200
@@ -47,14 +47,15 @@ class Recorder:
 def outcome_of(request: Request, error: QueenError) -> Outcome:
     """What is known after an error of a call that was tried once.
 
-    429 and 503 say that nothing was kept. A 503 of an acknowledgement may also mean that its outcome is unknown.
+    429 and 503 say that nothing was kept. A 503 of an acknowledgement or a seek may also mean that its outcome is
+    unknown.
     """
     match error:
         case TransactionFailed(uncertain=False) | NetworkError(sent=False):
             return "fail"
         case ResponseError(status=status) if 400 <= status < 500 and status != 408:
             return "fail"
-        case ResponseError(status=503) if not isinstance(request, Ack):
+        case ResponseError(status=503) if not isinstance(request, Ack | Seek):
             return "fail"
         case _:
             return "info"

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from queenmq.client import Item, Message, PushResults, Queen, QueenError
+from queenmq.client import Item, Message, OperationTimeout, PushResults, Queen, QueenError
 from queenmq.client.options import Options
 from queenmq.clock import SYSTEM, Clock
 from queenmq.verify.history import (
@@ -99,9 +99,15 @@ class Clients:
         return results
 
     async def pop(self, process: str, group: str, batch: int | None = None, wait_ms: int = 200) -> list[Message]:
-        ask = self._queen.queue(self.queue).group(group).batch(batch or self.load.batch).timeout_millis(wait_ms)
-        request = Pop(self.queue, group, self.load.lease_s)
-        return await self._recorder.attempt(process, request, ask.pop, _popped) or []
+        messages = await self._try_pop(process, group, batch or self.load.batch, wait_ms)
+        if messages is None:
+            await self.pause(_PAUSE_S)
+        return messages or []
+
+    async def _try_pop(self, process: str, group: str, batch: int, wait_ms: int) -> list[Message] | None:
+        """None if no server has answered it."""
+        ask = self._queen.queue(self.queue).group(group).batch(batch).timeout_millis(wait_ms)
+        return await self._recorder.attempt(process, Pop(self.queue, group, self.load.lease_s), ask.pop, _popped)
 
     async def ack(self, process: str, messages: Sequence[Message], status: AckStatus = "completed") -> None:
         request = Ack(messages[0].lease_id, [message.transaction_id for message in messages], status)
@@ -137,7 +143,10 @@ class Clients:
     # What every workload ends with
 
     async def end(self) -> None:
-        """Wait for what was accepted, let each group read the rest, then read what is stored."""
+        """Wait for what was accepted, let each group read the rest, then read what is stored.
+
+        Raises OperationTimeout if an accepted push is still queued then: the history could not be judged.
+        """
         for operation in self._operations:
             await self._settled(operation)
         for group in self.groups:
@@ -156,6 +165,7 @@ class Clients:
             except QueenError:
                 pass
             await self.pause(_PAUSE_S)
+        raise OperationTimeout(f"an accepted push has not been stored within {_SETTLE_S} s", operation)
 
     async def _drain(self, group: str) -> None:
         """Until nothing has come for as long as leases and retries may keep messages back."""
@@ -163,9 +173,12 @@ class Clients:
         quiet_since = self._clock.monotonic()
         end = quiet_since + _SETTLE_S
         while self._clock.monotonic() < min(end, quiet_since + self.load.lease_s + 2):
-            messages = await self.pop("end", group, wait_ms=500)
+            messages = await self._try_pop("end", group, self.load.batch, 500)
             if messages:
                 await self.ack("end", messages)
+            elif messages is None:
+                await self.pause(_PAUSE_S)
+            if messages != []:
                 quiet_since = self._clock.monotonic()
         self._recorder.complete(op, "ok" if self._clock.monotonic() < end else "info", Done())
 

@@ -229,6 +229,10 @@ class Channel(virtual.Channel):
             self.connection.run(lambda tasks: tasks.queen.ack(message, status))
 
     def deliver(self, delivery: Delivery) -> None:
+        if delivery.queue not in self._active_queues:
+            # It was on its way when the consumer was cancelled.
+            self.settle(delivery.tag, GIVEN_BACK)
+            return
         if delivery.queue in self._without_ack:
             self.settle(delivery.tag, None)
         self.connection._deliver(delivery.raw, delivery.queue)

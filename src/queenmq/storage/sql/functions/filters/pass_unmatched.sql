@@ -11,6 +11,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_row    queen.partition_consumers;
     v_others int8multirange := '{}';
+    v_hidden int8multirange;
+    v_limit  integer;
     v_some   int8multirange;
     v_done   int8multirange;
     v_count  integer;
@@ -21,7 +23,11 @@ BEGIN
     WHERE c.partition_id = p_partition AND c.consumer_group = p_group ORDER BY c.generation DESC LIMIT 1;
     examined := v_row.position;
     fitting := 0;
+    v_hidden := CASE WHEN v_row.skipped IS NULL THEN v_row.done
+                     ELSE v_row.done + queen.kept_back(v_row.skipped, clock_timestamp()) END;
     LOOP
+        -- When the time is over, one message at least, so that every call gets on.
+        v_limit := CASE WHEN clock_timestamp() < p_until THEN 50 ELSE 1 END;
         SELECT count(*), count(*) FILTER (WHERE x.fits), max(x."offset"),
                range_agg(int8range(x."offset", x."offset", '[]')) FILTER (WHERE NOT x.fits)
         INTO v_count, v_fits, v_last, v_some
@@ -29,14 +35,14 @@ BEGIN
             SELECT m."offset", queen.matches(p_filter, m.headers, m.is_encrypted, m.payload) AS fits
             FROM (
                 SELECT m.* FROM queen.messages m
-                WHERE m.partition_id = p_partition AND m."offset" > examined AND NOT v_row.done @> m."offset"
-                ORDER BY m."offset" LIMIT 50
+                WHERE m.partition_id = p_partition AND m."offset" > examined AND NOT v_hidden @> m."offset"
+                ORDER BY m."offset" LIMIT v_limit
             ) m
         ) x;
         examined := coalesce(v_last, examined);
         fitting := fitting + v_fits;
         v_others := v_others + coalesce(v_some, '{}');
-        EXIT WHEN v_count < 50 OR fitting >= p_wanted OR clock_timestamp() >= p_until;
+        EXIT WHEN v_count < v_limit OR fitting >= p_wanted OR clock_timestamp() >= p_until;
     END LOOP;
     IF isempty(v_others) THEN
         RETURN;

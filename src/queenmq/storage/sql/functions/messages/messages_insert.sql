@@ -87,13 +87,15 @@ BEGIN
     END IF;
     IF EXISTS (SELECT 1 FROM queen.partition_consumers WHERE skipped IS NOT NULL) THEN
         UPDATE queen.partition_consumers c
-        SET generation = c.generation + 1, ready_at = clock_timestamp() + make_interval(secs => s.wait_s)
+        SET generation = c.generation + 1, ready_at = s.due
         FROM (
-            SELECT s.ctid AS version, greatest(q.delayed_processing_s, q.window_buffer_s) AS wait_s
+            SELECT s.ctid AS version, d.due
             FROM queen.partition_consumers s JOIN queen.queues q ON q.id = s.queue_id
+            CROSS JOIN LATERAL (
+                SELECT greatest(clock_timestamp() + make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s)), s.retry_at) AS due
+            ) d
             WHERE s.partition_id IN (SELECT partition_id FROM new_messages) AND s.skipped IS NOT NULL AND s.lease_id IS NULL
-              AND s.retry_at IS NULL
-              AND s.ready_at > clock_timestamp() + make_interval(secs => greatest(q.delayed_processing_s, q.window_buffer_s))
+              AND s.ready_at > d.due
               AND NOT EXISTS (SELECT 1 FROM unnest(s.skipped) AS x WHERE x.parks)
             FOR NO KEY UPDATE OF s SKIP LOCKED
         ) s

@@ -17,7 +17,9 @@ BEGIN
         RETURN;
     END IF;
     changed := false;
-    needs_contract := p_sets_retry AND p_poison <> 'block' AND NOT EXISTS (SELECT 1 FROM queen.ready_fences);
+    needs_contract := p_sets_retry AND p_poison <> 'block' AND NOT EXISTS (
+        -- Recorded by the contract step, or with a new schema: from then on no server runs that does not know the column `skipped`.
+        SELECT 1 FROM queen.schema_migrations WHERE version = 29);
     SELECT * INTO v_before FROM queen.policies y WHERE y.queue_id = v_queue AND y.consumer_group = p_group;
     changed := (p_sets_retry AND v_before.retry IS DISTINCT FROM p_retry) OR (p_sets_breaker AND v_before.breaker IS DISTINCT FROM p_breaker);
     IF needs_contract OR NOT changed THEN

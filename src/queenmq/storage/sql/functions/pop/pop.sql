@@ -37,6 +37,7 @@ DECLARE
     v_ids      uuid[];
     v_versions tid[];       -- the newest versions of their rows, which are locked
     v_unserved integer;
+    v_found    integer;     -- partitions that the walk has found
     v_first    integer;     -- of these, the first that has something to read
     v_empty    uuid[];
     v_passed   uuid[];      -- nothing is there for the group, and they could not be put to sleep (see queen.settle)
@@ -167,6 +168,7 @@ BEGIN
                 ) x;
             END IF;
             EXIT WHEN v_ids IS NULL;
+            v_found := cardinality(v_ids);
 
             IF v_queue.dlq_after_max_retries THEN
                 PERFORM queen.count_expiry(t.id, r.grp, v_queue) FROM unnest(v_ids) AS t (id);
@@ -437,7 +439,7 @@ BEGIN
                 IF r.auto_ack AND v_rows > 0 THEN
                     v_now := clock_timestamp();     -- the same partitions may serve the next requests
                 ELSE
-                    EXIT WHEN cardinality(v_ids) < v_want AND NOT v_counted;
+                    EXIT WHEN v_found < v_want AND NOT v_counted;
                 END IF;
             ELSE
                 v_left := v_left - v_rows;
