@@ -151,6 +151,26 @@ async def test_other_servers_check_at_once_and_stop_at_once(
         await other.stop()
 
 
+async def test_a_schema_that_is_removed_and_set_again_is_the_new_one_everywhere(
+    queen: Queen, http: httpx.AsyncClient, database_url: str
+) -> None:
+    await checked(http, "orders")
+    other = Server(settings_with(), database_url)
+    await other.start()
+    try:
+        host, port = other.address
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as there:
+            assert (await pushed(there, "orders", {"id": "x"})).status_code == 422
+            await http.delete("/api/v1/schemas/orders")
+            texts = ORDER | {"properties": {"id": {"type": "string"}}}
+            assert (await give(http, "orders", texts, check=True)).json()["version"] == 1
+            await other.broker.schemas.refresh()
+            assert (await pushed(there, "orders", {"id": "x"})).status_code == 201
+            assert (await pushed(there, "orders", {"id": 1})).status_code == 422
+    finally:
+        await other.stop()
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),

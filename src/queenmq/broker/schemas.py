@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from queenmq.clock import Clock
@@ -47,16 +48,25 @@ class SchemaSet:
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
+class _Key(NamedTuple):
+    """Which text it is. After a schema is removed the versions begin with 1 again."""
+
     queue_id: UUID
     version: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    key: _Key
     validator: Validator | None
     problem: str = ""  # why there is no validator
 
     def misfit(self, message: Message) -> str | None:
         why = self.problem if self.validator is None else self.validator.misfit(message.payload)
-        return None if why is None else f"the message does not fit schema {self.version} of {message.queue!r}: {why}"
+        return (
+            None if why is None else f"the message does not fit schema {self.key.version} of {message.queue!r}: {why}"
+        )
 
 
 class Schemas:
@@ -82,20 +92,17 @@ class Schemas:
             await self._read()
 
     async def _read(self) -> None:
-        known = {(one.queue_id, one.version): one for one in self._checked.values()}
+        known = {one.key: one for one in self._checked.values()}
         begun, self._is_stale = self._clock.monotonic(), False
         try:
             rows = await self._database.fetch(
-                statement("checked_schemas"), *([key[n] for key in known] for n in (0, 1)), repeatable=True
+                statement("checked_schemas"), *([key[n] for key in known] for n in range(3)), repeatable=True
             )
         except BaseException:
             self._is_stale = True
             raise
-        self._checked = {
-            row["name"]: known.get((row["queue_id"], row["version"]))
-            or _compiled(row["queue_id"], row["version"], row["schema"])
-            for row in rows
-        }
+        found = {row["name"]: (_Key(row["queue_id"], row["version"], row["created_at"]), row["schema"]) for row in rows}
+        self._checked = {name: known.get(key) or _compiled(key, text) for name, (key, text) in found.items()}
         self._read_at = begun
         self.any = bool(self._checked) or self._is_stale
 
@@ -186,10 +193,10 @@ def _text(schema: dict[str, Any]) -> str:
     return text
 
 
-def _compiled(queue_id: UUID, version: int, text: str) -> _Checked:
+def _compiled(key: _Key, text: str) -> _Checked:
     from queenmq.core import json_schema
 
     try:
-        return _Checked(queue_id, version, json_schema.Validator(json_schema.read_schema(text)))
+        return _Checked(key, json_schema.Validator(json_schema.read_schema(text)))
     except json_schema.BadSchema as error:
-        return _Checked(queue_id, version, None, f"this server cannot use the schema ({error})")
+        return _Checked(key, None, f"this server cannot use the schema ({error})")

@@ -135,9 +135,9 @@ def _referenced(address: str, root: Any) -> Any:
 
 def checked_queues(opened: Any) -> CheckedQueues:
     """The queues whose pushes are checked, each with the version of its schema and what it allows."""
-    found = rows(opened, "checked_schemas", [], [])
+    found = rows(opened, "checked_schemas", [], [], [])
     if not found:
         return {}
     from queenmq.core.json_schema import Validator, read_schema
 
-    return {name: (version, Validator(read_schema(text))) for name, _, version, text in found}
+    return {name: (version, Validator(read_schema(text))) for name, _, version, _, text in found}
