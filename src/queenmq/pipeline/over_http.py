@@ -37,7 +37,9 @@ from queenmq.pipeline.planning import Range, Slice, admit, slices
 from queenmq.pipeline.server import Access, Server
 from queenmq.pipeline.staging import Stager
 
+# Partitions of a page, and how many of them the next one has again.
 PAGE: Final = 1000
+OVERLAP: Final = 50
 # Messages of a request, and of the partitions that share one.
 AT_ONCE: Final = 1000
 MOST_ENTRIES: Final = 100
@@ -80,15 +82,30 @@ class Head:
     last: int
 
 
+def listed(server: Server, queue: str) -> dict[str, Head]:
+    """All partitions of the queue, by id. Raises NoSuchQueue.
+
+    They come by name, a page at a time. Where some of those before are dropped meanwhile, all that follow move up: so a
+    page has to begin with one that is known, else an earlier page is asked for.
+    """
+    found: dict[str, Head] = {}
+    offset = overlap = 0
+    while True:
+        page = server.get("resources", "queues", queue, "partitions", limit=PAGE, offset=offset)
+        ones, limit = page["partitions"], page["pagination"]["limit"]
+        if offset and overlap and not (ones and ones[0]["id"] in found):
+            offset = max(0, offset - limit)
+            continue
+        found |= {one["id"]: Head(one["id"], one["name"], one["firstOffset"], one["lastOffset"]) for one in ones}
+        if len(ones) < limit:
+            return found
+        overlap = min(OVERLAP, limit // 2)
+        offset += limit - overlap
+
+
 def heads(server: Server, options: ReadOptions) -> dict[str, Head]:
     """The partitions that the options choose, by id. Raises NoSuchQueue, and BadOption for one that does not exist."""
-    found: dict[str, Head] = {}
-    while True:
-        page = server.get("resources", "queues", options.queue, "partitions", limit=PAGE, offset=len(found))
-        ones = page["partitions"]
-        found |= {one["id"]: Head(one["id"], one["name"], one["firstOffset"], one["lastOffset"]) for one in ones}
-        if len(ones) < page["pagination"]["limit"]:
-            break
+    found = listed(server, options.queue)
     named = (options.partitions or frozenset()) | options.start.named.keys() | options.end.named.keys()
     if unknown := sorted(named - {one.name for one in found.values()}):
         raise BadOption(f"queue {options.queue!r} has no partition {some(unknown)}")
@@ -256,8 +273,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report_loss(lost, self._options.fail_on_data_loss)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Any]:
-        found = heads(self._server, self._options)
-        made = ranges(found, _positions_of(start), _positions_of(end))
+        begin, until = _positions_of(start), _positions_of(end)
+        moved = {key: last for key, last in until.items() if last > begin.get(key, 0)}
+        # All that the batch is about: it may have been planned before the option partitions was changed.
+        found = listed(self._server, self._options.queue)
+        if not moved.keys() <= found.keys():
+            found |= listed(self._server, self._options.queue)
+        lost = [f"the partition with the id {key}" for key in moved if key not in found]
+        lost += [
+            f"{min(found[key].first - 1, last) - at} of partition {found[key].name!r}"
+            for key, last in moved.items()
+            if key in found and (at := begin.get(key, 0)) < found[key].first - 1
+        ]
+        report_loss(lost, self._options.fail_on_data_loss)
+        made = ranges(found, begin, moved)
         return [SliceOfWork(task) for task in slices(made, tasks(self._options)) or [Slice()]]
 
     def read(self, partition: Any) -> Iterator[Any]:
