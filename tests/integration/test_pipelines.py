@@ -7,8 +7,11 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
+from server_settings import settings_with
 
 from integration.queen import Queen
+from integration.test_tenants import SECRET, signed
+from queenmq.server import Server
 
 DECLARE = """
     WITH p AS (
@@ -73,6 +76,30 @@ async def test_a_pipeline_without_a_supervisor_says_so(
     assert (await http.get("/api/v1/pipelines")).json()["pipelines"][0]["state"] == "stopped"
     await sql.execute("UPDATE queen.pipelines SET wanted = 'removed'")
     assert (await http.get("/api/v1/pipelines")).json()["pipelines"] == []
+
+
+async def test_earlier_versions_are_for_those_who_may_read_all_queues(
+    declared: None, sql: asyncpg.Connection, database_url: str
+) -> None:
+    await sql.execute('UPDATE queen.pipeline_versions SET declaration = \'{"source": "secrets"}\' WHERE version < 3')
+    server = Server(settings_with(auth={"enabled": True, "secret": SECRET}), database_url)
+    await server.start()
+    try:
+        host, port = server.address
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as there:
+            for grants, expected in (
+                ({}, [3, 2, 1]),
+                ({"queen": {"queues": ["*"]}}, [3, 2, 1]),
+                ({"queen": {"queues": ["orders", "copies"]}}, [3]),
+            ):
+                headers = {"Authorization": f"Bearer {signed('read-only', **grants)}"}
+                answer = await there.get("/api/v1/pipelines/copy", headers=headers)
+                assert [one["version"] for one in answer.json()["versions"]] == expected, grants
+                assert ("secrets" in answer.text) is (len(expected) > 1)
+            headers = {"Authorization": f"Bearer {signed('read-only', queen={'queues': ['orders']})}"}
+            assert (await there.get("/api/v1/pipelines/copy", headers=headers)).status_code == 403
+    finally:
+        await server.stop()
 
 
 async def test_metrics(declared: None, http: httpx.AsyncClient) -> None:

@@ -82,9 +82,10 @@ async def pipeline_in_path(request: Request, context: Context) -> Sequence[Need]
 
 @documented({200: PipelineWhole, 404: Error})
 async def show_pipeline(request: Request, context: Context) -> Response:
-    """A declared pipeline with its declaration, its newest batches and its newest versions."""
-    name = request.params[0]
-    found = await pipeline.pipelines(context.reports, None, 1, name=name)
+    """A declared pipeline with its declaration, its newest batches and its newest versions. Earlier versions can be
+    about other queues: whoever may not read all queues gets only the version that counts."""
+    name, permitted = request.params[0], visible(request)
+    found = await pipeline.pipelines(context.reports, permitted, 1, name=name)
     if not found:
         raise NotFound(f"there is no pipeline {name!r}")
     batches = await pipeline.batches(context.reports, name, _BATCHES)
@@ -110,6 +111,7 @@ async def show_pipeline(request: Request, context: Context) -> Response:
                 declaration=Raw(row.declaration.encode()),
             )
             for row in versions
+            if permitted is None or row.version == found[0].version
         ],
     )
     return Response(200, whole)
