@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from queenmq.clock import ManualClock
+from queenmq.pipeline import leases
 from queenmq.pipeline.driver import DRAINED, FAILED, HOPELESS, SUPERSEDED
 from queenmq.pipeline.errors import DatabaseAway
 from queenmq.pipeline.supervise import Health
@@ -73,10 +75,13 @@ class World:
         self.clock = ManualClock()
         self.table = Table({"one": ONE})
         self.children: list[Child] = []
+        self.exhausted: set[str] = set()  # of whom no driver can be started
         pauses = Pauses(1.0, 60.0, spread=0.0)
         self.supervisor = Supervisor(self.table, self.launch, drain_s=30.0, clock=self.clock, pauses=pauses)
 
     def launch(self, held: Held, generation: int) -> Child:
+        if held.name in self.exhausted:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
         self.children.append(Child(held, generation))
         return self.children[-1]
 
@@ -168,6 +173,44 @@ def test_one_that_fails_while_it_drains_is_reported(world: World, status: int) -
     world.tick()
     assert world.table.said[0][0] in ("waiting", "failed")
     assert world.table.released == ["one"]
+
+
+def test_one_that_cannot_be_started_leaves_the_others_alone(world: World) -> None:
+    world.tick(100)
+    world.table.held["two"] = replace(ONE, name="two")
+    world.exhausted.add("two")
+    for _ in range(5):
+        world.tick()
+        world.tick(60)
+    assert [child.held.name for child in world.children] == ["one"]
+    assert (world.children[0].kills, world.supervisor.units["two"].state) == (0, "waiting")
+    assert world.table.said[-1] == ("waiting", 6, "the driver cannot be started: Cannot allocate memory")
+    begun = world.table.generation
+    world.tick(30)
+    assert world.table.generation == begun, "the pauses grow"
+    world.exhausted.clear()
+    world.tick(60)
+    assert [child.held.name for child in world.children] == ["one", "two"]
+    assert world.supervisor.units["two"].state == "running"
+
+
+def test_a_connection_that_is_lost_at_once_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg = pytest.importorskip("psycopg")
+
+    class Lost:
+        closed = False
+
+        def execute(self, *_: object) -> None:
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        def close(self) -> None:
+            self.closed = True
+
+    lost = Lost()
+    monkeypatch.setattr(leases, "connect", lambda _: lost)
+    with pytest.raises(DatabaseAway):
+        leases.Leases("postgresql://nowhere/none").hold(take=True)
+    assert lost.closed
 
 
 def test_a_lease_that_is_lost_ends_the_driver(world: World) -> None:

@@ -52,7 +52,8 @@ class Leases:
         try:
             if self._connection is None:
                 self._connection = connect(self._url)
-                self._connection.execute(f"SET statement_timeout = '{_STATEMENT_S}s'")
+                with database_errors():
+                    self._connection.execute(f"SET statement_timeout = '{_STATEMENT_S}s'")
             with database_errors():
                 return rows(self._connection, name, *arguments)
         except PipelineError:

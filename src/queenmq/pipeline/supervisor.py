@@ -70,6 +70,7 @@ class Store(Protocol):
     def release(self, names: list[str]) -> None: ...
 
 
+# Raises OSError if no process can be started.
 Launch = Callable[[Held, int], Process]
 
 
@@ -172,10 +173,19 @@ class Supervisor:
         if generation is None:
             return
         log.info("%s: starting version %d", one.name, one.version)
-        unit.child = self._launch(one, generation)
-        unit.version, unit.began, unit.state = one.version, now, "running"
+        unit.version, unit.began = one.version, now
         unit.draining_since = unit.silent_since = None
         unit.killed = False
+        try:
+            unit.child = self._launch(one, generation)
+        except OSError as error:
+            # No memory, processes or files are left for it just now; the drivers that run go on.
+            told = f"the driver cannot be started: {error.strerror or error}"
+            log.warning("%s: %s", one.name, told)
+            pause_s = self._after_failure(unit, now)
+            self._store.say(one.name, "waiting", unit.failures, pause_s, told)
+            return
+        unit.state = "running"
 
     def _drain(self, unit: Unit, child: Process, now: float) -> None:
         if unit.draining_since is None:
