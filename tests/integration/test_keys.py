@@ -187,6 +187,16 @@ class TestLocks:
         await lock(queen, "release", token=got[0]["token"], slot=got[0]["slot"])
         assert (await lock(queen, "acquire", owner="new", ttlSeconds=30, limit=3))["slot"] == got[0]["slot"]
 
+    async def test_who_names_no_owner_is_one_of_its_own(self, queen: Queen) -> None:
+        mine, theirs = [await lock(queen, "acquire", ttlSeconds=30) for _ in range(2)]
+        assert (mine["acquired"], theirs["acquired"], theirs["reason"]) == (True, False, "held")
+        assert theirs["holders"][0]["owner"] == mine["owner"]
+        again = await lock(queen, "acquire", owner=mine["owner"], ttlSeconds=30)
+        assert (again["acquired"], again["already"]) == (True, True)
+        renewed = await lock(queen, "renew", token=again["token"], ttlSeconds=30)
+        assert (renewed["renewed"], renewed["owner"]) == (True, mine["owner"])
+        assert (await lock(queen, "release", token=renewed["token"]))["released"]
+
     async def test_nobody_writes_to_a_lock_by_its_key(self, queen: Queen) -> None:
         body = {"operations": [{"op": "put", "ns": "lock:l", "key": "0", "value": 1, "forever": True}]}
         assert "POST /api/v1/locks" in (await queen.refused("/api/v1/kv", body))["error"]

@@ -159,7 +159,8 @@ class KeysBody(Struct):
 
 
 class LockBody(Struct, kw_only=True, rename="camel"):
-    """`acquire` and `renew` need `ttlSeconds`, `renew` and `release` the `token` and `slot` of the permit."""
+    """`acquire` and `renew` need `ttlSeconds`, `renew` and `release` the `token` and `slot` of the permit. Who acquires
+    without an `owner` is given a new one, so a repetition is somebody else."""
 
     op: Literal["acquire", "renew", "release", "get"]
     name: Annotated[str, documented_as(NAME_SCHEMA | {"maxLength": 250})]

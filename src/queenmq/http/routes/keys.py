@@ -30,6 +30,7 @@ from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.refusals import TooManyItems
+from queenmq.ids import uuid7_text
 from queenmq.storage.failures import KeyConditionFailed
 
 _TEXTS = {"operations": "operations array is required"}
@@ -258,7 +259,7 @@ async def _lock(operation: LockBody, context: Context) -> LockResult:
         LockOperation(
             change=operation.op,
             name=operation.name,
-            owner=operation.owner or context.broker.node.server_id,
+            owner=operation.owner or uuid7_text(),
             ttl_s=operation.ttl_seconds,
             limit=min(operation.limit, MOST_PERMITS),
             slot=operation.slot,
