@@ -22,6 +22,7 @@ from queenmq.client import (
     RequestError,
     ServerFailed,
     TransactionFailed,
+    keys,
 )
 
 FAULTS: list[Action] = [
@@ -187,6 +188,33 @@ async def test_a_transaction_is_never_applied_twice(client: Queen, proxy: Proxy,
     assert (result.success, result.repeated) == (True, True)
     assert await everything(queen, "sink") == ["once", "twice"]
     assert await everything(queen, "q") == []
+
+
+@pytest.mark.parametrize("fault", [Cut(), Lose(), REFUSED], ids=str)
+async def test_a_transaction_of_keys_is_not_repeated(client: Queen, proxy: Proxy, queen: Queen, fault: Action) -> None:
+    await queen.queue("q").push([1, 2])
+    first, _ = await queen.queue("q").batch(2).pop()
+    count = keys.increment("n", "c", ttl=None)
+    for counted, transaction in enumerate((client.transaction(), client.transaction().ack(first)), 1):
+        proxy.seen.clear()
+        proxy.script.append(fault)
+        with pytest.raises(TransactionFailed) as caught:
+            await transaction.keys(count).commit()
+        assert (caught.value.uncertain, len(proxy.seen)) == (True, 1)
+        if isinstance(fault, Lose):
+            [found] = (await queen.keys.get("n", "c"))["results"]
+            assert found["value"] == counted
+
+
+async def test_a_transaction_of_keys_is_repeated_where_that_is_safe(client: Queen, proxy: Proxy) -> None:
+    count = keys.increment("n", "c", ttl=None)
+    proxy.script.append(Answer(429, {"error": "busy", "code": "overloaded"}))
+    assert (await client.transaction().keys(count).commit()).kv[0]["value"] == 1
+    # The pushed message tells a repetition, and a condition changes nothing.
+    proxy.script.append(Lose())
+    assert (await client.transaction().keys(count).queue("q").push(1).commit()).repeated
+    proxy.script.append(Lose())
+    assert (await client.transaction().keys(keys.check("n", "x", 0)).commit()).success
 
 
 async def test_a_transaction_that_nobody_can_tell_of_is_uncertain(client: Queen, proxy: Proxy, queen: Queen) -> None:

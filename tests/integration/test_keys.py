@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -10,6 +11,7 @@ import pytest
 
 from integration.queen import Queen, ack_op, push_op
 from queenmq.server import Server
+from queenmq.storage.failures import AnswerLost
 
 Json = dict[str, Any]
 HOUR = {"ttlSeconds": 3600}
@@ -43,6 +45,20 @@ async def lock(queen: Queen, op: str, name: str = "l", **fields: Any) -> Json:
 
 async def expire(sql: asyncpg.Connection) -> None:
     await sql.execute("UPDATE queen.kv SET expires_at = clock_timestamp() WHERE expires_at IS NOT NULL")
+
+
+def lose_one_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next transaction is committed, and its server does not learn it."""
+    unmerged = server.broker._transactor._unmerged
+    once, errors = unmerged._once, iter([AnswerLost()])
+
+    async def lossy(messages: Any, rows: Any, call: Callable[[str], Awaitable[Any]]) -> Any:
+        answer = await once(messages, rows, call)
+        for error in errors:
+            raise error
+        return answer
+
+    monkeypatch.setattr(unmerged, "_once", lossy)
 
 
 class TestValues:
@@ -251,6 +267,33 @@ class TestTransactions:
         done = await self.transact(queen, timers=[timer], kv=[{"op": "incr", "ns": "n", "key": "k", "forever": True}])
         assert (done["success"], done["timers"][0]["status"]) == (True, "scheduled")
         assert (await queen.http.get("/api/v1/timers/q")).json()["rows"][0]["timerKey"] == "t"
+
+    async def test_a_counter_whose_answer_got_lost_counts_once(
+        self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody can tell a repetition by changes of keys, nor by an acknowledgement while its lease goes on."""
+        await queen.push("q", 1, 2)
+        first, _ = await queen.pop("q", batch=2)
+        count = {"op": "incr", "ns": "n", "key": "c", "forever": True}
+        for counted, operations in enumerate(([], [ack_op(first)]), 1):
+            lose_one_answer(server, monkeypatch)
+            answer = await queen.http.post("/api/v1/transaction", json={"operations": operations, "kv": [count]})
+            assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable"), answer.text
+            assert (await get(queen, "c"))["value"] == counted
+
+    async def test_a_push_or_a_guard_whose_answer_got_lost_is_repeated(
+        self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the keys have become is not known any more then, and nothing is said of it."""
+        lose_one_answer(server, monkeypatch)
+        count = {"op": "incr", "ns": "n", "key": "c", "forever": True}
+        done = await self.transact(queen, push_op("q", 1), kv=[count])
+        assert (done["success"], len(done["results"]), "kv" in done) == (True, 1, False)
+        assert (await get(queen, "c"))["value"] == 1
+        [message] = await queen.pop("q")
+        mine = await lock(queen, "acquire", owner="me", ttlSeconds=30)
+        lose_one_answer(server, monkeypatch)
+        assert (await self.transact(queen, ack_op(message), kv=[mine["guard"]]))["success"]
 
     async def test_what_is_no_change_is_refused(self, queen: Queen) -> None:
         body = {"operations": [], "kv": [{"op": "get", "ns": "n", "key": "k"}]}

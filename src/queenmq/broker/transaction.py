@@ -36,9 +36,17 @@ class Transaction:
     keys: Sequence[KeyChange] = ()
     timers: Sequence[TimerChange] = ()
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether a second try cannot apply it again. A message that is there already refuses the whole of it; an
+        acknowledgement of what is finished does not while its lease goes on, and a counter would count twice."""
+        return bool(self.messages) or all(change.change == "check" for change in self.keys)
+
 
 @dataclass(slots=True)
 class Committed:
+    """After a lost answer nobody knows any more what became of keys and timers: of those there is nothing then."""
+
     partition_ids: list[str]  # one per message
     dead_lettered: list[bool]  # one per acknowledgement
     keys: list[KeyChanged] = field(default_factory=list)
@@ -58,7 +66,8 @@ class Transactor:
         self._timers = timers
 
     async def commit(self, transaction: Transaction) -> Committed:
-        """Apply all of it. Raises TransactionRefused or OffsetConflict with the reason if nothing was applied."""
+        """Apply all of it. Raises TransactionRefused or OffsetConflict with the reason if nothing was applied, and
+        AnswerLost if nobody can know whether it was."""
         call = PushCall.merge(transaction.messages)
         if call.repeats:
             repeated = transaction.messages[min(call.repeats)].transaction_id
@@ -73,6 +82,7 @@ class Transactor:
                 rows,
                 lambda lock_timeout: self._run(call, transaction, lock_timeout),
                 lambda: self._done_before(transaction),
+                repeatable=transaction.repeatable,
             )
         except OffsetsDiffer as refusal:
             found = dict(zip(call.targets, refusal.last_offsets, strict=True))

@@ -57,12 +57,14 @@ class Unmerged:
         rows: frozenset[Row],
         call: Callable[[str], Awaitable[Result]],
         done_before: Callable[[], Awaitable[Result | None]],
+        *,
+        repeatable: bool = True,
     ) -> Result:
         """What `call` returns or raises; it is made again for every try, with the lock_timeout for it. `messages` are
         those that it pushes, and `rows` what it locks. After a lost answer, `done_before` returns what an earlier try
-        has done, if it has."""
+        has done, if it has; what is not `repeatable` raises AnswerLost instead of another try."""
         lost = False
-        for left in reversed(range(LOST_ANSWERS + 1)):
+        for left in reversed(range(LOST_ANSWERS + 1 if repeatable else 1)):
             try:
                 return await self._once(messages, rows, call)
             except AnswerLost:

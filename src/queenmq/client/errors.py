@@ -176,9 +176,9 @@ class ReadFailed(QueenError):
 
 
 class TransactionFailed(QueenError):
-    """`uncertain`: an earlier attempt got no answer and may be the one that was applied. `conflicts` are the partitions
-    that did not end where they were expected to. `reason` is `kv_precondition` if a required change of a key was not
-    applied, and `offset_conflict` if a partition ended elsewhere."""
+    """`uncertain`: an attempt got no answer and may have been applied. `conflicts` are the partitions that did not end
+    where they were expected to. `reason` is `kv_precondition` if a required change of a key was not applied, and
+    `offset_conflict` if a partition ended elsewhere."""
 
     code = "transaction_failed"
 

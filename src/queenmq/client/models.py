@@ -321,6 +321,7 @@ class TransactionResult(Struct, kw_only=True, rename="camel"):
     """One result per pushed item and per ack, in order.
 
     `repeated`: the answer was lost, and a repetition showed that everything had been applied; then `results` is empty.
+    `kv` is empty, too, if only the server lost an answer, that of its database.
     """
 
     success: bool

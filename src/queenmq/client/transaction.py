@@ -119,7 +119,8 @@ class Transaction(TransactionSteps):
         """Apply all steps. Raises TransactionFailed if nothing was applied.
 
         It is repeated when an answer is lost, and never applied twice. If it pushes something without a transactionId
-        of yours, the retry returns what happened; otherwise the error has `uncertain` set.
+        of yours, the retry returns what happened; otherwise the error has `uncertain` set. What changes keys and pushes
+        nothing is not repeated.
         """
         return await self._commit()
 

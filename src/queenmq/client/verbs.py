@@ -11,7 +11,17 @@ import msgspec
 from msgspec import Raw
 
 from queenmq.client.caller import Caller
-from queenmq.client.errors import InvalidResponse, NotFound, OperationFailed, OperationTimeout, QueenError
+from queenmq.client.errors import (
+    InvalidResponse,
+    NetworkError,
+    NotFound,
+    OperationFailed,
+    OperationTimeout,
+    Overloaded,
+    QueenError,
+    TransactionFailed,
+    Unavailable,
+)
 from queenmq.client.models import (
     Accepted,
     AckResult,
@@ -181,13 +191,26 @@ class Verbs:
     async def transact(
         self, operations: Sequence[Json], leases: Sequence[str], riders: Mapping[str, Sequence[Json]]
     ) -> tuple[TransactionResult, bool]:
-        """What the server says, and whether an earlier attempt may have been the one that was applied."""
+        """What the server says, and whether an earlier attempt may have been the one that was applied.
+
+        What changes keys and pushes nothing is not repeated when an attempt may have worked, or counters would count
+        twice: only a message that is there already tells a repetition. Raises TransactionFailed then.
+        """
+        changes_keys = any(change.get("op") != "check" for change in riders.get("kv", ()))
+        repeatable = not changes_keys or any(operation["type"] == "push" for operation in operations)
 
         def read(reply: Reply) -> tuple[TransactionResult, bool]:
             return _transaction.decode(reply.content), reply.uncertain
 
         body = {"operations": operations, "requiredLeases": leases} | {name: few for name, few in riders.items() if few}
-        return await self._caller.call(Request("POST", "/api/v1/transaction", _encode(body)), read)
+        request = Request("POST", "/api/v1/transaction", _encode(body), repeatable=repeatable)
+        try:
+            return await self._caller.call(request, read)
+        except (Unavailable, NetworkError, InvalidResponse) as error:
+            unseen = isinstance(error, Overloaded) or (isinstance(error, NetworkError) and not error.sent)
+            if repeatable or unseen:
+                raise
+            raise TransactionFailed(error.message, uncertain=True) from error
 
     async def renew(self, lease_id: str, seconds: int) -> RenewResult:
         """A lease that is over is a result, not an error."""

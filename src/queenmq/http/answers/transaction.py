@@ -15,6 +15,8 @@ class TransactionResult(Struct, kw_only=True, rename="camel"):
     If a partition does not end where `expect` says, `reason` is `offset_conflict`, and `conflicts` has what was found.
     If a required change of `kv` was not applied, it is `kv_precondition`, and `failedIndex`, `kvReason`, `version` and
     `value` say which one, why, and what is there.
+    If the answer of the database got lost, and the messages show that all was applied, `kv` and `timers` are left out:
+    what became of each is not known any more.
     """
 
     transaction_id: Uuid

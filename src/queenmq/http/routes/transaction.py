@@ -70,10 +70,10 @@ async def transaction(request: Request, context: Context) -> Response:
         transacted = replace(_transaction(steps, body), keys=keys, timers=timers)
         committed = await _commit(context.broker, transacted, request.origin)
         outcome.results = _results(steps, committed)
-        if transacted.keys:
-            outcome.kv = [key_result(*pair) for pair in zip(transacted.keys, committed.keys, strict=False)]
-        if transacted.timers:
-            outcome.timers = [timer_changed(*pair) for pair in zip(transacted.timers, committed.timers, strict=False)]
+        if committed.keys:
+            outcome.kv = [key_result(*pair) for pair in zip(transacted.keys, committed.keys, strict=True)]
+        if committed.timers:
+            outcome.timers = [timer_changed(*pair) for pair in zip(transacted.timers, committed.timers, strict=True)]
     except KeyConditionFailed as failed:
         outcome.success = False
         outcome.error, outcome.reason = failed.message, "kv_precondition"
