@@ -520,6 +520,34 @@ async def test_a_token_that_may_only_push_creates_queues_and_changes_none(http: 
         assert (await administrator.post("/api/v1/configure", json=body)).status_code == 200
 
 
+async def test_a_token_that_may_only_push_sees_no_values(http: httpx.AsyncClient) -> None:
+    target, forever = {"ns": "orders.eu", "key": "k"}, {"forever": True}
+    put, incr = {"op": "put", "value": 7} | target | forever, {"op": "incr"} | target | forever
+    refused: list[Json] = [
+        put | {"expect": 10**9},
+        {"op": "putIfAbsent", "value": 1} | target | forever,
+        {"op": "delete", "expect": 10**9} | target,
+        incr | {"max": 1},
+    ]
+    operations: list[Json] = [put, *refused, incr | {"delta": 0}, incr, *(one | {"required": True} for one in refused)]
+
+    async def answers(**grant: Any) -> list[Json]:
+        """Of each operation, what /api/v1/kv and a transaction say of it."""
+        said: list[Json] = []
+        async with caller(http, queues=["orders.*"], **grant) as asking:
+            for one in operations:
+                alone = (await asking.post("/api/v1/kv", json={"operations": [one]})).json()
+                said += alone["results"]
+                body = (await asking.post("/api/v1/transaction", json={"operations": [], "kv": [one]})).json()
+                said += body.get("kv", [body])
+        return said
+
+    written = await answers(allow=["push"])
+    assert [one for one in written if "value" in one] == []
+    assert all(one["version"] > 0 for one in written)
+    assert all(one["value"] in (7, 8, 9) for one in await answers(allow=["push", "read"]))
+
+
 async def test_tenants_have_stream_queries_of_their_own(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
     async def registered(client: httpx.AsyncClient, source: str, config: str) -> Json:
         body = {"name": "totals", "source_queue": source, "config_hash": config}

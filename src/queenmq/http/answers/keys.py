@@ -21,7 +21,8 @@ class KeyRow(Struct, kw_only=True, rename="camel"):
 
 class KeyResult(Struct, kw_only=True, rename="camel"):
     """Of a change, whether it was `applied`, why not, and what is there afterwards; of a get, whether it was `found`;
-    of the other reads, `rows`. `truncated`: there is more than the answer may have."""
+    of the other reads, `rows`. `truncated`: there is more than the answer may have. A token that may not read the
+    namespace gets no `value`."""
 
     applied: bool | UnsetType = UNSET
     found: bool | UnsetType = UNSET

@@ -28,6 +28,7 @@ from queenmq.http.openapi import documented
 from queenmq.http.requests import KeyOperation, KeysBody, LockBody, LocksBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
+from queenmq.http.scopes import permissions_of
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import uuid7_text
@@ -58,11 +59,11 @@ async def keys(request: Request, context: Context) -> Response:
             if is_change:
                 changes = [one for one in run if isinstance(one, KeyChange)]
                 made = await context.broker.keys.change(changes)
-                results += [key_result(*pair) for pair in zip(changes, made, strict=True)]
+                results += key_results(changes, made, request)
             else:
                 results += [await _read(one, context) for one in run if isinstance(one, KeyOperation)]
     except KeyConditionFailed as failed:
-        return Response(200, _rolled_back(operations, failed, await value_after(failed, changes, context)))
+        return Response(200, _rolled_back(operations, failed, await value_after(failed, changes, request, context)))
     return Response(200, KeyResults(results=results))
 
 
@@ -104,20 +105,33 @@ def read_change(operation: KeyOperation, field: str) -> KeyChange:
     return change
 
 
-async def value_after(failed: KeyConditionFailed, changes: Sequence[KeyChange], context: Context) -> Raw | UnsetType:
-    """What the key has whose condition did not hold, read afterwards."""
+async def value_after(
+    failed: KeyConditionFailed, changes: Sequence[KeyChange], request: Request, context: Context
+) -> Raw | UnsetType:
+    """What the key has whose condition did not hold, read afterwards, if the caller may read it."""
     change = changes[failed.index]
+    if not _may_read(change, request):
+        return UNSET
     found = await context.broker.keys.find(change.namespace, [change.key], MAX_VALUE_BYTES)
     return Raw(found[0].value.encode()) if found and found[0].value is not None else UNSET
 
 
-def key_result(change: KeyChange, made: KeyChanged) -> KeyResult:
+def key_results(changes: Sequence[KeyChange], made: Sequence[KeyChanged], request: Request) -> list[KeyResult]:
+    return [_key_result(one, done, _may_read(one, request)) for one, done in zip(changes, made, strict=True)]
+
+
+def _may_read(change: KeyChange, request: Request) -> bool:
+    permissions = permissions_of(request)
+    return permissions is None or permissions.allows(Verb.READ, change.namespace.removeprefix(LOCK_NAMESPACE))
+
+
+def _key_result(change: KeyChange, made: KeyChanged, with_value: bool) -> KeyResult:
     return KeyResult(
         key=change.key,
         applied=made.applied,
         reason=made.reason or UNSET,
         version=UNSET if made.version is None else made.version,
-        value=UNSET if made.value is None else Raw(made.value.encode()),
+        value=Raw(made.value.encode()) if with_value and made.value is not None else UNSET,
         expires_at=UNSET if made.expires_at is None else iso_millis(made.expires_at),
     )
 

@@ -22,7 +22,7 @@ from queenmq.http.requests import Operation, TransactionBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.ack import check_ack, group_name, opaque_lease, read_ack
-from queenmq.http.routes.keys import key_need, key_result, read_change, value_after
+from queenmq.http.routes.keys import key_need, key_results, read_change, value_after
 from queenmq.http.routes.push import (
     ITEM_TEXTS,
     check_count,
@@ -71,7 +71,7 @@ async def transaction(request: Request, context: Context) -> Response:
         committed = await _commit(context.broker, transacted, request.origin)
         outcome.results = _results(steps, committed)
         if committed.keys:
-            outcome.kv = [key_result(*pair) for pair in zip(transacted.keys, committed.keys, strict=True)]
+            outcome.kv = key_results(transacted.keys, committed.keys, request)
         if committed.timers:
             outcome.timers = [timer_changed(*pair) for pair in zip(transacted.timers, committed.timers, strict=True)]
     except KeyConditionFailed as failed:
@@ -79,7 +79,7 @@ async def transaction(request: Request, context: Context) -> Response:
         outcome.error, outcome.reason = failed.message, "kv_precondition"
         outcome.failed_index, outcome.kv_reason = failed.index, failed.reason
         outcome.version = msgspec.UNSET if failed.version is None else failed.version
-        outcome.value = await value_after(failed, keys, context)
+        outcome.value = await value_after(failed, keys, request, context)
     except TransactionRefused as refusal:
         outcome.success = False
         outcome.error = refusal.message
