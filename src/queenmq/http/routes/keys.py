@@ -78,7 +78,7 @@ async def locks(request: Request, context: Context) -> Response:
     _check_count(len(operations))
     for index, one in enumerate(operations):
         _check_lock(one, f"operations[{index}]")
-    return Response(200, LockResults(results=[await _lock(one, context) for one in operations]))
+    return Response(200, LockResults(results=[await _lock(one, request, context) for one in operations]))
 
 
 async def _scope_of_keys(request: Request, _: Context) -> Sequence[Need]:
@@ -110,19 +110,19 @@ async def value_after(
 ) -> Raw | UnsetType:
     """What the key has whose condition did not hold, read afterwards, if the caller may read it."""
     change = changes[failed.index]
-    if not _may_read(change, request):
+    if not _may_read(change.namespace, request):
         return UNSET
     found = await context.broker.keys.find(change.namespace, [change.key], MAX_VALUE_BYTES)
     return Raw(found[0].value.encode()) if found and found[0].value is not None else UNSET
 
 
 def key_results(changes: Sequence[KeyChange], made: Sequence[KeyChanged], request: Request) -> list[KeyResult]:
-    return [_key_result(one, done, _may_read(one, request)) for one, done in zip(changes, made, strict=True)]
+    return [_key_result(one, done, _may_read(one.namespace, request)) for one, done in zip(changes, made, strict=True)]
 
 
-def _may_read(change: KeyChange, request: Request) -> bool:
+def _may_read(namespace: str, request: Request) -> bool:
     permissions = permissions_of(request)
-    return permissions is None or permissions.allows(Verb.READ, change.namespace.removeprefix(LOCK_NAMESPACE))
+    return permissions is None or permissions.allows(Verb.READ, namespace.removeprefix(LOCK_NAMESPACE))
 
 
 def _key_result(change: KeyChange, made: KeyChanged, with_value: bool) -> KeyResult:
@@ -264,7 +264,7 @@ def _check_lock(operation: LockBody, field: str) -> None:
         raise InvalidRequest(f"{field}.token is required", f"{field}.token")
 
 
-async def _lock(operation: LockBody, context: Context) -> LockResult:
+async def _lock(operation: LockBody, request: Request, context: Context) -> LockResult:
     locks = context.broker.keys
     if operation.op == "get":
         holders = await locks.holders(operation.name)
@@ -284,7 +284,8 @@ async def _lock(operation: LockBody, context: Context) -> LockResult:
     setattr(result, {"acquire": "acquired", "renew": "renewed", "release": "released"}[operation.op], made.done)
     if not made.done:
         result.reason = "held" if operation.op == "acquire" else "lost"
-        if operation.op != "release":
+        # Their tokens would let the caller end what others hold.
+        if operation.op != "release" and _may_read(LOCK_NAMESPACE + operation.name, request):
             result.holders = [_holder(one) for one in await locks.holders(operation.name)]
     elif made.token is not None and made.slot is not None:
         result.slot, result.token, result.owner = made.slot, made.token, made.owner or UNSET

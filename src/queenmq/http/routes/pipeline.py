@@ -83,7 +83,7 @@ async def pipeline_in_path(request: Request, context: Context) -> Sequence[Need]
 @documented({200: PipelineWhole, 404: Error})
 async def show_pipeline(request: Request, context: Context) -> Response:
     """A declared pipeline with its declaration, its newest batches and its newest versions. Earlier versions can be
-    about other queues: whoever may not read all queues gets only the version that counts."""
+    about other queues: a caller that may not read all queues gets only the version that counts."""
     name, permitted = request.params[0], visible(request)
     found = await pipeline.pipelines(context.reports, permitted, 1, name=name)
     if not found:
