@@ -17,6 +17,8 @@ from integration.queen import data, until
 from ports import free_port, free_udp_port
 
 from cluster.processes import SECRET, Remote, ServeProcess
+from queenmq.cluster.affinity import rank
+from queenmq.core.names import QUEUE_MODE
 
 AT_ONCE_S = 2.0
 POOL_SIZE = 4
@@ -136,11 +138,12 @@ async def test_a_request_is_passed_on_to_the_very_worker_that_is_meant(database_
             one, two = await pair.reach()
             await until(lambda: _reached_by_own_ports(one, serve.url), 30)
             for waiter, pusher, served_by in ((two, one, "pair#1"), (one, two, "pair#0")):
-                poll = asyncio.ensure_future(waiter.queen.wait(served_by[-1], "quiet", timeout=60_000))
-                await until(lambda pusher=pusher, name=served_by: _is_passed_on(pusher, name), 90)
+                queue = _queue_served_by(served_by, "pair#0", "pair#1")
+                poll = asyncio.ensure_future(waiter.queen.wait(queue, "quiet", timeout=60_000))
+                await until(lambda pusher=pusher, name=served_by, queue=queue: _is_passed_on(pusher, queue, name), 90)
                 for _ in range(5):
-                    assert await _is_passed_on(pusher, served_by)
-                await pusher.queen.push(served_by[-1], served_by, partition="quiet")
+                    assert await _is_passed_on(pusher, queue, served_by)
+                await pusher.queen.push(queue, served_by, partition="quiet")
                 assert data(await poll) == [served_by]
         assert await asyncio.to_thread(serve.stop) == 0
         assert "Traceback" not in serve.log
@@ -161,9 +164,17 @@ async def _reached_by_own_ports(remote: Remote, shared: str) -> bool:
     return True
 
 
-async def _is_passed_on(remote: Remote, server: str) -> bool:
+def _queue_served_by(server: str, *servers: str) -> str:
+    """A queue, the consumers of whose partition `quiet` all servers send to this one."""
+    names = (f"q{number}" for number in range(100))
+    return next(
+        name for name in names if max(servers, key=lambda one: rank((name, "quiet", QUEUE_MODE), one)) == server
+    )
+
+
+async def _is_passed_on(remote: Remote, queue: str, server: str) -> bool:
     """Whether a push to the queue of that server's consumer is served there."""
-    answer = await remote.http.post("/api/v1/push", json={"items": [{"queue": server[-1], "payload": 1}]})
+    answer = await remote.http.post("/api/v1/push", json={"items": [{"queue": queue, "payload": 1}]})
     assert answer.status_code == 201, answer.text
     return answer.headers["x-served-by"] == server and "x-forwarded-by" in answer.headers
 
