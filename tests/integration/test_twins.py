@@ -71,8 +71,8 @@ TWINS = [
         "finish_leased",
         (
             (
-                "greatest(c.position, upper(c.lease_offsets) - 1) AS floor",
-                "greatest(c.position, upper(c.lease_offsets)) AS floor",
+                "CASE WHEN c.skipped IS NULL THEN greatest(c.position, upper(c.lease_offsets) - 1)",
+                "CASE WHEN c.skipped IS NULL THEN greatest(c.position, upper(c.lease_offsets))",
             ),
         ),
         "log",
