@@ -11,13 +11,14 @@ from integration.queen import until
 
 from cluster.members import Member
 from queen_bench.audit import Audit
+from queenmq.broker.administration import Labels
 from queenmq.broker.broker import Broker
 from queenmq.broker.pop import Claim, Delivered, Filter
 from queenmq.broker.transaction import Transaction
 from queenmq.core.acknowledgement import Acknowledgement
 from queenmq.core.message import Message
 from queenmq.core.names import BEGINNING
-from queenmq.core.options import QueueOptions
+from queenmq.core.options import EVERY_RIGHT, QueueOptions
 from queenmq.ids import uuid7_text
 
 QUEUE = "load"
@@ -48,7 +49,7 @@ class Load:
     async def run(self, seconds: float) -> None:
         """Produce for so long, then consume what is left, and demand that the audit finds nothing."""
         options = QueueOptions(lease_time=LEASE_S)
-        await self.broker().configure(QUEUE, NAMESPACE, "", options)
+        await self.broker().configure(QUEUE, Labels(NAMESPACE, ""), options, EVERY_RIGHT)
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         async with asyncio.TaskGroup() as tasks:

@@ -21,7 +21,8 @@ def refused(folder: Path, *arguments: str, **variables: str) -> str:
         assert server.wait() == 1
     finally:
         server.make_sure_it_is_gone()
-    said = server.log.strip().splitlines()
+    # The kernel of the machine may allow smaller buffers than are asked for.
+    said = [line for line in server.log.strip().splitlines() if "the receive buffer for UDP" not in line]
     assert len(said) == 1, server.log
     for name in ("QUEEN_SYNC_SECRET", "QUEEN_SYNC_SECRET_PREVIOUS"):
         assert not variables.get(name) or variables[name] not in said[0]

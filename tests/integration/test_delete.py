@@ -33,7 +33,7 @@ async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
         "AND relname NOT LIKE 'schema_%' AND relname NOT LIKE 'pipeline_%' AND relname NOT LIKE 'archive_%' "
         "AND relname NOT LIKE 'function_%' AND relname NOT LIKE 'server%' AND relname NOT LIKE 'outbox%' "
         "AND relname NOT IN ('maintenance', 'activity', 'stream_queries', 'operation_queue', 'tokens', 'audit_log', "
-        "'quotas', 'ready_fences')"
+        "'quotas', 'ready_fences', 'kv')"
     )
     return {row["relname"]: await sql.fetchval(f"SELECT count(*) FROM queen.{row['relname']}") for row in tables}
 
@@ -64,6 +64,10 @@ async def use(queen: Queen, queue: str) -> None:
     assert (await queen.http.post("/api/v1/timers", json={"operations": [timer]})).status_code == 200
     pause = {"queue": queue, "consumerGroup": "paused"}
     assert (await queen.http.post("/api/v1/pause", json=pause)).status_code == 200
+    wanted = {"filter": "headers.kind = 'another'"}
+    path = f"/api/v1/consumer-groups/filtering/queues/{queue}/filter"
+    assert (await queen.http.post(path, json=wanted)).status_code == 200
+    assert await queen.pop(queue, consumerGroup="filtering", batch=10) == []
     await queen.http.post("/api/v1/stats/refresh")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from queenmq.access.permissions import Verb
-from queenmq.core.names import iso_millis, optional_iso_millis
+from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import NotFound
 from queenmq.http.answers.server import (
     PipelineBatch,
@@ -74,17 +74,19 @@ async def list_pipelines(request: Request, context: Context) -> Response:
 
 async def pipeline_in_path(request: Request, context: Context) -> Sequence[Need]:
     """The queues of the pipeline. All queues if there is no such pipeline, so that nobody finds out about names."""
+    check_name(request.params[0], "name")
     found = await pipeline.pipelines(context.reports, None, 1, name=request.params[0])
     if not found or found[0].reads is None:
         return (Need(Verb.READ, None),)
     return [Need(Verb.READ, queue) for queue in found[0].reads + found[0].writes]
 
 
-@documented({200: PipelineWhole, 404: Error})
+@documented({200: PipelineWhole, 400: Error, 404: Error})
 async def show_pipeline(request: Request, context: Context) -> Response:
     """A declared pipeline with its declaration, its newest batches and its newest versions. Earlier versions can be
     about other queues: a caller that may not read all queues gets only the version that counts."""
     name, permitted = request.params[0], visible(request)
+    check_name(name, "name")
     found = await pipeline.pipelines(context.reports, permitted, 1, name=name)
     if not found:
         raise NotFound(f"there is no pipeline {name!r}")
