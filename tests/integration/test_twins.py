@@ -12,7 +12,7 @@ from queenmq.storage.statements import function_set, versioned
 from queenmq.verify import check
 from queenmq.verify.workload import Load, run
 
-LOAD = Load(seconds=1.5, producers=3, consumers=4, partitions=3, batch=5, lease_s=1)
+LOAD = Load(seconds=1.5, producers=3, consumers=4, partitions=3, batch=5, lease_s=1, settle_s=8)
 ROUNDS = 3
 REFUSED = "'Invalid or expired lease'"
 

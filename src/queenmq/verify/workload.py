@@ -40,7 +40,6 @@ from queenmq.verify.recorder import Recorder
 RETRY_LIMIT = 2
 _WORDS: Final = {"queued": "stored", "accepted": "accepted", "buffered": "accepted", "duplicate": "duplicate"}
 _PAGE = 1000
-_SETTLE_S = 60
 _PAUSE_S = 0.2
 
 
@@ -54,6 +53,8 @@ class Load:
     partitions: int = 8
     batch: int = 10
     lease_s: int = 2
+    settle_s: float = 60
+    """How long a group may take to read the rest, and an accepted push to be stored."""
     seed: int = 0
 
 
@@ -157,7 +158,7 @@ class Clients:
             await self._dead_letters(group)
 
     async def _settled(self, operation: str) -> None:
-        end = self._clock.monotonic() + _SETTLE_S
+        end = self._clock.monotonic() + self.load.settle_s
         while self._clock.monotonic() < end:
             try:
                 if (await self._queen.operation(operation)).done:
@@ -165,13 +166,13 @@ class Clients:
             except QueenError:
                 pass
             await self.pause(_PAUSE_S)
-        raise OperationTimeout(f"an accepted push has not been stored within {_SETTLE_S} s", operation)
+        raise OperationTimeout(f"an accepted push has not been stored within {self.load.settle_s} s", operation)
 
     async def _drain(self, group: str) -> None:
         """Until nothing has come for as long as leases and retries may keep messages back."""
         op = self._recorder.invoke("end", Drain(self.queue, group))
         quiet_since = self._clock.monotonic()
-        end = quiet_since + _SETTLE_S
+        end = quiet_since + self.load.settle_s
         while self._clock.monotonic() < min(end, quiet_since + self.load.lease_s + 2):
             messages = await self._try_pop("end", group, self.load.batch, 500)
             if messages:
