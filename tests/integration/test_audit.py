@@ -34,6 +34,7 @@ NOT_AUDITED = {
     "/api/v1/lease/{leaseId}/extend",
     "/api/v1/lease/{leaseId}/finish",
     "/api/v1/traces",
+    "/api/v1/schemas/{queue}/check",
     "/api/v1/stats/refresh",
     "/api/v1/fetch",
     "/api/v1/timers",

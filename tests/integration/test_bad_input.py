@@ -264,9 +264,19 @@ def transaction_cases() -> Iterator[Bad]:
     yield post(TRANSACTION, {"operations": [push, {"type": "ack", "partitionId": ID}]}, "operations[1].transactionId")
     yield post(TRANSACTION, {"operations": [push, {"type": "ack", "transactionId": "t"}]}, "operations[1].partitionId")
     yield post(TRANSACTION, {"operations": [push], "requiredLeases": "x"}, "requiredLeases", "text")
-    for name in ("kv", "timers"):
-        yield post(TRANSACTION, {"operations": [push], name: [{"op": "x"}]}, name, "something")
+    key = {"op": "put", "ns": "n", "key": "k", "value": 1, "forever": True}
+    timer = {"op": "schedule", "queue": "new", "timerKey": "k", "data": 1, "delayMs": 1}
+    for name, good in (("kv", key), ("timers", timer)):
         yield post(TRANSACTION, {"operations": [push], name: {}}, name, "object")
+        yield post(TRANSACTION, {"operations": [push], name: [good, 1]}, f"{name}[1]", "number")
+        yield post(TRANSACTION, {"operations": [push], name: [good, good | {"op": "x"}]}, f"{name}[1].op", "unknown")
+        for field in sorted(good.keys() - {"value", "data"}):
+            less = {one: value for one, value in good.items() if one != field}
+            told = {"forever": "ttlSeconds"}.get(field, field)
+            yield post(TRANSACTION, {"operations": [push], name: [good, less]}, f"{name}[1].{told}", f"no {field}")
+    for op in ("get", "getMany", "getPrefix"):
+        reading = {"op": op, "ns": "n", "key": "k", "keys": ["k"], "prefix": "k"}
+        yield post(TRANSACTION, {"operations": [push], "kv": [key, reading]}, "kv[1].op", op)
 
 
 def trace_cases() -> Iterator[Bad]:

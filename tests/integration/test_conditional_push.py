@@ -291,7 +291,7 @@ class TestTransaction:
 
 async def test_the_function_returns_where_each_target_ended(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.push("q", 1, 2, partition="p")
-    nothing = ", ".join(["'{}'"] * 8)
+    nothing = ", ".join(["'{}'"] * 9)
     call = versioned(f"SELECT * FROM queen.push_expected($1, $2, NULL, {nothing}, $3, $4)")
     row = await sql.fetchrow(call, ["q"], ["p"], [0], [2])
     assert (row["last_offsets"], row["conflicting"], row["behind"]) == ([2], None, None)

@@ -133,12 +133,12 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
 }
 STRANGER = ("large", "stranger", NO, False, 20)  # a group that has no place in any of these partitions
 LISTINGS = (
-    ("large name", NO, NO, NO, NO, NO, PAGE, True, 2**24),
-    ("long name", NO, NO, NO, NO, NO, PAGE, True, 2**24),
-    ("long name", "p1", NO, NO, NO, NO, PAGE, True, 2**24),
-    ("long name", "p1", NO, NO, "from", "to", PAGE, True, 2**24),
-    (NO, NO, NO, NO, NO, NO, PAGE, True, 2**24),
-    (NO, NO, "ns3", NO, "from", NO, PAGE, True, 2**24),
+    ("large name", NO, NO, NO, NO, NO, PAGE, True, 2**24, NO),
+    ("long name", NO, NO, NO, NO, NO, PAGE, True, 2**24, NO),
+    ("long name", "p1", NO, NO, NO, NO, PAGE, True, 2**24, NO),
+    ("long name", "p1", NO, NO, "from", "to", PAGE, True, 2**24, NO),
+    (NO, NO, NO, NO, NO, NO, PAGE, True, 2**24, NO),
+    (NO, NO, "ns3", NO, "from", NO, PAGE, True, 2**24, NO),
 )
 
 

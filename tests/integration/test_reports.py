@@ -34,6 +34,7 @@ PYTHON = {
     "float8": float,
     "int4": int,
     "int8": int,
+    "jsonb": str,
     "name": str,
     "oid": int,
     "text": str,

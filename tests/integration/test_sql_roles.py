@@ -1,4 +1,4 @@
-"""Roles of applications that may call queen.send or queen.finish can do nothing else in the schema, by no trick."""
+"""Roles of applications that may call a function of their own transactions can do nothing else, by no trick."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from integration.queen import Queen, data, until
 from queenmq.server import Server
 from queenmq.storage.statements import versioned
 
-OF_THE_OWNER = {"send", "finish", "on_outbox_insert"}  # run with the rights of the owner, whoever calls them
+CALLS = {
+    "send": "SELECT queen.send('q', 'p', '1')",
+    "send_with_headers": "SELECT queen.send_with_headers('q', 'p', '1', '{}')",
+    "finish": "SELECT queen.finish(gen_random_uuid())",
+}
+OF_THE_OWNER = {*CALLS, "on_outbox_insert"}  # run with the rights of the owner, whoever calls them
 
 MAY = """
     WITH relations AS (
@@ -96,7 +101,7 @@ async def role(postgres: Postgres, database_url: str, function: str) -> AsyncIte
         await administrator.close()
 
 
-@pytest.mark.parametrize("function", ["send", "finish"])
+@pytest.mark.parametrize("function", CALLS)
 async def test_it_may_do_nothing_else(
     queen: Queen, sql: asyncpg.Connection, database_url: str, postgres: Postgres, function: str
 ) -> None:
@@ -106,8 +111,8 @@ async def test_it_may_do_nothing_else(
     async with role(postgres, database_url, function) as session:
         assert [row[0] for row in await sql.fetch(MAY, "app")] == [function]
         owner = await sql.fetchval("SELECT current_user")
-        other = {"send": "SELECT queen.finish(gen_random_uuid())", "finish": "SELECT queen.send('q', 'p', '1')"}
-        for refused in (*REFUSED, other[function], f"SET ROLE {owner}"):
+        others = [call for name, call in CALLS.items() if name != function]
+        for refused in (*REFUSED, *others, f"SET ROLE {owner}"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 async with session.transaction():
                     await session.execute(refused)

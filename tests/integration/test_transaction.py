@@ -275,9 +275,17 @@ async def test_bad_transactions_are_refused_and_nothing_is_written(queen: Queen,
 async def test_conditions_that_nobody_checks_refuse_the_whole(queen: Queen, sql: asyncpg.Connection) -> None:
     """Clients of the 2.x generation gate a transaction with `kv`: applied without it, the gate would be open."""
     push = {"operations": [push_op("orders", 1)]}
-    for name in ("kv", "timers"):
-        refusal = await queen.refused("/api/v1/transaction", push | {name: [{"op": "putIfAbsent", "required": True}]})
-        assert (refusal["field"], "not supported" in refusal["error"]) == (name, True)
+    gate = {"ns": "n", "key": "k", "value": 1, "forever": True, "required": True}
+    for name, riders, field in (
+        ("kv", [gate | {"op": "putIfGreater"}], "kv[0].op"),
+        ("kv", [gate | {"op": "get"}], "kv[0].op"),
+        ("kv", [gate | {"op": "check"}], "kv[0].expect"),
+        ("kv", [gate | {"op": "putIfAbsent"}, {"op": "putIfAbsent", "required": True}], "kv[1].ns"),
+        ("timers", [{"op": "putIfAbsent", "queue": "orders", "timerKey": "k", "required": True}], "timers[0].op"),
+    ):
+        refusal = await queen.refused("/api/v1/transaction", push | {name: riders})
+        assert refusal["field"] == field
+    assert await sql.fetchval("SELECT count(*) FROM queen.kv") == 0
     assert await stored(sql, "orders") == 0
     done = await queen.http.post("/api/v1/transaction", json=push | {"kv": [], "timers": None})
     assert (done.status_code, done.json()["success"]) == (200, True)
