@@ -41,7 +41,7 @@ MAY = """
     WHERE pronamespace = 'queen'::regnamespace AND prosecdef AND has_function_privilege($1, oid, 'EXECUTE')
 """
 
-# Of all functions and operators that queen.send and queen.finish use under a plain name. They note who runs them.
+# Of functions and operators that the public functions use under a plain name. They note who runs them.
 IMPOSTORS = """
     CREATE TABLE {schema}.notes (who text);
     GRANT ALL ON {schema}.notes TO PUBLIC;
@@ -50,6 +50,11 @@ IMPOSTORS = """
     CREATE FUNCTION {schema}.length(bytea) RETURNS integer LANGUAGE sql AS 'SELECT {schema}.note(); SELECT 1';
     CREATE FUNCTION {schema}.convert_to(text, name) RETURNS bytea LANGUAGE sql
         AS $$ SELECT {schema}.note(); SELECT '\\x31'::bytea $$;
+    CREATE FUNCTION {schema}.jsonb_typeof(jsonb) RETURNS text LANGUAGE sql
+        AS $$ SELECT {schema}.note(); SELECT 'object' $$;
+    CREATE FUNCTION {schema}.octet_length(text) RETURNS integer LANGUAGE sql AS 'SELECT {schema}.note(); SELECT 1';
+    CREATE FUNCTION {schema}.current_setting(text) RETURNS text LANGUAGE sql
+        AS $$ SELECT {schema}.note(); SELECT '1' $$;
     CREATE FUNCTION {schema}.nextval(regclass) RETURNS bigint LANGUAGE sql
         AS 'SELECT {schema}.note(); SELECT 1::bigint';
     CREATE FUNCTION {schema}.format(text, text) RETURNS text LANGUAGE sql AS 'SELECT {schema}.note(); SELECT $1';
@@ -125,11 +130,12 @@ async def test_what_it_puts_in_the_way_is_not_used(
     """A search_path with functions, operators and tables of its own, also when the commit runs the deferred trigger."""
     await queen.push("q", 1, partition="p")
     [message] = await queen.pop("q", "p")
-    async with role(postgres, database_url, "send, queen.finish") as session:
+    async with role(postgres, database_url, "send, queen.send_with_headers, queen.finish") as session:
         await session.execute(IMPOSTORS.replace("{schema}", schema))
         await session.execute(f"SET search_path = {schema}, pg_catalog, queen")
         async with session.transaction():
             sent = await session.fetchval("SELECT queen.send('sent', 'p', '2', 'a key')")
+            await session.execute("SELECT queen.send_with_headers('with headers', 'p', '3', '{\"a\": \"b\"}')")
             assert await session.fetchval("SELECT queen.finish($1)", message["leaseId"]) == 1
         assert str(sent) != "00000000-0000-7000-8000-000000000000"
 
@@ -140,4 +146,6 @@ async def test_what_it_puts_in_the_way_is_not_used(
         assert await session.fetch(f"SELECT who FROM {schema}.notes") == []
         assert await session.fetchval(f"SELECT count(*) OPERATOR(pg_catalog.+) 0 FROM {schema}.outbox") == 0
     assert data(await queen.pop("sent", "p")) == [2]
+    [headed] = await queen.pop("with headers", "p")
+    assert (headed["data"], headed["headers"]) == (3, {"a": "b"})
     assert await queen.pop("q", "p") == []
