@@ -23,9 +23,9 @@ BEGIN
     END IF;
     v_id := queen.send(send_with_headers.queue, send_with_headers.partition, send_with_headers.payload, send_with_headers.transaction_id,
                        send_with_headers.trace_id);
-    -- What was sent last in this transaction is the message.
+    -- What was sent last in this transaction is the message; of a session that has changed the setting it is none, or its own.
     UPDATE queen.outbox o SET headers = nullif(send_with_headers.headers, '{}')
-    WHERE o.sending = current_setting('queen.sending')::bigint
+    WHERE o.sending = current_setting('queen.sending')::bigint AND o.message_id = v_id
       AND o.position = (SELECT max(l.position) FROM queen.outbox l WHERE l.sending = current_setting('queen.sending')::bigint);
     RETURN v_id;
 END $$;
