@@ -8,8 +8,9 @@ from typing import Any
 
 import asyncpg
 import pytest
+from server_settings import settings_with
 
-from integration.queen import Queen, ack_op, push_op
+from integration.queen import Queen, ack_op, another_server, push_op
 from queenmq.server import Server
 from queenmq.storage.failures import AnswerLost
 
@@ -268,6 +269,14 @@ class TestTransactions:
         assert (done["success"], done["timers"][0]["status"]) == (True, "scheduled")
         assert (await queen.http.get("/api/v1/timers/q")).json()["rows"][0]["timerKey"] == "t"
 
+    async def test_as_many_as_there_are_connections(self, database_url: str) -> None:
+        settings = settings_with(database={"pool_size": 2}, overload={"enabled": False})
+        timer = {"op": "schedule", "timerKey": "t", "schedule": "@every 1h", "data": 1}
+        async with another_server(settings, database_url) as queen:
+            calls = [self.transact(queen, timers=[timer | {"queue": f"q{number}"}]) for number in range(20)]
+            answers = await asyncio.gather(*calls)
+        assert all(answer["success"] for answer in answers)
+
     async def test_a_counter_whose_answer_got_lost_counts_once(
         self, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -311,6 +320,8 @@ class TestTransactions:
         ({"op": "check", "key": "k"}, "expect is required"),
         ({"op": "getMany"}, "keys is required"),
         ({"op": "put", "key": "", "value": 1, "forever": True}, "must not be empty"),
+        # A condition with another name would be one that nobody checks.
+        ({"op": "put", "key": "k", "value": 1, "forever": True, "expected": 3}, "unknown field 'expected'"),
     ],
 )
 async def test_refusals(queen: Queen, operation: Json, told: str) -> None:

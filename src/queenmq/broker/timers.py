@@ -28,6 +28,7 @@ from queenmq.core.schedule import check_schedule, next_moment
 from queenmq.core.timer import TimerChange, TimerState
 from queenmq.errors import HttpError, QueenError
 from queenmq.ids import uuid7_text
+from queenmq.storage.database import Database
 from queenmq.storage.sqlstates import described
 from queenmq.storage.statements import statement
 
@@ -87,11 +88,16 @@ class Timers:
         self.why_not_repeat: Callable[[Message], str | None] = lambda message: None
         """Why what a timer that repeats pushes may not be stored now; None if it may."""
 
-    async def change(
-        self, changes: Sequence[TimerChange], connection: asyncpg.Connection[asyncpg.Record] | None = None
-    ) -> list[TimerState]:
-        """Apply them together, in the transaction of `connection` if there is one; the states are in their order.
-        Raises InvalidRequest for an unusable schedule."""
+    async def change(self, changes: Sequence[TimerChange]) -> list[TimerState]:
+        """Apply them together; the states are in their order. Raises InvalidRequest for an unusable schedule."""
+        return await self.apply(self._database, await self.prepare(changes))
+
+    async def prepare(self, changes: Sequence[TimerChange]) -> tuple[object, ...]:
+        """The arguments for `apply`. Raises InvalidRequest for an unusable schedule.
+
+        It asks the database, so a caller with a transaction of its own prepares before it borrows a connection: who
+        holds one and waits for another may wait for others that do the same.
+        """
         if any(change.schedule is not None for change in changes):
             now: datetime = await self._database.fetchval(statement("database_time"), repeatable=True)
             changes = [_with_first_moment(change, now) for change in changes]
@@ -100,8 +106,7 @@ class Timers:
         messages = [_message_of(change) for change in changes]
         keys = [change.key for change in changes]
         sealed = self._encryption.seal(messages, keys) or [(message.payload, False) for message in messages]
-        rows = await (self._database if connection is None else connection).fetch(
-            statement("change_timers"),
+        return (
             [change.change for change in changes],
             [change.queue for change in changes],
             keys,
@@ -118,6 +123,12 @@ class Timers:
             [change.time_zone for change in changes],
             [message.headers for message in messages],
         )
+
+    @staticmethod
+    async def apply(
+        database: Database | asyncpg.Connection[asyncpg.Record], prepared: tuple[object, ...]
+    ) -> list[TimerState]:
+        rows = await database.fetch(statement("change_timers"), *prepared)
         return [
             TimerState(row["became"], row["transaction_id"], _text(row["message_id"]), row["deliver_at"])
             for row in rows

@@ -136,11 +136,12 @@ class Transactor:
         keys: list[KeyChanged] = []
         timers: list[TimerState] = []
         if transaction.keys or transaction.timers:
+            prepared = await self._timers.prepare(transaction.timers) if transaction.timers else None
             async with self._database.connection() as connection, connection.transaction():
                 if transaction.keys:
                     keys = await Keys.change_in(connection, transaction.keys, lock_timeout)
-                if transaction.timers:
-                    timers = await self._timers.change(transaction.timers, connection)
+                if prepared is not None:
+                    timers = await self._timers.apply(connection, prepared)
                 row = await connection.fetchrow(statement("transact"), *arguments)
         else:
             row = await self._database.fetchrow(statement("transact"), *arguments)

@@ -65,7 +65,7 @@ class PushItem(Struct, kw_only=True, rename="camel"):
     deliver_at: Annotated[Moment, Meta(description="Push it at this moment.")] | UnsetType = UNSET
 
 
-class Expectation(Struct, kw_only=True, rename="camel"):
+class Expectation(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The last offset that a partition must have, to which the same request pushes; 0 if it must be new."""
 
     queue: Name
@@ -131,7 +131,7 @@ _BY_TYPE: Schema = {
 _Whole = Annotated[int, Meta(ge=-(10**18), le=10**18)]
 
 
-class KeyOperation(Struct, kw_only=True, rename="camel"):
+class KeyOperation(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """`put` and `putIfAbsent` store `value`, `incr` adds `delta` to a whole number within `min` and `max`, each with
     `ttlSeconds` or `forever`. `expect` is the version that the key must have, 0 if it must not exist. If what is
     `required` is not applied, nothing of the request is."""
@@ -158,7 +158,7 @@ class KeysBody(Struct):
     operations: list[KeyOperation]
 
 
-class LockBody(Struct, kw_only=True, rename="camel"):
+class LockBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """`acquire` and `renew` need `ttlSeconds`, `renew` and `release` the `token` and `slot` of the permit. Who acquires
     without an `owner` is given a new one, so a repetition is somebody else."""
 
@@ -175,7 +175,7 @@ class LocksBody(Struct):
     operations: list[LockBody]
 
 
-class TimerOperation(Struct, kw_only=True, rename="camel"):
+class TimerOperation(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """`schedule` and `reschedule` make a timer or replace the one of that key: with `delayMs`, `deliverAt` or
     `schedule`, and with its payload as JSON in `data`, or as the Base64 of it in `payload`."""
 
