@@ -26,9 +26,9 @@ LAUNCHER = (
 
 
 class Terminal:
-    def __init__(self, *arguments: str, url: str, folder: Path) -> None:
+    def __init__(self, *arguments: str, url: str, folder: Path, columns: int = COLUMNS) -> None:
         self._main, terminal = pty.openpty()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
         inherited = {n: v for n, v in os.environ.items() if not n.startswith(OURS) and n not in OTHERS}
         variables = {"QUEEN_URL": url, "QUEEN_DATA_DIR": str(folder), "TERM": "xterm-256color"}
         self.process = subprocess.Popen(

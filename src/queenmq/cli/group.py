@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
+
+HELP: Final = ("-h", "--help")
 
 
 class Formatter(click.HelpFormatter):
@@ -19,6 +21,9 @@ class Formatter(click.HelpFormatter):
 
 class Context(click.Context):
     formatter_class = Formatter
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **{"help_option_names": HELP} | attributes)
 
 
 class _WithExamples(click.Command):
@@ -53,7 +58,7 @@ class Group(_WithExamples, click.Group):
 
 
 def _names_none(args: list[str]) -> bool:
-    return not args or (args[0].startswith("-") and args[0] != "--help")
+    return not args or (args[0].startswith("-") and args[0] not in HELP)
 
 
 class LazyGroup(Group):

@@ -29,13 +29,27 @@ def _version(_: click.Context, __: click.Parameter, wanted: bool) -> None:
         raise SystemExit(exits.OK)
 
 
+def _remember(context: click.Context, param: click.Parameter, given: str | None) -> None:
+    """Keep what is given before the command for the command; see `remote`."""
+    if given is not None:
+        context.meta[_OF_ALL_COMMANDS[param.opts[0]]] = given
+
+
+def _for_every_command(name: str, metavar: str, told: str) -> click.Option:
+    return click.Option([name], metavar=metavar, expose_value=False, callback=_remember, help=told)
+
+
+# Under which key of the context an option is kept: the name of the variable that says the same.
+_OF_ALL_COMMANDS: Final = {"--server": "QUEEN_URL", "--token": "QUEEN_TOKEN", "--cacert": "QUEEN_CA_FILE"}
+
 queen = LazyGroup(
     "queen",
     known=KNOWN,
     package="queenmq.cli.commands",
     help=(
-        "A message queue on PostgreSQL. QUEEN_URL is the URL of the server (default http://127.0.0.1:6632), and "
-        "QUEEN_TOKEN the token, if the server requires one. `queen COMMAND --help` shows examples."
+        "A message queue on PostgreSQL. QUEEN_URL or --server is the URL of the server (default "
+        "http://127.0.0.1:6632), and QUEEN_TOKEN or --token the token, if the server requires one. `queen COMMAND -h` "
+        "shows examples."
     ),
     params=[
         click.Option(
@@ -45,7 +59,12 @@ queen = LazyGroup(
             expose_value=False,
             callback=_version,
             help="Show the version and exit.",
-        )
+        ),
+        _for_every_command("--server", "URL", "URL of the server; several URLs are separated by commas."),
+        _for_every_command(
+            "--token", "TOKEN|@FILE", "Token for the server; other users see arguments, but not what is in a file."
+        ),
+        _for_every_command("--cacert", "FILE", "Certificate of the authority that signed the server's, in PEM."),
     ],
 )
 queen.examples = (

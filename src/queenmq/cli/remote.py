@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from queenmq.cli import exits
@@ -37,7 +39,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def server(function: Function) -> Function:
-    """The options --server and --cacert. There is none for the token: every user of the machine can see arguments."""
+    """The options --server and --cacert of a command; before the command, they and --token hold for any command."""
     trusted = click.option(
         "--cacert",
         envvar=CA_VARIABLE,
@@ -55,12 +57,23 @@ def server(function: Function) -> Function:
         show_envvar=True,
         show_default=True,
         metavar="URL",
+        callback=_chosen_server,
         help="URL of the server; several URLs are separated by commas.",
     )(trusted(function))
 
 
-def _remember_authority(context: click.Context, _: click.Parameter, given: str | None) -> None:
-    context.meta[CA_VARIABLE] = given
+def _chosen_server(context: click.Context, param: click.Parameter, given: str) -> str:
+    """What is said behind the command counts most, then what is said before it, then the variable."""
+    return given if _said_here(context, param) else context.meta.get(URL_VARIABLE, given)
+
+
+def _remember_authority(context: click.Context, param: click.Parameter, given: str | None) -> None:
+    if _said_here(context, param) or CA_VARIABLE not in context.meta:
+        context.meta[CA_VARIABLE] = given
+
+
+def _said_here(context: click.Context, param: click.Parameter) -> bool:
+    return context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
 
 
 def trusted_context() -> SSLContext | None:
@@ -87,7 +100,18 @@ def trusted_context() -> SSLContext | None:
 
 
 def token() -> str | None:
-    return os.environ.get(TOKEN_VARIABLE) or None
+    """What --token before the command says, or its variable. Ends the command if the file that it names is no use."""
+    context = click.get_current_context(silent=True)
+    given: str | None = None if context is None else context.meta.get(TOKEN_VARIABLE)
+    if given is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    if not given.startswith("@"):
+        return given or None
+    try:
+        return Path(given[1:]).read_text("ascii").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise exits.Failed(f"--token is not valid: {given[1:]} cannot be read: {why}", exits.USAGE) from None
 
 
 def servers(given: str) -> list[str]:
@@ -133,7 +157,7 @@ def failure(error: QueenError, server: str) -> exits.Failed:
 
     match error:
         case errors.Unauthenticated():
-            advice = f"the token in {TOKEN_VARIABLE} is not valid" if token() else f"set {TOKEN_VARIABLE}"
+            advice = "the token that was given is not valid" if token() else f"set {TOKEN_VARIABLE}"
             return exits.Failed(f"the server requires a token ({error.message}); {advice}", exits.NOT_ALLOWED)
         case errors.Forbidden():
             return exits.Failed(f"the role of the token does not allow this: {error.message}", exits.NOT_ALLOWED)

@@ -16,7 +16,8 @@ import queenmq
 from queenmq.cli.fetch import Answer, fetch
 from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
 from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, token
-from queenmq.cli.show import plural
+from queenmq.cli.show import plural, seconds
+from queenmq.cli.standing import MOST_GROUPS, in_trouble, troubles
 from queenmq.clock import SYSTEM
 
 _TIMEOUT_S: Final = 10.0
@@ -112,6 +113,7 @@ def _with_token(server: str) -> Iterator[Finding]:
     yield from _postgres(_ask(server, "/api/v1/analytics/postgres-stats"))
     yield from _horizon(_ask(server, "/api/v1/analytics/horizon"))
     yield from _operations(_ask(server, "/api/v1/operations/stats"))
+    yield _work(overview.body, _ask(server, f"/api/v1/consumer-groups?limit={MOST_GROUPS}"))
     yield from _cluster(_ask(server, "/api/v1/system/shared-state"))
 
 
@@ -143,12 +145,12 @@ def _token(overview: _Reply, anonymous: _Reply) -> Finding:
     if overview.status == _OK:
         if anonymous.status == _OK:
             return good("token", "the server requires none")
-        return good("token", f"the token in {TOKEN_VARIABLE} is valid")
+        return good("token", "the token is valid")
     if overview.status == _UNAUTHENTICATED:
         if token():
             return bad(
                 "token",
-                f"the server refuses the token in {TOKEN_VARIABLE}: {error}",
+                f"the server refuses the token: {error}",
                 "get a new token: signature, issuer, audience and expiry must match the JWT_ variables of the server",
             )
         return bad("token", "the server requires one", f"set {TOKEN_VARIABLE}")
@@ -248,20 +250,35 @@ def _journal_problem(journal: dict[str, Any]) -> Finding | None:
     return None
 
 
+def _work(overview: dict[str, Any], groups: _Reply) -> Finding:
+    """Whether the messages are worked off, beside whether the server could do so."""
+    letters: int = overview.get("messages", {}).get("deadLetter", 0)
+    found = in_trouble(groups.body if groups.status == _OK else [])
+    if not letters and not found:
+        return good("work", "no group is behind, and there are no dead letters")
+    dead = plural(letters, "dead letter")
+    if not found:
+        return doubtful("work", dead, "`queen dlq` lists them, `queen dlq redrive` delivers them again")
+    worst, lag = found[0], seconds(found[0]["maxTimeLag"])
+    groups_of = f"groups: {', '.join(troubles(found))}"
+    return doubtful(
+        "work",
+        f"{groups_of}; {dead}; {worst['name']} of {worst['queueName']} has waited longest, for {lag}",
+        f"`queen explain {worst['queueName']} --group {worst['name']}` says why; `queen status` lists the others",
+    )
+
+
 def _cluster(state: _Reply) -> Iterator[Finding]:
     if state.status != _OK:
         yield skipped("peers", "the role of the token does not allow this check", "use a token with the role admin")
         return
     body = state.body
-    for switch, word, path in (
-        ("maintenance_mode", "pushes", "maintenance"),
-        ("pop_maintenance_mode", "pops", "maintenance/pop"),
-    ):
+    for switch, word, option in (("maintenance_mode", "pushes", ""), ("pop_maintenance_mode", "pops", " --pops")):
         if body.get(switch):
             yield doubtful(
                 "maintenance",
                 f"{word} are switched off on every server",
-                f"""switch them on again: POST /api/v1/system/{path} {{"enabled": false}}""",
+                f"switch them on again: `queen maintenance off{option}`",
             )
     yield from _peers(body)
 

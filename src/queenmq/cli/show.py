@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,17 +22,23 @@ Row = Mapping[str, Any]
 
 _NOTHING: Final = "–"
 _WIDE: Final = 10_000
+_NARROW: Final = 100
+_GAP: Final = 3
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the key in a row (dots go into nested ones), its heading, and how a value is written."""
+    """A column of a table: the key in a row (dots go into nested ones), its heading, and how a value is written.
+
+    A column that is `minor` is left out where a terminal has no room for it.
+    """
 
     key: str
     heading: str = ""
     number: bool = False
     written: Callable[[Any], str] | None = None
+    minor: bool = False
 
     def cell(self, row: Row) -> str:
         value: Any = row
@@ -74,6 +80,12 @@ def moment(value: str) -> str:
     return datetime.fromisoformat(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def ago(value: str) -> str:
+    """The same as people say it: 3 min ago, in 2 h."""
+    passed = (now() - datetime.fromisoformat(value)).total_seconds()
+    return f"{seconds(passed)} ago" if passed >= 0 else f"in {seconds(-passed)}"
+
+
 def now() -> datetime:
     from queenmq.clock import utc_now
 
@@ -95,7 +107,19 @@ def console() -> Console:
 
 
 def table(rows: Iterable[Row], *columns: Column) -> None:
-    console().print(built(rows, *columns))
+    """A table. On a narrow terminal moments are relative, and minor columns are left out from the right as needed."""
+    printed = console()
+    rows = list(rows)
+    shown = list(columns)
+    if printed.width < _NARROW:
+        shown = [replace(one, written=ago) if one.written is moment else one for one in columns]
+        needed = {one: _GAP + max(map(len, (one.heading or one.key, *map(one.cell, rows)))) for one in shown}
+        for one in [column for column in reversed(shown) if column.minor]:
+            if sum(needed[column] for column in shown) > printed.width:
+                shown.remove(one)
+    printed.print(built(rows, *shown))
+    if left_out := [one.heading or one.key for one in columns if one.key not in {column.key for column in shown}]:
+        note(f"A wider terminal, or --json, also shows: {', '.join(left_out)}.")
 
 
 def built(rows: Iterable[Row], *columns: Column) -> Table:
@@ -168,3 +192,23 @@ def working(what: str, total: float | None = None) -> Iterator[Callable[[float],
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda steps: progress.advance(task, steps)
+
+
+@contextmanager
+def pushing(size: int | None) -> Iterator[Callable[[int, int], None]]:
+    """Progress in messages and MB/s while a file of that size is pushed; the function adds messages and bytes."""
+    if not sys.stderr.isatty():
+        yield lambda _messages, _bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    told = TextColumn("{task.fields[messages]:,} messages pushed")
+    columns = [SpinnerColumn(), told, BarColumn(), TransferSpeedColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=size, messages=0)
+
+        def advance(messages: int, pushed: int) -> None:
+            progress.update(task, advance=pushed, messages=progress.tasks[0].fields["messages"] + messages)
+
+        yield advance

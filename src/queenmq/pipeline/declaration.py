@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from queenmq.core.names import check_name
+from queenmq.core.yaml_text import parse_yaml
 from queenmq.errors import InvalidRequest
 from queenmq.pipeline.errors import BadOption
 from queenmq.pipeline.lake import check_address
@@ -261,27 +262,7 @@ def _shared(declared: list[Declared]) -> list[str]:
 
 
 def _parsed(text: str) -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """A key that comes twice is a mistake, not the last one."""
-
-    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = loader.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key} is there twice", key_node.start_mark)
-            seen.add(key)
-        return dict(loader.construct_pairs(node, deep=True))
-
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise BadDeclaration([f"the file is not YAML: {line}{problem}"]) from None
-    except TypeError:
-        raise BadDeclaration(["the file is not YAML: a key must be a text"]) from None
+        return parse_yaml(text)
+    except ValueError as error:
+        raise BadDeclaration([f"the file is not YAML: {error}"]) from None

@@ -45,12 +45,12 @@ def list_(queue: str | None, as_json: bool, server: str) -> None:
         Column("name", "group"),
         Column("queueName", "queue"),
         Column("standing", "state"),
-        Column("members", "leases", number=True),
+        Column("members", "leases", number=True, minor=True),
         Column("unread", number=True),
         Column("totalLag", "due", number=True),
-        Column("partitionsWithLag", "partitions behind", number=True),
+        Column("partitionsWithLag", "partitions behind", number=True, minor=True),
         Column("maxTimeLag", "lag", number=True, written=seconds),
-        Column("subscriptionMode", "starts at"),
+        Column("subscriptionMode", "starts at", minor=True),
         as_json=as_json,
     )
 
@@ -75,8 +75,8 @@ def show(group: str, queue: str | None, limit: int, as_json: bool, server: str) 
         Column("partition"),
         *_LAG,
         Column("leaseActive", "leased"),
-        Column("totalConsumed", "consumed", number=True),
-        Column("lastConsumedAt", "last consumed", written=moment),
+        Column("totalConsumed", "consumed", number=True, minor=True),
+        Column("lastConsumedAt", "last consumed", written=moment, minor=True),
         as_json=as_json,
         whole=found,
     )
@@ -101,7 +101,7 @@ def lagging(least: int, as_json: bool, server: str) -> None:
         Column("unread", number=True),
         Column("offset_lag", "due", number=True),
         Column("time_lag_seconds", "lag", number=True, written=seconds),
-        Column("last_consumed_at", "last consumed", written=moment),
+        Column("last_consumed_at", "last consumed", written=moment, minor=True),
         as_json=as_json,
     )
 

@@ -30,7 +30,7 @@ def command(queue: str | None, limit: int, offset: int, as_json: bool, server: s
         Column("messages.total", "messages", number=True),
         Column("messages.pending", "pending", number=True),
         Column("messages.processing", "processing", number=True),
-        Column("createdAt", "created", written=moment),
-        Column("id"),
+        Column("createdAt", "created", written=moment, minor=True),
+        Column("id", minor=True),
         as_json=as_json,
     )

@@ -35,8 +35,8 @@ def list_(as_json: bool, server: str) -> None:
         Column("consumerGroup", "group"),
         Column("retry", written=_shown),
         Column("breaker", written=_shown),
-        Column("changedAt", "since", written=moment),
-        Column("changedBy", "by"),
+        Column("changedAt", "since", written=moment, minor=True),
+        Column("changedBy", "by", minor=True),
         as_json=as_json,
     )
 
@@ -161,7 +161,7 @@ def skipped(queue: str, group: str | None, as_json: bool, server: str) -> None:
         Column("partition"),
         Column("consumerGroup", "group"),
         Column("transactionId", "message"),
-        Column("offset", number=True),
+        Column("offset", number=True, minor=True),
         Column("retryCount", "failed attempts", number=True),
         Column("until", "again at", written=moment),
         Column("parked"),

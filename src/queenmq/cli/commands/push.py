@@ -16,7 +16,7 @@ from queenmq.cli import exits, lines
 from queenmq.cli.arguments import COUNT, as_json, headers
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, queue, server
-from queenmq.cli.show import note, plural, print_json, working
+from queenmq.cli.show import note, plural, print_json, pushing
 
 if TYPE_CHECKING:
     from queenmq.client import BlockingQueen, Item, PushResult
@@ -196,11 +196,11 @@ def _push_file(server: str, file: _File, as_json: bool) -> int:
         with (
             file.open() as opened,
             connected(server, retry_attempts=_ATTEMPTS) as queen,
-            working("bytes pushed", file.size()) as advance,
+            pushing(file.size()) as advance,
         ):
             for batch in _batches(lines.read(opened), file.batch):
                 _push_lines(queen, file, run, batch, statuses)
-                advance(sum(len(line.text) + 1 for line in batch))
+                advance(len(batch), sum(len(line.text) + 1 for line in batch))
     except exits.Failed as error:
         # Say how to resume only if the server has, or may have, stored a part of the file.
         unsent = not statuses and not isinstance(error.__cause__, QueenError)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -39,7 +38,11 @@ def list_(namespace: str | None, task: str | None, search: str | None, limit: in
     with connected(server) as queen:
         rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, limit=limit)["queues"]
     columns = (Column("name", "queue"), Column("partitions", number=True), *_FIGURES)
-    more = (Column("namespace"), Column("task"), Column("createdAt", "created", written=moment))
+    more = (
+        Column("namespace", minor=True),
+        Column("task", minor=True),
+        Column("createdAt", "created", written=moment, minor=True),
+    )
     narrowed = namespace or task or search
     none = "no such queues; `queen queues` lists all" if narrowed else "no queues; the first push creates one"
     listing(rows, none, *columns, *more, as_json=as_json)
@@ -81,8 +84,8 @@ def show(queue: str, partitions: int, as_json: bool, server: str) -> None:
         Column("name", "partition"),
         *_FIGURES,
         Column("messages.deadLetter", "dead letters", number=True),
-        Column("oldestMessage", "oldest", written=moment),
-        Column("newestMessage", "newest", written=moment),
+        Column("oldestMessage", "oldest", written=moment, minor=True),
+        Column("newestMessage", "newest", written=moment, minor=True),
     )
     if len(found["partitions"]) == partitions:
         note(f"These are the first {partitions} by name; `queen partitions {queue}` lists more.")
@@ -92,43 +95,64 @@ def _written(name: str, value: Any) -> Any:
     return "none" if name == "ttl" and value is None else value
 
 
-def _options(required: bool = False) -> Callable[[Function], Function]:
-    return click.option(
+def _options(function: Function) -> Function:
+    """Options of the queue, as arguments behind its name or each with --option."""
+    named = click.option(
         "--option",
         "options",
         type=PAIR,
         multiple=True,
-        required=required,
         metavar="NAME=VALUE",
-        help="Queue option to set (docs/queue-options.md lists them); may be repeated.",
+        help="The same as an argument NAME=VALUE; may be repeated.",
     )
+    return click.argument("arguments", type=PAIR, nargs=-1, metavar="[NAME=VALUE]...")(named(function))
 
 
-@under(command, "create", "queen queues create orders --option leaseTime=60 --option retryLimit=5")
+@under(command, "create", "queen queues create orders leaseTime=60 retryLimit=5")
 @queue
 @click.option("--namespace", default="", help="Namespace of the queue; a pop can read all queues of a namespace.")
 @click.option("--task", default="", help="Task of the queue within its namespace; a pop can read all queues of a task.")
-@_options()
+@_options
 @as_json
 @server
 def create(
-    queue: str, namespace: str, task: str, options: tuple[tuple[str, str], ...], as_json: bool, server: str
+    queue: str,
+    arguments: tuple[tuple[str, str], ...],
+    namespace: str,
+    task: str,
+    options: tuple[tuple[str, str], ...],
+    as_json: bool,
+    server: str,
 ) -> None:
-    """Create a queue, or configure an existing one. Options that are not given are reset to their defaults."""
-    given = _given(options)
+    """Create a queue, or configure an existing one. Options that are not given are reset to their defaults.
+
+    docs/queue-options.md lists the options.
+    """
+    given = _given(arguments + options)
     with connected(server) as queen:
         answer = queen.queue(queue).namespace(namespace).task(task).config(given).create()
     print_json(answer) if as_json else print(f"{queue} is configured")
 
 
-@under(command, "set", "queen queues set orders --option leaseTime=60", "queen queues set orders --option ttl=null")
+@under(command, "set", "queen queues set orders leaseTime=60", "queen queues set orders ttl=null")
 @queue
-@_options(required=True)
+@_options
 @as_json
 @server
-def set_(queue: str, options: tuple[tuple[str, str], ...], as_json: bool, server: str) -> None:
-    """Change options of an existing queue. Options that are not given keep their values."""
-    given = _given(options)
+def set_(
+    queue: str,
+    arguments: tuple[tuple[str, str], ...],
+    options: tuple[tuple[str, str], ...],
+    as_json: bool,
+    server: str,
+) -> None:
+    """Change options of an existing queue. Options that are not given keep their values.
+
+    docs/queue-options.md lists the options.
+    """
+    given = _given(arguments + options)
+    if not given:
+        raise click.UsageError("there is nothing to set: give options as NAME=VALUE")
     with connected(server) as queen:
         require_queue(queen, queue)
         answer = queen.queue(queue).config(given).create(replace=False)
@@ -144,7 +168,7 @@ def _given(options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
         if name not in known:
             near = get_close_matches(name, known, 1)
             meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise click.BadParameter(f"there is no option {name!r}; {meant}", param_hint="'--option'")
+            raise click.UsageError(f"there is no option {name!r}; {meant}")
     return {name: _value(value) for name, value in options}
 
 
@@ -258,9 +282,9 @@ def pauses(as_json: bool, server: str) -> None:
         Column("consumerGroup", "group"),
         Column("partition"),
         Column("pausedAt", "since", written=moment),
-        Column("pausedBy", "by"),
+        Column("pausedBy", "by", minor=True),
         Column("reason"),
-        Column("probeAt", "tried at", written=moment),
+        Column("probeAt", "tried at", written=moment, minor=True),
         as_json=as_json,
     )
 

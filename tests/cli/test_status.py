@@ -1,0 +1,131 @@
+"""What a person on call types first: status, cluster, maintenance, explain of all groups; options before commands."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run, Running, until
+from cli.terminal import Terminal
+from queenmq.cli import show
+from queenmq.client import BlockingQueen
+
+
+@pytest.fixture
+def behind(client: BlockingQueen, name: str) -> str:
+    """A queue whose two groups have finished nothing."""
+    client.queue(name).push([1, 2, 3])
+    for group in ("billing", "shipping"):
+        client.queue(name).group(f"{group}-{name}").pop()
+    return name
+
+
+def test_help_has_a_short_option_everywhere(queen: Run) -> None:
+    for words in ((), ("queues",), ("queues", "set"), ("push",)):
+        told = queen(*words, "-h")
+        assert (told.status, told.out) == (0, queen(*words, "--help").out)
+
+
+def test_server_and_token_before_the_command(
+    queen: Run, running: Running, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.setenv("QUEEN_URL", "http://127.0.0.1:1")
+    assert queen("queues").status == 6
+    assert queen("--server", running.url, "queues", "--json").status == 0
+    assert queen("--server", "http://127.0.0.1:1", "queues", "--server", running.url).status == 0, "the nearer counts"
+    secret = tmp_path / "token"
+    secret.write_text("not a token\n")
+    assert queen("--server", running.url, "--token", f"@{secret}", "queues", "--json").status == 0
+    missing = queen("--server", running.url, "--token", f"@{secret}-2", "queues")
+    assert (missing.status, "cannot be read" in missing.err) == (2, True)
+    assert queen("--server", running.url, "--cacert", str(secret), "queues").status == 2
+
+
+def test_status_is_one_screen(queen: Run, behind: str, client: BlockingQueen) -> None:
+    until(lambda: queen("status", "--json").json["overview"]["queues"] > 0, True)
+    told = queen("status")
+    assert told.status == 0
+    words = {line.split("  ")[0]: line for line in told.out.splitlines()}
+    assert "connected" in words["server"]
+    assert words["maintenance"].split() == ["maintenance", "off"]
+    assert len(told.out.splitlines()) < 30
+    queen("queues", "pause", behind, "--group", "x")
+    assert {"queue": behind, "consumerGroup": "x"}.items() <= queen("status", "--json").json["pauses"][-1].items()
+    assert f"{behind} for x" in queen("status").out
+    queen("queues", "resume", behind, "--group", "x")
+
+
+def test_maintenance_is_switched(queen: Run, name: str) -> None:
+    assert queen("maintenance", "--json").json["popMaintenanceMode"] is False
+    try:
+        assert "switched off" in queen("maintenance", "on", "--pops").out
+        shown = queen("maintenance", "--json").json
+        assert (shown["maintenanceMode"], shown["popMaintenanceMode"]) == (False, True)
+        assert "on: pops are switched off" in queen("status").out
+        assert "`queen maintenance off --pops`" in queen("doctor").out
+    finally:
+        assert "switched off" not in queen("maintenance", "off", "--pops").out
+    assert queen("maintenance", "perhaps").status == 2
+
+
+def test_the_servers_are_listed(queen: Run) -> None:
+    told = queen("cluster")
+    assert (told.status, "healthy, answers this" in told.out) == (0, True)
+    assert [one["local"] for one in queen("cluster", "--json").json["servers"]] == [True]
+
+
+def test_without_a_group_each_is_explained_the_worst_first(queen: Run, name: str, client: BlockingQueen) -> None:
+    client.queue(name).push([1, 2])
+    first = client.queue(name).group("done").batch(2).pop()
+    client.ack(first)
+    client.queue(name).group("leased").pop()
+    queen("queues", "pause", name, "--group", "paused")
+    client.queue(name).group("paused").wait(False).pop()
+    told = queen("explain", name)
+    order = [line for line in told.out.splitlines() if line.startswith("Group ") and not line.endswith(".")]
+    assert order == ["Group paused: paused", "Group leased: leased", "Group done: up to date"]
+    found = queen("explain", name, "--json").json
+    assert [one["consumerGroup"] for one in found] == ["paused", "leased", "done"]
+    assert queen("explain", name, "--group", "done", "--json").json["reason"] == "end_reached"
+
+
+def test_doctor_judges_the_work(queen: Run, name: str, client: BlockingQueen) -> None:
+    client.queue(name).push([1])
+    client.ack(client.queue(name).group("g").pop(), "dlq", error="no good")
+
+    def work() -> bool:
+        (found,) = [one for one in queen("doctor", "--json").json["findings"] if one["name"] == "work"]
+        return found["state"] == "doubtful" and "dead letter" in found["sentence"]
+
+    until(work, True)
+
+
+def test_a_narrow_terminal_shows_the_columns_that_matter(
+    running: Running, name: str, client: BlockingQueen, tmp_path: Path
+) -> None:
+    client.queue(name).partition("eu").push([1])
+    with Terminal("partitions", name, url=running.url, folder=tmp_path) as wide:
+        assert wide.end() == 0
+        assert "created" in wide.drawn and "ago" not in wide.drawn
+    with Terminal("partitions", name, url=running.url, folder=tmp_path, columns=72) as narrow:
+        assert narrow.end() == 0
+        assert " s ago" in narrow.drawn
+        assert "also shows: id." in narrow.drawn
+
+
+def test_moments_as_people_say_them() -> None:
+    now = show.now()
+    said = [show.ago((now + timedelta(seconds=s)).isoformat()) for s in (-181, 7201)]
+    assert said == ["3 min ago", "in 2 h"]
+
+
+def test_a_push_shows_messages_and_bytes_a_second(running: Running, name: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.ndjson"
+    lines.write_text("".join(f'{{"n": {n}}}\n' for n in range(200)))
+    with Terminal("push", name, "--file", str(lines), "--batch", "10", url=running.url, folder=tmp_path) as terminal:
+        terminal.until("messages pushed")
+        assert terminal.end() == 0
+        assert "200 messages pushed to" in terminal.drawn
+        assert "B/s" in terminal.drawn
