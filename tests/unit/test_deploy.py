@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -19,6 +20,8 @@ import queenmq
 from queenmq import config
 from queenmq.cli.main import main
 from queenmq.cli.pipelines import COMMANDS
+from queenmq.http.answers.groups import GroupListed
+from queenmq.http.routes import groups
 from queenmq.pipeline.declaration import read
 from queenmq.pipeline.kinds import KINDS
 
@@ -200,6 +203,30 @@ def test_the_container_of_pipelines_is_that_of_the_server_with_spark() -> None:
     assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == [image.split()[0] for image in said("FROM")]
     assert is_a_command(*json.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[-1])[:2])
     assert "USER 10001" in text
+
+
+def test_keda_asks_for_what_queen_answers() -> None:
+    found = manifests("keda.yaml")
+    scaled, secret = found["ScaledObject/invoices"]["spec"], found["TriggerAuthentication/invoices"]["spec"]
+    [trigger] = scaled["triggers"]
+    assert (trigger["type"], trigger["metadata"]["authMode"]) == ("metrics-api", "bearer")
+    path = urlsplit(trigger["metadata"]["url"])
+    assert path.path in {route.path for route in groups.ROUTES if route.method == "GET"}
+    assert f"Service/{path.hostname}" in manifests()
+    asked = re.fullmatch(r'#\((\w+)=="[^"]+"\)#\|#\((\w+)=="[^"]+"\)\.(\w+)', trigger["metadata"]["valueLocation"])
+    assert set(asked.groups()) <= set(GroupListed.__struct_encode_fields__)
+    assert int(trigger["metadata"]["targetValue"]) > 0
+    assert trigger["authenticationRef"]["name"] == "invoices"
+    guide = (ROOT / "docs" / "how-to" / "workers.md").read_text()
+    [deployment] = [
+        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    ]
+    kubernetes_validate.validate(deployment, kubernetes_validate.latest_version(), strict=True)
+    assert deployment["metadata"]["name"] == scaled["scaleTargetRef"]["name"]
+    [given] = secret["secretTargetRef"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["env"][1]["valueFrom"]["secretKeyRef"] == {"name": given["name"], "key": given["key"]}
+    assert deployment["spec"]["template"]["metadata"]["labels"]["queen-client"] == "true"
 
 
 def test_the_settings_of_the_pods_can_be_used() -> None:

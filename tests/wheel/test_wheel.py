@@ -23,7 +23,7 @@ import sys
 
 class NotInstalled:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(extras.SERVER | {"queen_bench"})!r}:
+        if name.partition(".")[0] in {sorted(extras.SERVER | extras.MCP | {"queen_bench"})!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, NotInstalled())
@@ -82,7 +82,7 @@ def test_it_asks_only_for_what_client_and_command_need(installed: Path) -> None:
     needs = [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
     assert {re.split("[<>]", need)[0] for need in needs} == {"aiohttp", "click", "msgspec", "PyYAML", "rich"}
     frameworks = {"celery", "django", "dramatiq", "taskiq"}
-    extras = {"connect", "delta", "dev", "iceberg", "otel", "pipeline", "server"} | frameworks
+    extras = {"connect", "delta", "dev", "iceberg", "mcp", "otel", "pipeline", "server"} | frameworks
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
@@ -107,6 +107,14 @@ def test_a_command_of_the_server_says_what_to_install(installed: Path, command: 
     assert done.stderr.startswith("queen: this command needs the server (")
     assert done.stderr.endswith(" is not installed): pip install 'queenmq[server]'\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_command_for_assistants_says_what_to_install(installed: Path) -> None:
+    done = queen(installed, "mcp")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "queen: this command needs the SDK of MCP (mcp is not installed): pip install 'queenmq[mcp]'\n",
+    )
 
 
 def test_the_benchmark_says_where_it_is(installed: Path) -> None:

@@ -34,6 +34,7 @@ KNOWN: Final = {
     "apply": "Create and change queues as a file declares them.",
     "top": "Show rates, lag and waiting consumers live.",
     "doctor": "Check the installation and say how to repair it.",
+    "mcp": "Serve MCP for assistants: explain, lag, search, dead letters, redrive.",
     "admin": "Check and repair the tables of the database.",
     "db": "Upgrade the schema of the database, or show how to connect to the bundled PostgreSQL.",
     "verify": "Check that servers keep their promises, by a history of requests.",
