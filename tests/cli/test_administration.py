@@ -439,6 +439,10 @@ def test_a_policy_is_set_listed_and_removed(queen: Run, name: str) -> None:
     assert "is not like 5/10" in queen("policies", "set", name, "--breaker", "5").err
     assert "needs --breaker" in queen("policies", "set", name, "--breaker-pause", "5").err
     assert "say what to set" in queen("policies", "set", name).err
+    assert queen("policies", "set", name, "--leases", "3", "--rate", "0.5").status == 0
+    [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
+    assert shown["limits"] == {"leases": 3, "rate": 0.5}
+    assert "burst needs a rate" in queen("policies", "set", name, "--leases", "1", "--burst", "3").err
 
 
 # Timers

@@ -237,7 +237,11 @@ class AnySequence(RuleBasedStateMachine):
         )
         if poison != "block":
             self.storage.execute(
-                statement("set_policy"), self.queue, "", None, True, "{}", None, None, 0.0, poison, False, *[None] * 4
+                statement("set_policy"),
+                *(self.queue, "", None),
+                *(True, "{}", None, None, 0.0, poison),
+                *(False, *[None] * 4),
+                *(False, *[None] * 4),
             )
         self.storage.execute("DELETE FROM queen.partitions")  # Default has an id that cannot be chosen
 

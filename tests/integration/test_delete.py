@@ -9,7 +9,7 @@ from typing import TypeVar
 import asyncpg
 import pytest
 
-from integration.queen import Queen, blocked, data
+from integration.queen import Json, Queen, blocked, data
 from queenmq.broker import lane, lock_wait
 
 T = TypeVar("T")
@@ -42,7 +42,8 @@ async def use(queen: Queen, queue: str) -> None:
     """Leave traces of every kind."""
     await queen.configure(queue, retryLimit=0, maxSize=100)
     await queen.push_items(*({"queue": queue, "partition": f"p{n % 3}", "payload": n} for n in range(9)))
-    policy = {"queue": queue, "retry": {"poison": "skip"}, "breaker": {"failures": 5, "of": 9}}
+    policy: Json = {"queue": queue, "retry": {"poison": "skip"}, "breaker": {"failures": 5, "of": 9}}
+    policy["limits"] = {"leases": 100, "rate": 1000}
     assert (await queen.http.post("/api/v1/policies", json=policy)).status_code == 200
     [message] = await queen.pop(queue)
     await queen.trace(message, {}, traceNames=["a", "b"])

@@ -144,6 +144,19 @@ async def test_pops_begin_behind_the_old_versions_of_ready_rows(database_url: st
         assert median(after[-SAMPLE:]) < median(before) + VERSIONS / 200
 
 
+async def test_limits_do_not_grow_either(database_url: str, horizon: None) -> None:
+    async with _session(database_url) as session:
+        await session.push(("q", "p", "first"), ("q", "idle", "first"))
+        await session.subscribe("q", mode="new")
+        nothing = (False, *[None] * 5, False, *[None] * 4)
+        limits = ("{}", 5, 1_000_000.0, 1_000_000.0)
+        assert await session.sql.fetchval(statement("set_policy"), "q", "", None, *nothing, True, *limits)
+        cycle = Cycle(session, "q")
+        costs = [await cycle.run(number, "p") for number in range(CYCLES)]
+        assert await _finished(session) == CYCLES + 2
+    assert _grown(costs) == {}
+
+
 async def test_pushes_to_a_partition_without_groups_do_not_grow(database_url: str, horizon: None) -> None:
     async with _session(database_url) as session:
         await session.push(("q", "idle", "first"))

@@ -138,7 +138,7 @@ class Broker:
         self.keys = Keys(database)
         self.filters = Filters(database, self.long_polls.wake)
         self.pauses = Pauses(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
-        self.policies = Policies(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
+        self.policies = Policies(database, self._popper.pauses, self._options.publish, self.long_polls.wake_unlimited)
         acking = policy_of(settings, settings.lanes.ack)
         self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))

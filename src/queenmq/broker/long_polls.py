@@ -89,7 +89,7 @@ class LongPolls(Generic[Result]):
                     return found
                 if activity == activity_of(group):
                     break
-            self._probe_again(group, found.ready_in_s)
+            self._probe_again(group, found)
             return await self._park(group, Waiter(probe, asyncio.get_running_loop().create_future(), discard), deadline)
         finally:
             self.registry.leave(group)
@@ -100,9 +100,17 @@ class LongPolls(Generic[Result]):
         """Something became readable in these partitions, by a change that was made here: wake the long polls of every
         server. None: it is not known in which partitions."""
         if self.registry.total:
-            self.wake_here(queue, partitions)
+            # Only a push knows its partitions.
+            self.wake_here(queue, partitions, pushed=partitions is not None)
         if self.linked:
             self._cluster.readable(queue, partitions)
+
+    def wake_unlimited(self, queue: str) -> None:
+        """The limits of a queue were changed: whom they kept waiting may go on."""
+        for groups in self.registry.concerned(queue, None):
+            for group in groups.values():
+                group.limit = None
+        self.wake(queue)
 
     def wake_freed(self, leases: Collection[Lease]) -> None:
         """The same for leases that ended: the long polls that they kept away may go on."""
@@ -118,11 +126,14 @@ class LongPolls(Generic[Result]):
         self._cluster.found_free(queue, partition, group)
         self.wake_here(queue, (partition,))
 
-    def wake_here(self, queue: str, partitions: Collection[str] | None = None) -> None:
-        """Wake only the long polls of this server."""
+    def wake_here(self, queue: str, partitions: Collection[str] | None = None, *, pushed: bool = False) -> None:
+        """Wake only the long polls of this server; not those that a limit keeps waiting, unless a lease that ended may
+        have changed that."""
         count = 1 if partitions is None else len(partitions)
         for groups in self.registry.concerned(queue, partitions):
             for group in list(groups.values()):
+                if group.limit is not None and (pushed or group.limit == "rate") and self._is_limited(group):
+                    continue
                 group.activity += 1
                 group.hint += count if group.key.partition is None else 1
                 group.backoff.reset()
@@ -133,6 +144,9 @@ class LongPolls(Generic[Result]):
             for siblings in self.registry.by_partition(queue):
                 siblings.activity += 1
                 self._safety_net.start_sweep(siblings)
+
+    def _is_limited(self, group: KeyWaiters[Result]) -> bool:
+        return group.limited_until > self._clock.monotonic()
 
     def close(self) -> None:
         """Answer every waiter with nothing; later ones probe once."""
@@ -187,7 +201,7 @@ class LongPolls(Generic[Result]):
     async def _check(self, group: KeyWaiters[Result]) -> None:
         """Probe for as many waiters as there may be work for, and go on while there is more."""
         this = group.check
-        ready_in_s: float | None = None
+        missed: Result | None = None
         try:
             while group.waiters:
                 activity, wanted = activity_of(group), max(group.hint, 1)
@@ -197,7 +211,7 @@ class LongPolls(Generic[Result]):
                 if not chosen:
                     break
                 async with self._clock.timeout(self._check_limit_s):
-                    served, ready_in_s = await self._probe_for(chosen)
+                    served, missed = await self._probe_for(chosen)
                 if served:
                     self._measure(group, woken_at)
                 if served == len(chosen):
@@ -213,7 +227,7 @@ class LongPolls(Generic[Result]):
             if group.check is this:
                 group.check = None
                 if group.members:
-                    self._probe_again(group, ready_in_s)
+                    self._probe_again(group, missed)
 
     def _measure(self, group: KeyWaiters[Result], woken_at: float | None) -> None:
         """Somebody was served: how long after the wake-up, before the probe or during it, if there was one."""
@@ -222,8 +236,9 @@ class LongPolls(Generic[Result]):
         if woken_at is not None:
             self.latency.add(self._clock.monotonic() - woken_at)
 
-    async def _probe_for(self, chosen: list[Waiter[Result]]) -> tuple[int, float | None]:
-        """One probe for each, which share a call. Returns how many were served, and how soon to probe again."""
+    async def _probe_for(self, chosen: list[Waiter[Result]]) -> tuple[int, Result | None]:
+        """One probe for each, which share a call. Returns how many were served, and what another got that says when to
+        probe again."""
         for waiter in chosen:
             waiter.probing = True
         try:
@@ -231,7 +246,7 @@ class LongPolls(Generic[Result]):
         finally:
             for waiter in chosen:
                 waiter.probing = False
-        served, ready_in_s = 0, None
+        served, missed = 0, None
         for waiter, found in zip(chosen, results, strict=True):
             if isinstance(found, BaseException):
                 if not isinstance(found, QueenError):
@@ -242,10 +257,10 @@ class LongPolls(Generic[Result]):
                 self._hand_over(waiter, found)
                 continue
             if found.ready_in_s is not None:
-                ready_in_s = found.ready_in_s
+                missed = found
             if waiter.overdue:
                 resolve(waiter, None)
-        return served, ready_in_s
+        return served, missed
 
     def _hand_over(self, waiter: Waiter[Result], found: Result) -> None:
         if waiter.answer.done():
@@ -253,17 +268,21 @@ class LongPolls(Generic[Result]):
         else:
             waiter.answer.set_result(found)
 
-    def _probe_again(self, group: KeyWaiters[Result], ready_in_s: float | None) -> None:
+    def _probe_again(self, group: KeyWaiters[Result], missed: Result | None = None) -> None:
         """Set the alarm of a key: the interval of its safety net (one for all partitions), or the known moment."""
+        ready_in_s = None if missed is None else missed.ready_in_s
+        group.limit = None if missed is None else missed.limit
         if ready_in_s is None:
             if group.siblings is not None:
                 return
             delay = group.backoff.interval_s
         else:
             delay = max(ready_in_s, _SHORTEST_S)
-            if group.siblings is None:
+            if group.siblings is None and group.limit != "rate":
                 delay = min(delay, group.backoff.interval_s)
         due = self._clock.monotonic() + delay
+        if group.limit is not None:
+            group.limited_until = due
         if group.timer is not None:
             if group.timer_at <= due:
                 return
@@ -275,4 +294,4 @@ class LongPolls(Generic[Result]):
         if group.members:
             self._start_check(group)
             if group.check is None:
-                self._probe_again(group, None)
+                self._probe_again(group)

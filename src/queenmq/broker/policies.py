@@ -1,4 +1,5 @@
-"""What queues and groups do with messages that fail. It is kept in the database, where each pop and ack finds it."""
+"""What queues and groups do with messages that fail, and how much they get. It is kept in the database, where each pop
+and ack finds it."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from queenmq.broker.pauses import KnownPauses
+from queenmq.core.limits import LimitPolicy
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.errors import Conflict, NotFound
 from queenmq.storage.database import Database
@@ -17,7 +19,8 @@ _encoder = msgspec.json.Encoder()
 
 
 class Policies:
-    """`publish` tells every server that something of a queue has changed, and `wake` wakes its long polls."""
+    """`publish` tells every server that something of a queue has changed, and `wake` wakes its long polls, also those
+    that a limit keeps waiting."""
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Policies:
         by: str | None,
         retry: RetryPolicy | UnsetType | None,
         breaker: BreakerPolicy | UnsetType | None,
+        limits: LimitPolicy | UnsetType | None = UNSET,
     ) -> bool:
         """Set parts of the policy of a queue, or of a group in it; None takes a part back. False if nothing changes.
 
@@ -46,6 +50,7 @@ class Policies:
         """
         given = retry or RetryPolicy()
         broken = breaker or None
+        limited = limits or LimitPolicy()
         row = await self._database.fetchrow(
             statement("set_policy"),
             queue,
@@ -62,6 +67,11 @@ class Policies:
             None if broken is None else broken.failures,
             None if broken is None else broken.of,
             None if broken is None else broken.pause_seconds * 1000,
+            limits is not UNSET,
+            _text(limits),
+            limited.leases,
+            limited.rate,
+            limited.most_at_once,
             repeatable=True,
         )
         if row is None or row["changed"] is None:
@@ -71,7 +81,7 @@ class Policies:
                 f"poison {given.poison!r} is for servers of this version only: when none of the version before runs "
                 "any more, finish the upgrade with `queen db upgrade --contract`, and set it then"
             )
-        if breaker is not UNSET:
+        if breaker is not UNSET or limits is not UNSET:
             await self._publish(queue)
             self._known.forget(queue)
             self._wake(queue)
@@ -79,5 +89,5 @@ class Policies:
         return changed
 
 
-def _text(part: RetryPolicy | BreakerPolicy | UnsetType | None) -> str | None:
+def _text(part: RetryPolicy | BreakerPolicy | LimitPolicy | UnsetType | None) -> str | None:
     return _encoder.encode(part).decode() if part else None

@@ -20,7 +20,7 @@ from queenmq.broker.parts import Parts
 from queenmq.broker.pauses import ASK_AGAIN_S, KnownPauses
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.broker.subscriptions import Subscriptions
-from queenmq.broker.waiters import ANY_QUEUE, WaitKey
+from queenmq.broker.waiters import ANY_QUEUE, LimitKind, WaitKey
 from queenmq.clock import Clock
 from queenmq.cluster.port import Advice, Cluster
 from queenmq.config import Settings
@@ -71,6 +71,7 @@ class Delivered:
     runs: list[Run] = field(default_factory=list)
     subscribed: bool = True
     ready_in_s: float | None = None  # when nothing was there: how soon something may be
+    limit: LimitKind | None = None  # what allows nothing before
     crowded_out: bool = False  # something may be there, but the merged call brought enough for others
 
     def __bool__(self) -> bool:
@@ -321,6 +322,9 @@ class Popper:
                 result.ready_in_s = ASK_AGAIN_S
             else:
                 result.ready_in_s = row["ready_in_ms"] / 1000
+                if row["message_count"] == 0:
+                    result.limit = "rate" if row["has_sealed"] else "leases"
+                    result.ready_in_s = min(result.ready_in_s, ASK_AGAIN_S)
         for result in results:
             if result.runs:
                 self._activity.popped(result.claim.queue, sum(run.count for run in result.runs), result.runs[0].since)

@@ -6,12 +6,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from queenmq.clock import Timer
 from queenmq.cluster.port import Cluster
 from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
 
+LimitKind = Literal["rate", "leases"]
 ANY_QUEUE = ""  # cannot be a queue's name: waiters over several queues
 
 
@@ -28,6 +29,11 @@ class Found(Protocol):
 
     @property
     def ready_in_s(self) -> float | None: ...
+
+    @property
+    def limit(self) -> LimitKind | None:
+        """Which limit allows nothing until then; None: no limit does."""
+        ...
 
     def __bool__(self) -> bool: ...
 
@@ -61,6 +67,8 @@ class KeyWaiters(Generic[Result]):
     check_ends_by: float = 0.0
     timer: Timer | None = None
     timer_at: float = 0.0  # when it is due, while there is one
+    limit: LimitKind | None = None  # what allowed nothing when it was probed last
+    limited_until: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -114,7 +114,8 @@ export const queue = {
           ["Retries", `${number(options.retryLimit)}, ${duration(options.retryDelay / 1000)} apart`],
           ["Size limit", options.maxSize ? number(options.maxSize) : "none"],
           ...chosen(options),
-          ...policies.map((row) => [`Failures${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, policyInWords(row)]),
+          ...policies.filter((row) => row.retry || row.breaker).map((row) => [`Failures${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, policyInWords(row)]),
+          ...policies.filter((row) => row.limits).map((row) => [`Limits${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, limitsInWords(row.limits)]),
           ["Created", moment(about.createdAt, { absolute: true })],
         ),
       ),
@@ -143,6 +144,10 @@ function policyInWords({ retry, breaker }) {
   const { strategy, delayMs, delaysMs, maxDelayMs, limit, poison = "block" } = retry ?? {};
   const wait = strategy && `${(delaysMs ?? [delayMs]).map((ms) => duration(ms / 1000)).join(", ")}${strategy === "exponential" ? ` and longer, up to ${duration((maxDelayMs ?? 3600000) / 1000)}` : ""}`;
   return [retry && poison, wait, limit !== undefined && `limit ${number(limit)}`, breaker && `paused after more than ${number(breaker.failures)} of ${number(breaker.of)}`].filter(Boolean).join("; ");
+}
+
+function limitsInWords({ leases, rate, burst }) {
+  return [leases && (leases === 1 ? "one lease at once" : `${number(leases)} leases at once`), rate && `${number(rate)} messages a second`, burst && `${number(burst)} at once`].filter(Boolean).join("; ");
 }
 
 function pauseTable(rows, page) {
@@ -266,7 +271,7 @@ function furthest(row) {
   return group.unread ? [`${groupName(group.name)}: ${number(group.unread)}`, row.groupCount > 1 && h("span", { class: "note" }, ` of ${number(row.groupCount)} groups`)] : h("span", { class: "note" }, "all read");
 }
 
-const WORST_FIRST = ["parked", "retry_pause", "exhausted", "paused", "leased", "delayed", "window_open", "expired", "backpressure", "deliverable"];
+const WORST_FIRST = ["parked", "retry_pause", "exhausted", "paused", "limited", "leased", "delayed", "window_open", "expired", "backpressure", "deliverable"];
 
 /** What is the matter with a partition, the worst first: each state that one of its groups is in. */
 export function partitionState(row) {

@@ -264,6 +264,7 @@ const TONES = {
   delayed: "warn",
   window_open: "warn",
   paused: "bad",
+  limited: "warn",
   group_never_started: "warn",
   queue_unknown: "bad",
   partition_unknown: "bad",

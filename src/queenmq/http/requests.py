@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from queenmq.core.acknowledgement import STATUSES
 from queenmq.core.filters import MAX_LENGTH
 from queenmq.core.headers import MAX_HEADERS
+from queenmq.core.limits import LimitPolicy
 from queenmq.core.names import DEFAULT_PARTITION, START_MODES
 from queenmq.core.options import MAX_SECONDS, QueueOptions
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
@@ -388,9 +389,10 @@ class PauseBody(ResumeBody, kw_only=True):
 
 class PolicyBody(Struct, kw_only=True, rename="camel"):
     """Of a queue; with `consumerGroup`, of that group in it. A part that is left out stays as it is, and null takes it
-    back. A group goes by its own part, or by that of its queue."""
+    back. A group goes by its own part, or by that of its queue; by the limits of both."""
 
     queue: Name
     consumer_group: Name | None = None
     retry: RetryPolicy | UnsetType | None = UNSET
     breaker: BreakerPolicy | UnsetType | None = UNSET
+    limits: LimitPolicy | UnsetType | None = UNSET

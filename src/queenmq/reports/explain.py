@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from queenmq.core.names import parse_start
-from queenmq.reports import pauses, queues
+from queenmq.reports import limits, pauses, queues
 from queenmq.reports.explanation import (
     Evidence,
     Explanation,
@@ -76,5 +76,6 @@ async def read_evidence(reader: Reader, question: Question) -> Evidence:
         is_started=(await reader.one(_STARTED, question.queue, group)).started,
         starts_new=starts_new,
         pauses=await pauses.of_group(reader, queue.id, group),
+        limits=await limits.of_group(reader, queue.id, group),
     )
     return Evidence(group, groups, held, found)

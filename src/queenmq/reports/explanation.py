@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from queenmq.core.explanation import HeldBack, Verdict, attempts_left, given_up, held_back, judge
 from queenmq.core.names import QUEUE_MODE
+from queenmq.reports.limits import LimitRead
 from queenmq.reports.pauses import PauseRead
 from queenmq.reports.places import SWITCHED_OFF, Place, options_of, under_pause
 from queenmq.reports.queues import KnownQueue
@@ -71,12 +72,17 @@ class QueueRead(Struct, frozen=True):
     is_started: bool
     starts_new: bool
     pauses: list[PauseRead] = []
+    limits: list[LimitRead] = []
 
     def pause(self, partition: str | None, switched_off: bool) -> Verdict | None:
         """What keeps every pop from a partition, or from all of the queue if it is None."""
         if switched_off:
             return SWITCHED_OFF
         return next((one.verdict() for one in self.pauses if one.partition in (None, partition)), None)
+
+    def limit(self) -> Verdict | None:
+        """The limit that allows nothing now."""
+        return next((found for one in self.limits if (found := one.verdict())), None)
 
 
 class Evidence(Struct, frozen=True):
@@ -153,11 +159,12 @@ def _first_held(held: dict[str, HeldBack]) -> Verdict | None:
 
 
 def _judged(found: QueueRead, held: dict[str, HeldBack], pops_paused: bool) -> list[ExplainedPlace]:
-    options = options_of(found.queue)
+    options, limit = options_of(found.queue), found.limit()
     places = []
     for place in found.places:
         position, waits = place.position(found.queue.now), held.get(place.partition, _NOTHING_HELD)
-        verdict = under_pause(judge(position, options, waits), found.pause(place.partition, pops_paused))
+        stopped = found.pause(place.partition, pops_paused) or limit
+        verdict = under_pause(judge(position, options, waits), stopped)
         places.append(ExplainedPlace(place, verdict, attempts_left(position, options), waits))
     return places
 

@@ -1,4 +1,4 @@
-"""What queues and groups do with messages that fail, and the messages that wait for that."""
+"""What queues and groups do with messages that fail, their limits, and the messages that wait for that."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class ListedPolicy(Struct, frozen=True):
     changed_by: str | None
     retry: str | None
     breaker: str | None
+    limits: str | None
 
 
 class SkippedMessage(Struct, frozen=True):

@@ -10,7 +10,7 @@ import pytest
 from passing_time import pass_time, settle
 
 from queenmq.broker.long_polls import LongPolls
-from queenmq.broker.waiters import ANY_QUEUE, WaitKey
+from queenmq.broker.waiters import ANY_QUEUE, LimitKind, WaitKey
 from queenmq.clock import ManualClock
 from queenmq.cluster.port import Alone
 from queenmq.core.group_backoff import BackoffSettings
@@ -23,6 +23,7 @@ LONG_S = 600.0
 class Found:
     messages: int = 0
     ready_in_s: float | None = None
+    limit: LimitKind | None = None
 
     def __bool__(self) -> bool:
         return self.messages > 0
@@ -35,6 +36,7 @@ class Store:
         self.partitions = 0
         self.probes = 0
         self.ready_in_s: float | None = None
+        self.limit: LimitKind | None = None
         self.failing = False
         self.gate: asyncio.Event | None = None
         self.unread: set[str] = set()  # partitions that a sweep finds
@@ -57,7 +59,7 @@ class Store:
         if self.partitions:
             self.partitions -= 1
             return Found(1)
-        return Found(ready_in_s=self.ready_in_s)
+        return Found(ready_in_s=self.ready_in_s, limit=self.limit)
 
 
 @dataclass
@@ -108,6 +110,43 @@ async def test_a_push_wakes_a_parked_poll(bench: Bench) -> None:
     await parked(bench, 1)
     bench.store.partitions = 1
     bench.waiting.wake("q")
+    assert await poll
+
+
+@pytest.mark.parametrize("limit", ["rate", "leases"])
+async def test_a_push_does_not_wake_whom_a_limit_keeps_waiting(bench: Bench, limit: LimitKind) -> None:
+    bench.store.limit, bench.store.ready_in_s = limit, 5.0
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.partitions = 1
+    bench.waiting.wake("q", ["p"])
+    await settle()
+    assert bench.store.probes == 1
+    await pass_time(bench.clock, 5.0)
+    assert await poll
+
+
+async def test_a_lease_that_ends_wakes_whom_a_limit_of_leases_keeps_waiting(bench: Bench) -> None:
+    bench.store.limit, bench.store.ready_in_s = "rate", 5.0
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.waiting.wake_freed([("q", "p", "g")])
+    await settle()
+    assert bench.store.probes == 1
+    bench.store.limit = "leases"
+    await pass_time(bench.clock, 5.0)
+    assert bench.store.probes == 2
+    bench.store.partitions = 1
+    bench.waiting.wake_freed([("q", "p", "g")])
+    assert await poll
+
+
+async def test_limits_that_change_wake_everybody(bench: Bench) -> None:
+    bench.store.limit, bench.store.ready_in_s = "rate", 5.0
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.partitions = 1
+    bench.waiting.wake_unlimited("q")
     assert await poll
 
 

@@ -1,4 +1,4 @@
-"""`queen policies`: what queues and groups do with messages that fail."""
+"""`queen policies`: what queues and groups do with messages that fail, and how much they get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _MS = click.IntRange(min=0)
 
 @group("policies", "queen policies", "queen policies set orders --group billing --poison skip", default="list")
 def command() -> None:
-    """List, set and remove retry policies, and list messages that wait because of one. Without a subcommand, list."""
+    """List, set and remove retry policies and limits, and list messages that wait because of one. Without a subcommand,
+    list."""
 
 
 @under(command, "list", "queen policies list")
@@ -35,6 +36,7 @@ def list_(as_json: bool, server: str) -> None:
         Column("consumerGroup", "group"),
         Column("retry", written=_shown),
         Column("breaker", written=_shown),
+        Column("limits", written=_shown),
         Column("changedAt", "since", written=moment, minor=True),
         Column("changedBy", "by", minor=True),
         as_json=as_json,
@@ -47,6 +49,7 @@ def list_(as_json: bool, server: str) -> None:
     "queen policies set orders --group billing --poison skip --exponential 1000 --limit 10",
     "queen policies set orders --delays 1000,10000,60000 --poison park",
     "queen policies set orders --group billing --breaker 50/100 --breaker-pause 60",
+    "queen policies set orders --group billing --leases 10 --rate 100 --burst 200",
 )
 @queue
 @_GROUP
@@ -64,6 +67,9 @@ def list_(as_json: bool, server: str) -> None:
 )
 @click.option("--breaker", metavar="N/M", help="Pause a group when more than N of the last M messages failed.")
 @click.option("--breaker-pause", type=click.IntRange(1), metavar="S", help="Seconds until a batch is let through; 30.")
+@click.option("--leases", type=click.IntRange(1), metavar="N", help="How many leases may be open at once.")
+@click.option("--rate", type=float, metavar="N", help="How many messages are delivered a second.")
+@click.option("--burst", type=click.IntRange(1), metavar="N", help="How many at once after a pause; a second's worth.")
 @as_json
 @server
 def set_(
@@ -71,15 +77,24 @@ def set_(
     group: str | None,
     breaker: str | None,
     breaker_pause: int | None,
+    leases: int | None,
+    rate: float | None,
+    burst: int | None,
     as_json: bool,
     server: str,
     **given: Any,
 ) -> None:
-    """Set what QUEUE does with messages that fail, or one group of it. Retries and breaker are set apart."""
-    parts: dict[str, dict[str, Any] | None] = {"retry": _retry(**given), "breaker": _breaker(breaker, breaker_pause)}
+    """Set what QUEUE does with messages that fail, or one group of it, and how much it gets. Retries, breaker and
+    limits are set apart."""
+    limits = {"leases": leases, "rate": rate, "burst": burst}
+    parts: dict[str, dict[str, Any] | None] = {
+        "retry": _retry(**given),
+        "breaker": _breaker(breaker, breaker_pause),
+        "limits": {name: value for name, value in limits.items() if value is not None},
+    }
     parts = {name: part for name, part in parts.items() if part}
     if not parts:
-        raise click.UsageError("say what to set, for example --poison skip or --breaker 5/10")
+        raise click.UsageError("say what to set, for example --poison skip, --breaker 5/10 or --leases 10")
     with connected(server) as queen:
         require_queue(queen, queue)
         answer = queen.admin.set_policy(queue, group=group, **parts)
@@ -135,10 +150,10 @@ def _shown(part: Any) -> str:
 @as_json
 @server
 def remove(queue: str, group: str | None, as_json: bool, server: str) -> None:
-    """Remove the policy of QUEUE, or of one group of it. Messages that wait because of it stay as they are."""
+    """Remove policy and limits of QUEUE, or of one group of it. Messages that wait because of it stay as they are."""
     with connected(server) as queen:
         require_queue(queen, queue)
-        answer = queen.admin.set_policy(queue, group=group, retry=None, breaker=None)
+        answer = queen.admin.set_policy(queue, group=group, retry=None, breaker=None, limits=None)
     if as_json:
         print_json(answer)
     else:

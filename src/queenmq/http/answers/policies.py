@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
+from queenmq.core.limits import LimitPolicy
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.http.schemas import Moment, Uuid
 
@@ -15,11 +16,12 @@ class PolicySet(Struct, kw_only=True, rename="camel"):
     consumer_group: str | None
     retry: RetryPolicy | UnsetType | None = UNSET
     breaker: BreakerPolicy | UnsetType | None = UNSET
+    limits: LimitPolicy | UnsetType | None = UNSET
     changed: bool
 
 
 class PolicyListed(Struct, kw_only=True, rename="camel"):
-    """Without a group, for all groups that have none of their own."""
+    """Without a group, for all groups that have none of their own; the limits are for all groups together."""
 
     queue: str
     consumer_group: str | None
@@ -27,6 +29,7 @@ class PolicyListed(Struct, kw_only=True, rename="camel"):
     changed_by: str | None
     retry: RetryPolicy | None
     breaker: BreakerPolicy | None
+    limits: LimitPolicy | None
 
 
 class PoliciesListed(Struct):

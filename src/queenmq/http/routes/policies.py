@@ -1,4 +1,4 @@
-"""Policies: what queues and groups do with messages that fail"""
+"""Policies: what queues and groups do with messages that fail, and how much they get"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from queenmq.access.permissions import Verb
+from queenmq.core.limits import LimitPolicy
 from queenmq.core.names import check_name, iso_millis
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.errors import InvalidRequest
@@ -26,6 +27,7 @@ _TEXTS = {"queue": "queue is required"}
 _decoder = msgspec.json.Decoder(PolicyBody)
 _retry = msgspec.json.Decoder(RetryPolicy)
 _breaker = msgspec.json.Decoder(BreakerPolicy)
+_limits = msgspec.json.Decoder(LimitPolicy)
 _LIMIT = Parameter("limit", COUNT, f"Most entries of the answer, up to {_MOST}.", _MOST)
 
 
@@ -34,10 +36,17 @@ async def set_policy(request: Request, context: Context) -> Response:
     """Set parts of the policy of a queue, or of one group of it, or take them back with null. Every later pop and ack
     goes by it."""
     body = _body(request)
-    place = (body.queue, body.consumer_group)
-    changed = await context.broker.policies.set(*place, request.subject, body.retry, body.breaker)
-    queue, group = place
-    shown = PolicySet(queue=queue, consumer_group=group, retry=body.retry, breaker=body.breaker, changed=changed)
+    queue, group = body.queue, body.consumer_group
+    parts = (body.retry, body.breaker, body.limits)
+    changed = await context.broker.policies.set(queue, group, request.subject, *parts)
+    shown = PolicySet(
+        queue=queue,
+        consumer_group=group,
+        retry=body.retry,
+        breaker=body.breaker,
+        limits=body.limits,
+        changed=changed,
+    )
     return Response(200, shown)
 
 
@@ -73,12 +82,14 @@ def _body(request: Request) -> PolicyBody:
     check_name(body.queue, "queue")
     if body.consumer_group is not None:
         check_name(body.consumer_group, "consumerGroup")
-    if body.retry is msgspec.UNSET and body.breaker is msgspec.UNSET:
-        raise InvalidRequest("retry or breaker is required: what to set, or null to take it back", "retry")
+    if body.retry is body.breaker is body.limits is msgspec.UNSET:
+        raise InvalidRequest("retry, breaker or limits is required: what to set, or null to take it back", "retry")
     if body.retry:
         body.retry.delays()
     if body.breaker:
         body.breaker.check()
+    if body.limits:
+        body.limits.check()
     return body
 
 
@@ -90,6 +101,7 @@ def _listed(row: policies.ListedPolicy) -> PolicyListed:
         changed_by=row.changed_by,
         retry=None if row.retry is None else _retry.decode(row.retry),
         breaker=None if row.breaker is None else _breaker.decode(row.breaker),
+        limits=None if row.limits is None else _limits.decode(row.limits),
     )
 
 

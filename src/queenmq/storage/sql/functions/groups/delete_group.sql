@@ -1,5 +1,5 @@
--- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, its pauses, policies
--- and filters.
+-- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, its pauses, policies,
+-- limits and filters.
 -- Returns the partitions forgotten. Locks: the queues' rows FOR UPDATE by name, so that no new partition adds the
 -- group meanwhile; then the group's rows.
 CREATE OR REPLACE FUNCTION queen.delete_group(p_group text, p_queue text, p_metadata boolean)
@@ -32,6 +32,9 @@ BEGIN
         WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.policies y USING queen.queues q
         WHERE q.id = y.queue_id AND y.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
+        PERFORM queen.set_limits(l.queue_id, p_group, NULL, NULL, NULL, NULL, NULL)
+        FROM queen.limits l JOIN queen.queues q ON q.id = l.queue_id
+        WHERE l.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.group_filters s USING queen.queues q
         WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.consumer_groups WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);

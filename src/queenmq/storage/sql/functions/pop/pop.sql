@@ -13,9 +13,10 @@
 -- time (a lease ends, a delay or window ripens; negative: at once, but the call was full); without, its group is not
 -- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push; or, if it
 -- is for any partition, for something that will be there in more than two seconds: who waits asks again before that. If ready_in_ms is
--- infinite, what it asks for is paused (see queen.pause). Of a group with a filter, what that does not let through is passed over.
+-- infinite, what it asks for is paused (see queen.pause). If message_count is 0, a limit allows nothing before that time (see queen.limits_for);
+-- has_sealed says then whether that is a rate. Of a group with a filter, what that does not let through is passed over.
 -- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
--- pop could deliver is hidden from it. Then what queen.settle takes.
+-- pop could deliver is hidden from it. Then what queen.settle takes. Before, where there are limits, what queen.limits_for takes.
 CREATE OR REPLACE FUNCTION queen.pop(
     p_queue text[], p_partition text[], p_group text[], p_batch integer[], p_partitions integer[],
     p_auto_ack boolean[], p_lease uuid[], p_answer_bytes bigint DEFAULT 16777216, p_bytes bigint DEFAULT 33554432)
@@ -46,6 +47,7 @@ DECLARE
     v_reached  timestamptz;
     v_rows     integer;
     v_limit    integer;     -- messages of one partition
+    v_most     integer;     -- the same, before bytes are counted
     v_share    bigint;      -- bytes that one partition may have without being counted
     v_room     bigint;      -- bytes that the request may still get, of those that are counted
     v_spent    bigint := 0; -- bytes of the call that were counted
@@ -60,6 +62,10 @@ DECLARE
     v_filter   queen.group_filters;
     v_upto     bigint[];    -- with a filter: how far the messages of each partition were examined
     v_fitting    integer[];   -- and how many of them the group gets
+    v_allowed  record;      -- what the limits of the queue and the group allow, less what was used of it
+    v_used     integer;     -- messages
+    v_leased   uuid[];      -- partitions
+    v_leases   uuid[];      -- and their leases
     v_until    timestamptz := clock_timestamp() + interval '50 ms';     -- no filter is evaluated beyond that, so that others do not wait
 BEGIN
     FOR r IN
@@ -122,6 +128,15 @@ BEGIN
             SELECT * INTO v_filter FROM queen.group_filters f WHERE f.queue_id = v_queue.id AND f.consumer_group = r.grp;
         END IF;
 
+        IF v_queue.has_limits THEN
+            v_allowed := queen.limits_for(
+                v_queue.id, r.grp, CASE WHEN r.auto_ack THEN 0 ELSE cardinality(r.requests) * least(r.parts, r.batch) END,
+                cardinality(r.requests)::bigint * r.batch);
+            v_used := 0;
+            v_leased := '{}';
+            v_leases := '{}';
+        END IF;
+
         v_now := clock_timestamp();
         IF r.partition IS NOT NULL OR v_reached IS NULL THEN
             v_reached := '-infinity';
@@ -138,7 +153,13 @@ BEGIN
         WHILE v_next <= cardinality(r.requests) AND v_spent < p_bytes LOOP
             v_want := CASE WHEN r.parts = 1 THEN cardinality(r.requests) - v_next + 1 ELSE 1 END;
             v_counted := false;
-            v_limit := v_left;
+            v_most := v_left;
+            IF v_queue.has_limits THEN
+                EXIT WHEN v_allowed.messages = 0 OR (v_allowed.leases = 0 AND NOT r.auto_ack);
+                v_want := least(v_want, v_allowed.messages, CASE WHEN NOT r.auto_ack THEN v_allowed.leases END);
+                v_most := least(v_left, v_allowed.messages / v_want);
+            END IF;
+            v_limit := v_most;
             v_walked := v_reached;
             IF v_only IS NULL THEN
                 -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
@@ -335,6 +356,11 @@ BEGIN
             GROUP BY t.slot, t.part, p.name
             LOOP
                 v_rows := v_rows + message_count;
+                IF v_queue.has_limits THEN
+                    v_used := v_used + message_count;
+                    v_leased := v_leased || partition_id;
+                    v_leases := v_leases || r.leases[width_bucket(request, r.requests)];
+                END IF;
                 RETURN NEXT;
             END LOOP;
             EXIT WHEN v_rows > 0 OR v_counted;
@@ -364,7 +390,7 @@ BEGIN
                 ) c
                 JOIN queen.messages m ON m.partition_id = c.partition_id AND m."offset" > c.position
                                      AND NOT c.hidden @> m."offset" AND (v_upto IS NULL OR m."offset" <= v_upto[1])
-                ORDER BY m."offset" LIMIT v_left
+                ORDER BY m."offset" LIMIT v_most
             ) x;
             v_bytes := least(v_bytes, v_room);
             v_room := v_room - v_bytes;
@@ -372,7 +398,7 @@ BEGIN
             END LOOP;
 
             v_empty := NULL;
-            IF v_rows < cardinality(v_ids) * v_left THEN
+            IF v_rows < cardinality(v_ids) * v_most THEN
                 SELECT array_agg(t.id) INTO v_empty FROM unnest(v_ids) AS t (id)
                 CROSS JOIN LATERAL (
                     SELECT x.ready_at FROM queen.partition_consumers x
@@ -433,6 +459,10 @@ BEGIN
                 PERFORM queen.settle(v_ids, array_fill(r.grp, ARRAY[cardinality(v_ids)]), false);
             END IF;
 
+            IF v_queue.has_limits AND v_rows > 0 THEN
+                v_allowed.messages := v_allowed.messages - v_rows;
+                v_allowed.leases := v_allowed.leases - cardinality(v_ids) + v_unserved;
+            END IF;
             IF r.parts = 1 THEN
                 v_next := v_next + cardinality(v_ids) - v_unserved;
                 v_room := p_answer_bytes;
@@ -458,6 +488,19 @@ BEGIN
             UPDATE queen.breakers b
             SET probe_lease = r.leases[1], probe_at = v_now + make_interval(secs => coalesce(nullif(v_queue.lease_time_s, 0), 60))
             WHERE b.queue_id = v_queue.id AND b.consumer_group = r.grp;
+        END IF;
+        IF v_queue.has_limits THEN
+            IF v_used > 0 THEN
+                PERFORM queen.use_limits(
+                    r.grp, v_allowed.slots, v_allowed.queue_slots, v_allowed.shards, v_allowed.tokens, v_allowed.queue_shards,
+                    v_leased, v_leases, v_used);
+            END IF;
+            IF v_next <= cardinality(r.requests) AND (v_allowed.messages = 0 OR (v_allowed.leases = 0 AND NOT r.auto_ack)) THEN
+                RETURN QUERY SELECT t.i, NULL::uuid, NULL, 0, NULL::bytea, coalesce(v_allowed.by_rate, false), NULL::timestamptz,
+                                    coalesce(v_allowed.wait_ms, 1)::double precision
+                             FROM unnest(r.requests[v_next:]) AS t (i);
+                CONTINUE;
+            END IF;
         END IF;
         IF v_spent >= p_bytes THEN
             RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,

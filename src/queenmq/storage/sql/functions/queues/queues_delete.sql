@@ -1,6 +1,6 @@
 -- What has no foreign key ends with its queue here: subscriptions, which are kept by name because a group may subscribe before
 -- the queue exists, timers and messages in the outbox, which are kept by name as well, and dead letters, whose insertion must not lock the queue behind the consumer's row, the results of pushes, and
--- what is known of its size and of the breakers of its groups.
+-- what is known of its size, of the breakers of its groups and of its limits.
 CREATE OR REPLACE FUNCTION queen.on_queues_delete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM queen.consumer_groups WHERE queue_name IN (SELECT name FROM old_queues);
@@ -15,6 +15,8 @@ BEGIN
     DELETE FROM queen.dropped_partitions WHERE queue_id IN (SELECT id FROM old_queues);
     DELETE FROM queen.ready_floors WHERE queue_id IN (SELECT id FROM old_queues);
     DELETE FROM queen.breakers WHERE queue_id IN (SELECT id FROM old_queues);
+    DELETE FROM queen.limit_slots WHERE queue_id IN (SELECT id FROM old_queues);
+    DELETE FROM queen.limit_tokens WHERE queue_id IN (SELECT id FROM old_queues);
     RETURN NULL;
 END $$;
 
