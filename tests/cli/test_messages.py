@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -107,6 +108,23 @@ def test_headers_are_pushed_found_shown_and_copied(queen: Run, name: str) -> Non
     assert sorted(message.get("headers", {}).get("type", "") for message in popped) == ["", "parcel"]
     queen("timers", "set", name, "k", "1", "--in", "1h", "--header", "type=letter")
     assert queen("timers", "list", name, "--json").json[0]["headers"] == {"type": "letter"}
+
+
+def test_a_message_says_how_its_deliveries_failed_and_for_whom(queen: Run, client: BlockingQueen, name: str) -> None:
+    queen("push", name, '"a"', "--transaction-id", "a")
+    [message] = client.queue(name).group("g").pop()
+    host = f"{socket.gethostname()} (process {os.getpid()})"
+    held = queen("explain", name, "--group", "g").out
+    assert "The lease is held by " in held
+    assert host in held
+    assert host in queen("groups", "consumers", name, "--group", "g").out
+    assert queen("groups", "consumers", name, "--json").json["consumers"][0]["leases"] == 1
+    client.ack(message, "failed", error="the card was declined")
+    told = queen("messages", "show", f"{name}/Default", "a").out
+    assert "failed: the card was declined" in told
+    assert host in told
+    assert "Last failure: failed: the card was declined (" in queen("explain", name, "--group", "g").out
+    assert "nobody has popped" in queen("groups", "consumers", name, "--group", "nobody").err
 
 
 @pytest.mark.parametrize(

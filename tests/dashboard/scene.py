@@ -21,6 +21,7 @@ class Shop:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers["X-Queen-Consumer"] = "name=ledger-worker&host=till-4&process=77"
         self.http = httpx.Client(base_url=url, timeout=30, headers=headers)
 
     def call(self, method: str, path: str, body: Any = None, **params: Any) -> Any:

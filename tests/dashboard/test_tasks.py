@@ -100,7 +100,12 @@ def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -
     expect(why).to_contain_text("The message at the head failed once")
     expect(why).to_contain_text("3 attempts are left")
     expect(why).to_contain_text("What to do:")
+    expect(why).to_contain_text("the bank says no")
+    expect(why).to_contain_text("ledger-worker on till-4, process 77")
     page.get_by_role("link", name="See the message at the head").click()
+    failed = page.get_by_role("region", name="Attempts that failed", exact=True).first
+    expect(failed).to_contain_text("the bank says no")
+    expect(failed).to_contain_text("ledger-worker on till-4")
     expect(page.get_by_role("heading", name="invoice-1")).to_be_visible()
     expect(page.get_by_role("region", name="Payload")).to_contain_text('"n": 1')
     expect(page.get_by_role("region", name="History")).to_contain_text("503 from the bank")
@@ -123,6 +128,13 @@ def test_a_lease_says_who_and_until_when(page: Page, served: Served) -> None:
     expect(why).to_contain_text("Leased")
     expect(why).to_contain_text(message["leaseId"])
     expect(page.get_by_role("region", name="Groups of this partition")).to_contain_text("Leased: 1")
+    expect(why).to_contain_text("Held by ledger-worker on till-4, process 77")
+    page.get_by_role("region", name="Groups of this partition").get_by_role("link", name="workers").click()
+    reading = page.get_by_role("region", name="Consumers of this group")
+    expect(reading.get_by_role("row", name=re.compile("^ledger-worker on till-4, process 77 127.0.0.1"))).to_have_count(
+        1
+    )
+    expect(reading.get_by_role("link", name="p", exact=True)).to_have_count(1)
 
 
 @pytest.mark.parametrize("retry_delay", [0, 3_600_000], ids=["at once", "after a pause"])

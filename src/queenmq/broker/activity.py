@@ -11,9 +11,14 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from queenmq.clock import SYSTEM, Clock
+from queenmq.core.consumer import Consumer
 
 ALL_QUEUES = ""  # cannot be a queue's name
 _MOST_QUEUES = 10_000
+_MOST_READERS = 10_000
+
+Reader = tuple[str, str, str]
+"""A consumer that reads: queue, group, and its tag."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class Activity:
         self._clock = clock
         self._recent: dict[str, Counts] = {}
         self._unsaved: dict[str, Counts] = {}
+        self.readers: dict[Reader, Consumer] = {}  # who has popped since they were last stored
 
     def of(self, queue: str) -> Counts:
         """Where to count what was done to `queue`, and changed it."""
@@ -88,6 +94,11 @@ class Activity:
         counts.lag_sum_ms += lag_ms
         if lag_ms > counts.lag_max_ms:
             counts.lag_max_ms = lag_ms
+
+    def read_by(self, queue: str, group: str, consumer: Consumer) -> None:
+        """A consumer asks for messages. Those beyond a bound are not remembered."""
+        if len(self.readers) < _MOST_READERS:
+            self.readers[queue, group, consumer.tag] = consumer
 
     def acked(self, outcomes: Iterable[tuple[str | None, str | None, bool]]) -> None:
         """(queue, problem, dead letter) of each acknowledgement."""

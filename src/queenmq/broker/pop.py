@@ -24,9 +24,10 @@ from queenmq.broker.waiters import ANY_QUEUE, LimitKind, WaitKey
 from queenmq.clock import Clock
 from queenmq.cluster.port import Advice, Cluster
 from queenmq.config import Settings
+from queenmq.core.consumer import Consumer
 from queenmq.core.names import Start
 from queenmq.errors import DatabaseUnavailable, QueenError
-from queenmq.ids import uuid7_text
+from queenmq.ids import lease_for
 from queenmq.storage.database import LOST_ANSWERS, Database
 from queenmq.storage.failures import AnswerLost, TryAgain
 from queenmq.storage.statements import statement
@@ -47,6 +48,7 @@ class Claim:
     partitions: int
     auto_ack: bool
     start: Start
+    consumer: Consumer | None = None
     lease_id: str = ""  # given to it whenever it is tried
 
 
@@ -231,9 +233,11 @@ class Popper:
         self.open(found)
         return found
 
-    @staticmethod
-    def with_lease(claim: Claim) -> Claim:
+    def with_lease(self, claim: Claim) -> Claim:
         """The claim for one try, which has a lease of its own."""
+        consumer = claim.consumer
+        if consumer is not None:
+            self._activity.read_by(claim.queue, claim.group, consumer)
         return Claim(  # `replace` would take several times as long
             queue=claim.queue,
             partition=claim.partition,
@@ -242,7 +246,8 @@ class Popper:
             partitions=claim.partitions,
             auto_ack=claim.auto_ack,
             start=claim.start,
-            lease_id=uuid7_text(),
+            consumer=consumer,
+            lease_id=lease_for("" if consumer is None else consumer.tag),
         )
 
     def open(self, found: Delivered) -> None:
@@ -352,7 +357,7 @@ class Popper:
                     self._leases.release_soon(*leases)
                     raise
             await self._leases.release(leases)
-            claims = [replace(claim, lease_id=uuid7_text()) for claim in claims]
+            claims = [self.with_lease(claim) for claim in claims]
         raise AssertionError("unreachable")
 
     def _tell(self, results: list[Delivered]) -> None:

@@ -17,9 +17,10 @@ from uuid import UUID
 
 import asyncpg
 
-from queenmq.broker.activity import ALL_QUEUES, COUNTED, Activity, Counts
+from queenmq.broker.activity import ALL_QUEUES, COUNTED, Activity, Counts, Reader
 from queenmq.clock import SYSTEM, Clock
 from queenmq.config import StatisticsSettings
+from queenmq.core.consumer import Consumer, shown
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -34,6 +35,9 @@ _MOST_OF_THE_TIME = 0.1  # that a turn may take; what is left over comes first i
 _CHEAP_MS = 5.0
 _AT_ONCE = 20
 _FRESH_S = 0.25
+_MOST_NAMED = 20_000
+_MOST_CONSUMERS = 1000  # of a group in a queue, whoever was seen last
+_FORGET_CONSUMERS_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,6 +143,8 @@ class Statistics:
         self._cost_ms: dict[str, float] = {}
         self._fresh_at = float("-inf")
         self._errors = 0
+        self._named: set[Reader] = set()  # consumers that were stored not long ago
+        self._forget_consumers_at = float("-inf")
         self._one_at_a_time = asyncio.Lock()
         self._one_walk_at_a_time = asyncio.Lock()
         self._walks: set[asyncio.Task[int]] = set()
@@ -244,6 +250,30 @@ class Statistics:
             self._activity.put_back(taken)
             raise
 
+    async def name_readers(self) -> None:
+        """Before an answer that says who reads: store those who were not seen before."""
+        activity = self._activity
+        strangers = {reader: who for reader, who in activity.readers.items() if reader not in self._named}
+        if strangers:
+            await self._store_readers(strangers)
+
+    async def store_readers(self) -> None:
+        """Store who has popped since the last time, and forget who has not popped for long."""
+        readers, self._activity.readers = self._activity.readers, {}
+        if len(self._named) > _MOST_NAMED:
+            self._named.clear()
+        if readers:
+            await self._store_readers(readers)
+        now = self._clock.monotonic()
+        if now >= self._forget_consumers_at:
+            self._forget_consumers_at = now + _FORGET_CONSUMERS_S
+            days = self._settings.history_retention_days
+            await self._database.fetch(statement("forget_consumers"), days, _MOST_CONSUMERS, self._at_once)
+
+    async def _store_readers(self, readers: dict[Reader, Consumer]) -> None:
+        await self._database.fetch(statement("note_consumers"), *_consumer_columns(readers), repeatable=True)
+        self._named |= readers.keys()
+
     async def forget_activity(self) -> int:
         """Delete a bounded part of the history that is too old; how much."""
         days, limit = self._settings.history_retention_days, self._at_once
@@ -257,3 +287,12 @@ def _columns(taken: dict[str, Counts], parked: dict[str, int]) -> Iterable[list[
     for name in (*COUNTED, "lag_max_ms"):
         yield [getattr(counts, name) for counts in taken.values()]
     yield [parked.get(queue, 0) for queue in taken]
+
+
+def _consumer_columns(readers: dict[Reader, Consumer]) -> Iterable[list[object]]:
+    yield [queue for queue, _, _ in readers]
+    yield [group for _, group, _ in readers]
+    yield [int(tag, 16) for _, _, tag in readers]
+    for name in ("name", "host", "process", "address"):
+        yield [getattr(who, name) for who in readers.values()]
+    yield [shown(who.subject) for who in readers.values()]

@@ -98,6 +98,22 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else ending}"
 
 
+def consumer(one: Row | None) -> str:
+    """Who consumes: billing on web-3 (process 4242); or where it comes from, if it does not say."""
+    if one is None:
+        return "unknown"
+    said = one["name"] or one["address"] or "unknown"
+    host = f" on {one['host']}" if one["host"] else ""
+    return f"{said}{host}" + (f" (process {one['process']})" if one["process"] else "")
+
+
+def attempt(one: Row) -> str:
+    """How a delivery failed: what the consumer said, or that it said nothing."""
+    if one["outcome"] == "expired":
+        return "the lease ended without a word"
+    return f"{one['outcome']}: {one['error']}" if one["error"] else str(one["outcome"])
+
+
 def console() -> Console:
     """Where tables go. Into a pipe they are as wide as they need, so that nothing is cut off."""
     from rich.console import Console

@@ -74,6 +74,10 @@ class Admin(Generic[R]):
         """Messages that failed and wait by themselves, or keep their partition waiting, by the policy of a group."""
         return self._get(*_V1, "queues", queue, "skipped", consumerGroup=group)
 
+    def list_consumers(self, queue: str, *, group: str | None = None, within_s: int | None = None) -> R:
+        """Who has popped from a queue not long ago, with the leases of each."""
+        return self._get(*_V1, "queues", queue, "consumers", consumerGroup=group, withinSeconds=within_s)
+
     def set_filter(self, queue: str, group: str, filter: str | None) -> R:
         """Let a group get only the messages of a queue for which an expression is true; None: all of them."""
         return self._post(*_V1, "consumer-groups", group, "queues", queue, "filter", body={"filter": filter})

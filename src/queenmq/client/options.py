@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from ssl import SSLContext
 from typing import Literal, TypedDict
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from queenmq.client.errors import InvalidUse
 
+_MOST_SAID = 100
 DEFAULT_URL = "http://127.0.0.1:6632"
 
 Token = str | Callable[[], str]
@@ -20,6 +25,7 @@ class Options(TypedDict, total=False):
 
     bearer_token: Token | None
     headers: Mapping[str, str]
+    name: str | None
     timeout_millis: int
     connect_timeout_millis: int
     retry_attempts: int
@@ -73,6 +79,9 @@ class ClientOptions:
     """Sent as `Authorization: Bearer …`; a function is asked for every request, so that tokens can be renewed."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with every request."""
+    name: str | None = None
+    """How the client is called where consumers are shown: the name of the program by default. It is sent with the name
+    of the host and the number of the process; an empty name sends nothing of this."""
     timeout_millis: int = 30_000
     """How long an attempt may take; a long poll gets its own waiting time and 5 s more."""
     connect_timeout_millis: int = 5_000
@@ -111,6 +120,14 @@ class ClientOptions:
             raise InvalidUse("queued_operation_behavior must be 'return' or 'poll'")
         if self.load_balancing not in ("failover", "round-robin"):
             raise InvalidUse("load_balancing must be 'failover' or 'round-robin'")
+
+    def consumer(self) -> str | None:
+        """What the client says of itself in `X-Queen-Consumer`; None if it says nothing."""
+        if self.name == "":
+            return None
+        name = self.name or Path(sys.argv[0] if sys.argv else "").name or "python"
+        said = {"name": name, "host": socket.gethostname(), "process": str(os.getpid())}
+        return urlencode({field: value[:_MOST_SAID] for field, value in said.items()})
 
     def token(self) -> str | None:
         return self.bearer_token() if callable(self.bearer_token) else self.bearer_token

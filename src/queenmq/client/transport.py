@@ -159,10 +159,12 @@ class Transport:
                 keepalive_timeout=_KEEPALIVE_S,
                 ssl=self._options.ssl_context or True,
             )
+            consumer = self._options.consumer()
+            said = {} if consumer is None else {"X-Queen-Consumer": consumer}
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers=_JSON | dict(self._options.headers),
+                headers=_JSON | said | dict(self._options.headers),
             )
         return self._session
 

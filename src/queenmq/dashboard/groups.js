@@ -4,7 +4,7 @@ import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
 import { duration, groupName, number, plural } from "./format.js";
 import { groupState, groupTable } from "./queues.js";
-import { ask, button, code, empty, explanation, heading, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { ask, button, code, consumer, empty, explanation, heading, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const SHOWN = 100;
@@ -38,13 +38,17 @@ export const group = {
     const entries = listed.filter((row) => row.name === name);
     const chosen = query.queue ?? entries[0]?.queueName;
     const lives = entries.some((row) => row.queueName === chosen && row.standing !== "Queue is gone");
-    const [told, filter] = chosen
-      ? await Promise.all([get(path`/api/v1/explain/${chosen}`, { consumerGroup: name }), lives ? get(path`/api/v1/consumer-groups/${name}/queues/${chosen}/filter`) : null])
-      : [null, null];
-    return { standing, entries, chosen, told, filter };
+    const [told, filter, reading] = chosen
+      ? await Promise.all([
+          get(path`/api/v1/explain/${chosen}`, { consumerGroup: name }),
+          lives ? get(path`/api/v1/consumer-groups/${name}/queues/${chosen}/filter`) : null,
+          lives ? get(path`/api/v1/queues/${chosen}/consumers`, { consumerGroup: name, limit: SHOWN }) : null,
+        ])
+      : [null, null, null];
+    return { standing, entries, chosen, told, filter, consumers: reading?.consumers ?? [] };
   },
 
-  view({ standing, entries, chosen, told, filter }, { params: [name] }, page) {
+  view({ standing, entries, chosen, told, filter, consumers }, { params: [name] }, page) {
     const crumbs = [["Consumer groups", "#/groups"]];
     const entry = entries.find((row) => row.queueName === chosen);
     if (!entry) {
@@ -73,6 +77,25 @@ export const group = {
       ),
       filter?.filter && panel("Filter", { note: `${plural(filter.passedOver, "message")} passed over` }, h("p", {}, "The group gets only what fits ", code(filter.filter), filter.setBy ? ` (set by ${filter.setBy})` : "", ".")),
       panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told)),
+      panel(
+        "Consumers",
+        { note: "Who has popped in the last two minutes" },
+        table({
+          label: "Consumers of this group",
+          rows: consumers,
+          key: (row) => `${row.name} ${row.host} ${row.process} ${row.address} ${row.subject}`,
+          none: empty("Nobody reads.", "No consumer of the group has popped from this queue in the last two minutes."),
+          columns: [
+            { name: "Consumer", cell: (row) => consumer(row) },
+            { name: "Address", cell: (row) => row.address ?? "–" },
+            { name: "Reads since", cell: (row) => moment(row.since) },
+            { name: "Last pop", cell: (row) => moment(row.lastPopAt) },
+            { name: "Leases", num: true, cell: (row) => number(row.leases) },
+            { name: "Oldest lease", cell: (row) => moment(row.oldestLeaseAt) },
+            { name: "Partitions", wide: true, cell: (row) => row.partitions.map((name, index) => [index > 0 && ", ", link(to.partition(chosen, name), name)]) },
+          ],
+        }),
+      ),
       panel(
         "Partitions",
         { note: `Those first that have waited longest; ${number(SHOWN)} at most` },

@@ -3,7 +3,7 @@
 import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
 import { groupName, number, plural } from "./format.js";
-import { ask, badge, button, choice, code, empty, facts, heading, json, link, moment, pager, panel, problem, searchField, table, to, toolbar } from "./ui.js";
+import { ask, attempt, attemptTable, badge, button, choice, code, empty, facts, heading, json, link, moment, pager, panel, problem, searchField, table, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const HOUR_MS = 3600000;
@@ -106,6 +106,7 @@ export const message = {
           ),
         ),
       ),
+      panel("Attempts that failed", { note: "The last ten of each group" }, attemptTable(told.attempts)),
       panel("History", { note: plural(traces.length, "trace") }, timeline(told, traces, dead)),
       panel(
         "Groups",
@@ -131,6 +132,7 @@ function timeline(told, traces, dead) {
   const events = [
     { at: told.createdAt, tone: "calm", title: "Pushed", note: told.producerSub ? `by ${told.producerSub}` : `to ${told.queue} / ${told.partition}` },
     ...traces.map((trace) => ({ at: trace.created_at, tone: toneOf(trace.event_type), title: trace.event_type, note: [trace.consumer_group && groupName(trace.consumer_group), ...trace.trace_names].filter(Boolean).join(", "), data: trace.data })),
+    ...told.attempts.map((one) => ({ at: one.endedAt, tone: one.outcome === "retry" ? "warn" : "bad", title: one.outcome === "expired" ? "Lease expired" : "Delivery failed", note: `${groupName(one.consumerGroup)}: ${attempt(one)}` })),
     ...dead.map((letter) => ({ at: letter.failedAt, tone: "bad", title: "Became a dead letter", note: `${groupName(letter.consumerGroup)}: ${letter.errorMessage}` })),
   ].sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
   return h(

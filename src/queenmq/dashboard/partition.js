@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { compact, groupName, number } from "./format.js";
 import { seekDialog } from "./groups.js";
 import { messageTable } from "./messages.js";
-import { ask, badge, button, empty, explanation, heading, lease, link, moment, panel, problem, reason, table, tile, tiles, to } from "./ui.js";
+import { ask, attempt, badge, button, consumer, empty, explanation, heading, lease, link, moment, panel, problem, reason, table, tile, tiles, to } from "./ui.js";
 
 const MOST_EXPLAINED = 6;
 const YEAR_MS = 364 * 86400000;
@@ -59,6 +59,8 @@ export const partition = {
             { name: "Unread", num: true, cell: (row) => number(row.unread) },
             { name: "Ready", num: true, cell: (row) => number(row.ready) },
             { name: "Failed attempts", num: true, cell: (row) => (row.attempts ? badge("bad", number(row.attempts)) : "0") },
+            { name: "Last failure", cell: (row) => (row.lastAttempt ? [moment(row.lastAttempt.endedAt), " ", h("span", { class: "note" }, attempt(row.lastAttempt))] : "–") },
+            { name: "Held by", cell: (row) => (row.leaseId ? consumer(row.heldBy) : "–") },
             { name: "Next try", cell: (row) => moment(row.retryAt) },
             { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
             { name: "", actions: true, cell: (row) => may("read-write") && button("Seek", () => seekDialog({ group: row.name, queue, partition: name, done: page.reload })) },

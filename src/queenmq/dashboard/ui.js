@@ -276,6 +276,38 @@ export function reason(told, more = "") {
   return badge(TONES[told.reason] ?? "warn", told.state + more);
 }
 
+/** Who consumes, as it calls itself; where it comes from, if it does not say. */
+export function consumer(one) {
+  if (!one) return h("span", { class: "note" }, "unknown consumer");
+  const where = [one.host && `on ${one.host}`, one.process && `process ${one.process}`].filter(Boolean).join(", ");
+  return h("span", { title: [one.address, one.subject].filter(Boolean).join(", ") || undefined }, h("b", {}, one.name ?? one.address ?? "unknown"), where && ` ${where}`);
+}
+
+/** How a delivery failed. */
+export function attempt(one) {
+  if (one.outcome === "expired") return "The lease ended without a word";
+  return one.error ?? `Reported as ${one.outcome}, without an error`;
+}
+
+export function attemptTable(attempts) {
+  return table({
+    label: "Attempts that failed",
+    rows: attempts,
+    key: (row) => `${row.consumerGroup} ${row.endedAt}`,
+    none: empty("No delivery of this message has failed."),
+    columns: [
+      { name: "Failed", cell: (row) => moment(row.endedAt) },
+      { name: "Group", cell: (row) => groupName(row.consumerGroup) },
+      { name: "Error", wide: true, cell: (row) => attempt(row) },
+      { name: "Outcome", cell: (row) => badge(row.outcome === "retry" ? "warn" : "bad", OUTCOMES[row.outcome] ?? row.outcome) },
+      { name: "Consumer", cell: (row) => consumer(row.consumer) },
+      { name: "Took", num: true, cell: (row) => (row.leasedAt ? duration(Math.max(0, (Date.parse(row.endedAt) - Date.parse(row.leasedAt)) / 1000)) : NONE) },
+    ],
+  });
+}
+
+const OUTCOMES = { failed: "Failed", retry: "Handed back", dlq: "Dead letter", expired: "Lease expired" };
+
 /** The answer to "why is nothing delivered?". */
 export function explanation(told, ...actions) {
   return h(
@@ -283,9 +315,20 @@ export function explanation(told, ...actions) {
     { class: "explanation", "data-key": `${told.queue}/${told.partition}/${told.consumerGroup}` },
     h("div", { class: "explanation-head" }, reason(told), h("span", { class: "note" }, "for ", h("b", {}, groupName(told.consumerGroup))), told.until && h("span", { class: "note" }, "ends by itself ", moment(told.until))),
     h("p", {}, told.explanation),
+    evidence(told),
     told.advice && h("p", { class: "advice" }, h("b", {}, "What to do: "), told.advice),
     actions.length > 0 && h("div", { class: "actions" }, actions),
   );
+}
+
+/** Of one partition: who holds it, and how its head failed last. */
+function evidence({ partitions }) {
+  const place = partitions?.length === 1 ? partitions[0] : partitions?.find((one) => one.reason !== "end_reached");
+  if (!place) return null;
+  return [
+    place.leaseId && h("p", { class: "evidence" }, "Held by ", consumer(place.heldBy), place.leasedAt && [" since ", moment(place.leasedAt)], "."),
+    place.lastAttempt && h("p", { class: "evidence" }, "Last failure ", moment(place.lastAttempt.endedAt), ": ", code(attempt(place.lastAttempt)), " – ", consumer(place.lastAttempt.consumer), "."),
+  ];
 }
 
 export function lagBar(value, most, tone = "two") {

@@ -26,6 +26,7 @@ from queenmq.httpserver.websocket import KEY
 ANY = "*"
 
 # No page of the public web has a name like these: they are reserved (RFC 6761, 6762, 8375; ICANN for .internal).
+_SENT = b"Content-Type, Authorization, X-Request-Id, X-Queen-Consumer, traceparent, tracestate"
 _NEVER_PUBLIC = (".localhost", ".local", ".internal", ".test", ".home.arpa")
 _PAGES = "/assets/"  # the files of the dashboard; they carry no data, and links to them may stand anywhere
 FROM_A_PAGE = frozenset({b"origin", b"sec-fetch-site", b"referer"})
@@ -108,7 +109,7 @@ class Origins:
             return permitted
         permitted += (
             (b"Access-Control-Allow-Methods", b"GET, POST, PUT, DELETE, OPTIONS"),
-            (b"Access-Control-Allow-Headers", b"Content-Type, Authorization, X-Request-Id, traceparent, tracestate"),
+            (b"Access-Control-Allow-Headers", _SENT),
             (b"Access-Control-Max-Age", b"600"),
         )
         if request.headers.get(b"access-control-request-private-network") == b"true":

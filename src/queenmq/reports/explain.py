@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from queenmq.core.names import parse_start
-from queenmq.reports import limits, pauses, queues
+from queenmq.reports import attempts, limits, pauses, queues
 from queenmq.reports.explanation import (
     Evidence,
     Explanation,
@@ -69,13 +69,16 @@ async def read_evidence(reader: Reader, question: Question) -> Evidence:
         if place is None:
             return Evidence(group, groups, held, "no partition")
     starts_new = parse_start(group, None, None, question.default_mode).mode == "new"
+    places = await reader.rows(_PLACES, queue.id, group, place, starts_new, _MOST_PLACES)
+    wanted = ((one.partition_id, group, one.lease_id, one.next_offset) for one in places)
     found = QueueRead(
         queue=queue,
-        places=await reader.rows(_PLACES, queue.id, group, place, starts_new, _MOST_PLACES),
+        places=places,
         dead_letters=(await reader.one(_LETTERS, queue.id, group, place)).letters,
         is_started=(await reader.one(_STARTED, question.queue, group)).started,
         starts_new=starts_new,
         pauses=await pauses.of_group(reader, queue.id, group),
         limits=await limits.of_group(reader, queue.id, group),
+        attempts=await attempts.of_heads(reader, wanted),
     )
     return Evidence(group, groups, held, found)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from queenmq.core.explanation import HeldBack, Verdict, attempts_left, given_up, held_back, judge
 from queenmq.core.names import QUEUE_MODE
+from queenmq.reports.attempts import NOTHING, Head, HeadAttempts
 from queenmq.reports.limits import LimitRead
 from queenmq.reports.pauses import PauseRead
 from queenmq.reports.places import SWITCHED_OFF, Place, options_of, under_pause
@@ -73,6 +74,7 @@ class QueueRead(Struct, frozen=True):
     starts_new: bool
     pauses: list[PauseRead] = []
     limits: list[LimitRead] = []
+    attempts: Mapping[Head, HeadAttempts] = {}
 
     def pause(self, partition: str | None, switched_off: bool) -> Verdict | None:
         """What keeps every pop from a partition, or from all of the queue if it is None."""
@@ -99,6 +101,7 @@ class ExplainedPlace(Struct, frozen=True):
     verdict: Verdict
     attempts_left: int
     held: HeldBack
+    attempts: HeadAttempts = NOTHING
 
 
 class Explanation(Struct, frozen=True):
@@ -122,7 +125,7 @@ def likeliest_group(groups: list[str]) -> str:
 def explained(question: Question, evidence: Evidence, server: ServerState) -> Explanation:
     held = _held(evidence.held, server)
     found = evidence.found
-    places = _judged(found, held, server.pops_paused) if isinstance(found, QueueRead) else []
+    places = _judged(found, evidence.group, held, server.pops_paused) if isinstance(found, QueueRead) else []
     if isinstance(found, QueueRead):
         verdict = found.pause(question.partition, server.pops_paused) or _on_queue(evidence, found, places, held)
     else:
@@ -158,14 +161,15 @@ def _first_held(held: dict[str, HeldBack]) -> Verdict | None:
     return next((held_back(one) for one in held.values()), None)
 
 
-def _judged(found: QueueRead, held: dict[str, HeldBack], pops_paused: bool) -> list[ExplainedPlace]:
+def _judged(found: QueueRead, group: str, held: dict[str, HeldBack], pops_paused: bool) -> list[ExplainedPlace]:
     options, limit = options_of(found.queue), found.limit()
     places = []
     for place in found.places:
         position, waits = place.position(found.queue.now), held.get(place.partition, _NOTHING_HELD)
         stopped = found.pause(place.partition, pops_paused) or limit
         verdict = under_pause(judge(position, options, waits), stopped)
-        places.append(ExplainedPlace(place, verdict, attempts_left(position, options), waits))
+        failed = found.attempts.get((place.partition_id, group), NOTHING)
+        places.append(ExplainedPlace(place, verdict, attempts_left(position, options), waits, failed))
     return places
 
 

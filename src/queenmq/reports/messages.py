@@ -12,6 +12,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from queenmq.reports import attempts
+from queenmq.reports.attempts import Attempt
 from queenmq.reports.reading import Query, Reader, Reports
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
@@ -99,6 +101,7 @@ class MessagePage(Struct, frozen=True):
 class MessageDetail(Struct, frozen=True):
     message: Message
     groups: list[MessageGroup]
+    attempts: list[Attempt]
 
 
 _LISTED: Final = Query("messages_listed", ListedMessage)
@@ -148,6 +151,6 @@ async def detail(reports: Reports, partition_id: str, transaction_id: str, most_
         if message is None:
             return None
         groups = await reader.rows(_GROUPS, partition_id, message.offset, most_groups, transaction_id)
-        return MessageDetail(message, groups)
+        return MessageDetail(message, groups, await attempts.of_message(reader, partition_id, message.offset))
 
     return await reports.snapshot(read)

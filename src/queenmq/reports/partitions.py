@@ -8,7 +8,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from queenmq.reports import queues
+from queenmq.reports import attempts, queues
+from queenmq.reports.attempts import HeadAttempts
 from queenmq.reports.places import JudgedPlace
 from queenmq.reports.reading import Query, Reader, Reports
 
@@ -45,6 +46,11 @@ class PartitionGroup(JudgedPlace, frozen=True):
     groups: int
     is_paused: bool | None
 
+    @property
+    def attempted(self) -> tuple[UUID, str, UUID | None, int | None]:
+        """What `attempts.of_heads` is asked."""
+        return self.partition_id, self.name, self.lease_id if self.is_leased else None, self.next_offset
+
 
 class PartitionDetail(Struct, frozen=True):
     """A partition and its groups, the one that is furthest behind first."""
@@ -52,6 +58,7 @@ class PartitionDetail(Struct, frozen=True):
     head: PartitionHead
     groups: list[PartitionGroup]
     group_count: int
+    attempts: dict[attempts.Head, HeadAttempts]
 
 
 _LISTED: Final = Query("partitions_listed", ListedPartition)
@@ -85,10 +92,13 @@ async def heads(
         groups: dict[UUID, list[PartitionGroup]] = {row.partition_id: [] for row in rows}
         for group in await reader.rows(_GROUPS, list(groups), most_groups):
             groups[group.partition_id].append(group)
-        return [_detail(row, groups[row.partition_id]) for row in rows]
+        failed = await attempts.of_heads(reader, (one.attempted for found in groups.values() for one in found))
+        return [_detail(row, groups[row.partition_id], failed) for row in rows]
 
     return await reports.snapshot(read)
 
 
-def _detail(head: PartitionHead, groups: list[PartitionGroup]) -> PartitionDetail:
-    return PartitionDetail(head, groups, groups[0].groups if groups else 0)
+def _detail(
+    head: PartitionHead, groups: list[PartitionGroup], failed: dict[attempts.Head, HeadAttempts]
+) -> PartitionDetail:
+    return PartitionDetail(head, groups, groups[0].groups if groups else 0, failed)

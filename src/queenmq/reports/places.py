@@ -39,6 +39,7 @@ class Place(Struct, frozen=True):
     unread: int
     expired: int
     ready: int
+    next_offset: int | None
     next_transaction: str | None
     next_created_at: datetime | None
     attempts: int

@@ -26,5 +26,6 @@ class StatisticsRefresh(Service):
 
     async def work(self) -> None:
         await self._statistics.store_activity(self._waiters.parked())
+        await self._statistics.store_readers()
         await self._statistics.refresh()
         await self._statistics.forget_activity()

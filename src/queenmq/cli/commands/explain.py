@@ -11,7 +11,7 @@ from queenmq.cli import exits
 from queenmq.cli.arguments import as_json
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, no_queue, queue, server
-from queenmq.cli.show import moment, note, plural, print_json
+from queenmq.cli.show import attempt, consumer, moment, note, plural, print_json
 from queenmq.core.names import QUEUE_MODE
 
 if TYPE_CHECKING:
@@ -94,13 +94,28 @@ def _tell(found: dict[str, Any], asked: str | None) -> None:
         and (near := get_close_matches(asked, found["groups"], 1))
     ):
         print(f"Did you mean group {near[0]!r}?")
-    if len(found["partitions"]) > 1:
+    places = found["partitions"]
+    if len(places) == 1:
+        for sentence in _seen(places[0]):
+            print(exits.plain(sentence))
+    elif places:
         print()
-        for place in found["partitions"]:
-            print(exits.plain(f"- {place['partition']}: {place['explanation']}"))
+        for place in places:
+            print(exits.plain(" ".join([f"- {place['partition']}: {place['explanation']}", *_seen(place)])))
     waiting = plural(found["waiters"], "long poll")
     note(f"({_who(found)}; {waiting} of the queue on this server)")
 
 
 def _who(found: dict[str, Any]) -> str:
     return "pops without a group" if found["consumerGroup"] == QUEUE_MODE else f"group {found['consumerGroup']}"
+
+
+def _seen(place: dict[str, Any]) -> list[str]:
+    """Who holds the partition, and how its head failed last."""
+    told = []
+    if place["leaseId"]:
+        since = f" since {moment(place['leasedAt'])}" if place["leasedAt"] else ""
+        told.append(f"The lease is held by {consumer(place['heldBy'])}{since}.")
+    if last := place["lastAttempt"]:
+        told.append(f"Last failure: {attempt(last)} ({consumer(last['consumer'])}, {moment(last['endedAt'])}).")
+    return told

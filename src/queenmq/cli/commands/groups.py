@@ -7,7 +7,7 @@ import click
 from queenmq.cli.arguments import COUNT, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue, queue_option, require_group, require_queue, server
-from queenmq.cli.show import Column, confirm, listing, moment, plural, print_json, seconds
+from queenmq.cli.show import Column, confirm, consumer, listing, moment, plural, print_json, seconds
 from queenmq.core.names import QUEUE_MODE
 
 _MOST = 10_000
@@ -77,6 +77,39 @@ def show(group: str, queue: str | None, limit: int, as_json: bool, server: str) 
         Column("leaseActive", "leased"),
         Column("totalConsumed", "consumed", number=True, minor=True),
         Column("lastConsumedAt", "last consumed", written=moment, minor=True),
+        as_json=as_json,
+        whole=found,
+    )
+
+
+@under(command, "consumers", "queen groups consumers orders", "queen groups consumers orders --group billing")
+@queue
+@click.option("-g", "--group", metavar="NAME", help="List only consumers of this group.")
+@click.option(
+    "--within",
+    type=click.IntRange(min=1),
+    default=120,
+    show_default=True,
+    metavar="S",
+    help="List only consumers that have popped within so many seconds.",
+)
+@as_json
+@server
+def consumers(queue: str, group: str | None, within: int, as_json: bool, server: str) -> None:
+    """List who reads QUEUE: the consumers that have popped not long ago, and their leases."""
+    with connected(server) as queen:
+        require_queue(queen, queue)
+        found = queen.admin.list_consumers(queue, group=group, within_s=within)
+    listing(
+        [{"who": consumer(row)} | row for row in found["consumers"]],
+        f"nobody has popped from {queue} in the last {seconds(within)}",
+        Column("consumerGroup", "group"),
+        Column("who", "consumer"),
+        Column("address"),
+        Column("since", written=moment),
+        Column("lastPopAt", "last pop", written=moment),
+        Column("leases", number=True),
+        Column("oldestLeaseAt", "oldest lease", written=moment),
         as_json=as_json,
         whole=found,
     )

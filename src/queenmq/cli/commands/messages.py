@@ -10,7 +10,20 @@ from queenmq.cli.arguments import COUNT, MOMENT, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.places import partition_id, queue_and_partition
 from queenmq.cli.remote import connected, queue_option, require_queue, server
-from queenmq.cli.show import Column, compact, confirm, facts, listing, moment, note, plural, print_json
+from queenmq.cli.show import (
+    Column,
+    attempt,
+    compact,
+    confirm,
+    consumer,
+    facts,
+    listing,
+    moment,
+    note,
+    plural,
+    print_json,
+    table,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -92,7 +105,7 @@ def list_(
 @as_json
 @server
 def show(partition: str, transaction_id: str, as_json: bool, server: str) -> None:
-    """Show one message with its payload and its state in each group."""
+    """Show one message with its payload, its state in each group, and how its last deliveries failed."""
     with connected(server) as queen:
         found: dict[str, Any] = queen.admin.get_message(partition_id(queen, partition), transaction_id)
     if as_json:
@@ -116,6 +129,16 @@ def show(partition: str, transaction_id: str, as_json: bool, server: str) -> Non
             ("payload", compact(found["payload"])),
         ]
     )
+    if found["attempts"]:
+        print()
+        rows = [{"what": attempt(one), "who": consumer(one["consumer"])} | one for one in found["attempts"]]
+        table(
+            rows,
+            Column("endedAt", "failed", written=moment),
+            Column("consumerGroup", "group"),
+            Column("what", "error"),
+            Column("who", "consumer"),
+        )
     if found["undecryptable"]:
         note("The payload is encrypted with a key that this server does not have.")
 

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from queenmq.core.explanation import GroupState, Reason
+from queenmq.http.answers.attempts import AttemptShown, ConsumerShown
 from queenmq.http.schemas import Administered, Moment, Page, Uuid
 
 
@@ -94,7 +95,8 @@ class SeekEffect(Struct, kw_only=True, rename="camel"):
 class ExplainedPlace(Struct, kw_only=True, rename="camel"):
     """What a group would get from a partition, and what keeps it from getting it. `unread` is stored and not finished,
     `ready` what a pop gets now; `started`: the group has popped here before. `queuedPushes` wait in the operation
-    queue, `journalledPushes` in the journal of this server."""
+    queue, `journalledPushes` in the journal of this server. `heldBy` is the consumer that has the lease, since
+    `leasedAt`; `lastAttempt` is how the message at the head failed last."""
 
     partition: str
     partition_id: Uuid
@@ -113,6 +115,9 @@ class ExplainedPlace(Struct, kw_only=True, rename="camel"):
     lease_id: Uuid | None
     lease_expires_at: Moment | None
     leased: int
+    leased_at: Moment | None
+    held_by: ConsumerShown | None
+    last_attempt: AttemptShown | None
     next_transaction_id: str | None
     next_message_at: Moment | None
     last_consumed_at: Moment | None
@@ -122,7 +127,8 @@ class ExplainedPlace(Struct, kw_only=True, rename="camel"):
 
 class PartitionGroup(Struct, kw_only=True, rename="camel"):
     """Where a group stands in a partition: the last offset that it has finished, and the lease that it holds. `unread`,
-    `ready`, `reason` and `state` are those of explain; `nextTransactionId` is the message at the head."""
+    `ready`, `reason`, `state`, `heldBy` and `lastAttempt` are those of explain; `nextTransactionId` is the message at
+    the head."""
 
     name: str
     reason: Reason
@@ -134,7 +140,10 @@ class PartitionGroup(Struct, kw_only=True, rename="camel"):
     lease_id: Uuid | None
     lease_expires_at: Moment | None
     leased: int
+    leased_at: Moment | None
+    held_by: ConsumerShown | None
     attempts: int
+    last_attempt: AttemptShown | None
     retry_at: Moment | None
     last_consumed_at: Moment | None
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from queenmq.http.answers.attempts import AttemptShown
 from queenmq.http.schemas import HeadersShown, Moment, Page, Uuid
 from queenmq.reports.messages import MessageStatus
 
@@ -91,7 +92,8 @@ class MessageGroup(Struct, kw_only=True, rename="camel"):
 
 class MessageDescribed(Struct, kw_only=True, rename="camel"):
     """One message with its payload as it was pushed; null, and `undecryptable`, if the key is not here. `retryCount` is
-    how often it has failed, for the group for which it failed most."""
+    how often it has failed, for the group for which it failed most; `attempts` are the last ten failures of each group,
+    newest first."""
 
     id: Uuid
     transaction_id: str
@@ -115,6 +117,7 @@ class MessageDescribed(Struct, kw_only=True, rename="camel"):
     queue_config: MessageConfig
     mode: MessageMode
     consumer_groups: list[MessageGroup]
+    attempts: list[AttemptShown]
 
 
 class MessageDone(Struct, kw_only=True, rename="camel"):

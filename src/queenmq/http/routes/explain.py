@@ -5,6 +5,7 @@ from __future__ import annotations
 from queenmq.access.permissions import Verb
 from queenmq.core.maintenance import Switch
 from queenmq.core.names import QUEUE_MODE, check_name, optional_iso_millis
+from queenmq.http.answers.attempts import attempt_shown, consumer_shown
 from queenmq.http.answers.groups import Explained, ExplainedPlace
 from queenmq.http.decoding import query_name
 from queenmq.http.openapi import LABEL, Parameter, documented
@@ -38,6 +39,7 @@ async def explain(request: Request, context: Context) -> Response:
         pushes_paused=broker.maintenance.is_on(Switch.PUSH),
         journalled=journalled,
     )
+    await broker.statistics.name_readers()
     found = await report.explain(context.reports, question, server)
     explained = Explained(
         queue=queue,
@@ -81,6 +83,9 @@ def _place(one: explanation.ExplainedPlace) -> ExplainedPlace:
         lease_id=str(place.lease_id) if is_live else None,
         lease_expires_at=optional_iso_millis(place.lease_expires_at) if is_live else None,
         leased=place.leased if is_live else 0,
+        leased_at=optional_iso_millis(one.attempts.held_since) if is_live else None,
+        held_by=consumer_shown(one.attempts.holder) if is_live else None,
+        last_attempt=attempt_shown(one.attempts.last),
         next_transaction_id=place.next_transaction,
         next_message_at=optional_iso_millis(place.next_created_at),
         last_consumed_at=optional_iso_millis(place.last_consumed_at),

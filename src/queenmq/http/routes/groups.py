@@ -11,6 +11,7 @@ from queenmq.core.explanation import BEHIND_S, READING_S, group_state
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis, parse_start, parse_timestamp
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered, partition_sought, sought
+from queenmq.http.answers.attempts import ConsumersListed, consumer_listed
 from queenmq.http.answers.groups import (
     GroupInQueue,
     GroupListed,
@@ -26,9 +27,9 @@ from queenmq.http.requests import SeekBody, SeekRequest, SubscriptionBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Error, GroupDeleted, Sought, SubscriptionMoved
-from queenmq.http.scopes import all_queues, group_in_path, listed_or_in_query, listing, visible
+from queenmq.http.scopes import all_queues, group_in_path, listed_or_in_query, listing, queue_in_path, visible
 from queenmq.httpserver.messages import Request, Response
-from queenmq.reports import groups, queues
+from queenmq.reports import attempts, groups, queues
 
 _SUBSCRIPTION_TEXTS = {"subscriptionTimestamp": "Missing subscriptionTimestamp in request body"}
 _subscription_decoder = msgspec.json.Decoder(SubscriptionBody)
@@ -52,6 +53,12 @@ _TARGET = (
     Parameter("timestamp", MOMENT, "Behind this moment."),
     Parameter("partition", LABEL, "Only in this partition."),
 )
+_READERS_S = 120  # longer than a long poll
+_CONSUMERS = (
+    Parameter("consumerGroup", LABEL, "Only of this group."),
+    Parameter("withinSeconds", COUNT, "Only those that have popped within so many seconds.", _READERS_S),
+    Parameter("limit", COUNT, "Most consumers; cut to the server's limit.", _MOST_PARTITIONS),
+)
 _METADATA = Parameter("deleteMetadata", FLAG, "Also delete where the group starts.", True)
 
 
@@ -67,6 +74,20 @@ async def list_groups(request: Request, context: Context) -> Response:
     )
     polled = _polled(broker)
     return Response(200, [_listed(row, polled) for row in rows])
+
+
+@documented({200: ConsumersListed, 404: Error}, query=_CONSUMERS)
+async def list_consumers(request: Request, context: Context) -> Response:
+    """Who reads a queue: the consumers that have popped not long ago, with the leases of each."""
+    queue = _name(request, 0, "queue")
+    group = query_name(request.query, "consumerGroup")
+    within_s = query_count(request.query, "withinSeconds", _READERS_S, _LONGEST_S)
+    limit, _ = page(request, context.settings, _MOST_PARTITIONS)
+    await context.broker.statistics.name_readers()
+    found = await attempts.consumers(context.reports, queue, group, within_s, limit)
+    if found is None:
+        raise NotFound("Queue not found")
+    return Response(200, ConsumersListed(queue=queue, consumers=[consumer_listed(one) for one in found]))
 
 
 @documented({200: list[LaggingPartition]}, query=[_LEAST_LAG, _PARTITIONS])
@@ -265,6 +286,7 @@ ROUTES = (
     ),
     Route("GET", _ALL_GROUPS, list_groups, Role.READ_ONLY, scope=listed_or_in_query(Verb.READ)),
     Route("GET", _ALL_GROUPS + "/lagging", lagging_groups, Role.READ_ONLY, scope=all_queues(Verb.READ)),
+    Route("GET", "/api/v1/queues/{queue}/consumers", list_consumers, Role.READ_ONLY, scope=queue_in_path(Verb.READ)),
     Route("GET", _GROUPS, describe_group, Role.READ_ONLY, scope=listing),
     Route("DELETE", _GROUPS, delete_group, Role.ADMIN, scope=all_queues(Verb.ADMINISTER, of_group=True), audited=True),
     Route(

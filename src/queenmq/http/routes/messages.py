@@ -12,6 +12,7 @@ from queenmq.core.encryption import Place
 from queenmq.core.headers import encode_headers
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import InvalidRequest, NotFound
+from queenmq.http.answers.attempts import attempts_shown
 from queenmq.http.answers.messages import (
     BusStatus,
     ListingMode,
@@ -119,13 +120,14 @@ async def messages_of_queue(request: Request, context: Context) -> Response:
 async def describe_message(request: Request, context: Context) -> Response:
     """A message with its payload and its state in each group."""
     partition_id, transaction_id = message_key(request)
+    await context.broker.statistics.name_readers()
     found = await messages.detail(context.reports, partition_id, transaction_id, context.settings.limits.max_items)
     if found is None:
         raise NotFound("Message not found")
     message = found.message
     place = Place(message.queue, message.partition, message.transaction_id)
     payload = context.broker.encryption.open_or_none(message.payload, message.is_encrypted, place)
-    return Response(200, _described(message, found.groups, payload))
+    return Response(200, _described(found, payload))
 
 
 @documented({200: MessageDone, 404: Error}, path=_FROM_THE_SERVER)
@@ -240,7 +242,8 @@ def _listed(row: messages.ListedMessage, payload: Raw | UnsetType) -> MessageLis
     )
 
 
-def _described(row: messages.Message, groups: list[messages.MessageGroup], payload: bytes | None) -> MessageDescribed:
+def _described(found: messages.MessageDetail, payload: bytes | None) -> MessageDescribed:
+    row = found.message
     return MessageDescribed(
         **_full(row),
         payload=Raw(b"null" if payload is None else payload),
@@ -268,8 +271,9 @@ def _described(row: messages.Message, groups: list[messages.MessageGroup], paylo
                 attempts=group.attempts,
                 lease_expires_at=optional_iso_millis(group.lease_expires_at),
             )
-            for group in groups
+            for group in found.groups
         ],
+        attempts=attempts_shown(found.attempts),
     )
 
 

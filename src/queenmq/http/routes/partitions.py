@@ -5,6 +5,7 @@ from __future__ import annotations
 from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import NotFound
+from queenmq.http.answers.attempts import attempt_shown, consumer_shown
 from queenmq.http.answers.groups import PartitionGroup, PartitionHead, PartitionHeads
 from queenmq.http.decoding import query_name
 from queenmq.http.openapi import LABEL, Parameter, documented
@@ -15,6 +16,7 @@ from queenmq.http.schemas import Error, Page
 from queenmq.http.scopes import queue_in_path
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import partitions
+from queenmq.reports.attempts import NOTHING, HeadAttempts
 
 _LIMIT = 50
 _MOST_GROUPS = 20
@@ -32,6 +34,7 @@ async def partition_heads(request: Request, context: Context) -> Response:
     check_name(queue, "queue")
     search, partition = query_name(request.query, "search"), query_name(request.query, "partition")
     limit, offset = page(request, context.settings, _LIMIT)
+    await context.broker.statistics.name_readers()
     found = await partitions.heads(
         context.reports,
         queue,
@@ -60,11 +63,13 @@ def _head(detail: partitions.PartitionDetail, paused: bool) -> PartitionHead:
         oldest_message_at=optional_iso_millis(head.oldest_at),
         last_message_at=optional_iso_millis(head.newest_at),
         group_count=detail.group_count,
-        groups=[_group(row, paused) for row in detail.groups],
+        groups=[
+            _group(row, detail.attempts.get((row.partition_id, row.name), NOTHING), paused) for row in detail.groups
+        ],
     )
 
 
-def _group(row: partitions.PartitionGroup, paused: bool) -> PartitionGroup:
+def _group(row: partitions.PartitionGroup, failed: HeadAttempts, paused: bool) -> PartitionGroup:
     verdict, leased = row.verdict(paused), bool(row.is_leased)
     return PartitionGroup(
         name=row.name,
@@ -77,6 +82,9 @@ def _group(row: partitions.PartitionGroup, paused: bool) -> PartitionGroup:
         lease_id=str(row.lease_id) if leased else None,
         lease_expires_at=optional_iso_millis(row.lease_expires_at) if leased else None,
         leased=row.leased if leased else 0,
+        leased_at=optional_iso_millis(failed.held_since),
+        held_by=consumer_shown(failed.holder),
+        last_attempt=attempt_shown(failed.last),
         attempts=row.attempts,
         retry_at=optional_iso_millis(row.retry_at) if row.is_paused else None,
         last_consumed_at=optional_iso_millis(row.last_consumed_at),

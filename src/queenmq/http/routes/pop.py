@@ -10,6 +10,8 @@ from queenmq.access.permissions import Verb
 from queenmq.broker.pop import Claim, Delivered, Filter
 from queenmq.clock import SYSTEM
 from queenmq.config import Settings
+from queenmq.core.consumer import HEADER as CONSUMER_HEADER
+from queenmq.core.consumer import Consumer, consumer_of
 from queenmq.core.message import BETWEEN
 from queenmq.core.names import QUEUE_MODE, START_MODES, check_name, parse_start
 from queenmq.errors import HttpError, InvalidRequest, MethodNotAllowed
@@ -25,6 +27,7 @@ from queenmq.http.shares import acknowledges
 from queenmq.httpserver.messages import Request, Response
 
 _AUTOPILOT_BATCH = 200
+_CONSUMER = "consumer"  # what is remembered of a connection
 _POP = (
     Parameter("batch", INTEGER, "Most messages, over all partitions together; cut to what the server allows."),
     Parameter("wait", FLAG, "Hold the request until there is a message.", False),
@@ -164,6 +167,7 @@ def read_pop(request: Request, settings: Settings, queue: str, partition: str | 
         partitions=min(max(partitions, 1), settings.limits.max_items),
         auto_ack=auto_ack,
         start=start,
+        consumer=_consumer(request),
     )
     return claim, wait_ms
 
@@ -189,8 +193,19 @@ def read_take(take: TakeBody, request: Request, settings: Settings) -> tuple[Cla
         partitions=min(max(partitions, 1), settings.limits.max_items),
         auto_ack=take.auto_ack,
         start=start,
+        consumer=_consumer(request),
     )
     return claim, _while_valid(request, min(timeout, pop.max_wait_ms)) if take.wait else 0
+
+
+def _consumer(request: Request) -> Consumer:
+    """Who asks; a connection remembers it, because most have only one consumer."""
+    said = request.headers.get(CONSUMER_HEADER, b"")
+    known: Consumer | None = request.connection.get(_CONSUMER)
+    if known is None or known.said != said or known.subject != request.subject:
+        address = None if request.forwarded else request.address
+        known = request.connection[_CONSUMER] = consumer_of(said, address, request.subject)
+    return known
 
 
 def _while_valid(request: Request, timeout_ms: int) -> int:

@@ -6,6 +6,7 @@
 -- letters at once.
 -- What a group does with messages that fail is said by queen.policies, if its queue has some: with `skip`, a message that failed is kept back
 -- by itself (the column `skipped`), as long as there are no more than 100 of them; with `park`, one whose attempts are used up keeps back all that follow.
+-- What fails is remembered in queen.attempts.
 -- Locks: rows of partition_consumers by (partition, group); then heads that the acks reach, and rows of breakers, without waiting.
 CREATE OR REPLACE FUNCTION queen.ack(
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
@@ -59,6 +60,9 @@ BEGIN
     ) x;
 
     v_now := clock_timestamp();
+    IF p_status && '{failed,dlq,retry}' THEN
+        PERFORM queen.note_failures(p_partition, v_offsets, v_groups, p_lease, p_status, p_error, p_required);
+    END IF;
     -- Few databases have such queues, and that is quickly asked.
     v_special := EXISTS (SELECT 1 FROM queen.queues q WHERE q.delayed_processing_s + q.window_buffer_s > 0)
                  OR EXISTS (SELECT 1 FROM queen.policies);

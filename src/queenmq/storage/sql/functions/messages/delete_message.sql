@@ -1,4 +1,4 @@
--- Delete one message with its traces and dead letters. A lease over it goes on without it, and ends if nothing is left of it. The gap in the
+-- Delete one message with its traces, attempts and dead letters. A lease over it goes on without it, and ends if nothing is left of it. The gap in the
 -- offsets is written down.
 -- Returns whether there was anything. Locks: the queue FOR KEY SHARE (see queen.trim); the partition's head;
 -- then what queen.unbury, queen.pass_over and queen.shrink_leases take.
@@ -21,6 +21,7 @@ BEGIN
     IF v_offset IS NULL THEN
         RETURN v_groups IS NOT NULL;
     END IF;
+    DELETE FROM queen.attempts WHERE partition_id = p_partition AND "offset" = v_offset;
     SELECT m."offset" INTO v_first FROM queen.messages m
     WHERE m.partition_id = p_partition AND m."offset" >= v_head.first_offset ORDER BY m."offset" LIMIT 1;
     v_first := coalesce(v_first, v_head.last_offset + 1);

@@ -1,4 +1,4 @@
--- Delete the messages of a partition up to an offset, with their traces. Returns how many; 0 if a push holds the head just
+-- Delete the messages of a partition up to an offset, with their traces and attempts. Returns how many; 0 if a push holds the head just
 -- now. A lease over them goes on without them, and ends if nothing is left of it.
 -- The caller holds the queue's row FOR KEY SHARE, so that no group subscribes meanwhile whose account would not know of it.
 -- Locks: the partition's head, without waiting; its row of partition_ages; then what queen.pass_over and queen.shrink_leases take.
@@ -22,6 +22,7 @@ BEGIN
         WHERE t.partition_id = p_partition AND t.transaction_id = g.transaction_id
     )
     SELECT count(*) INTO v_deleted FROM gone;
+    DELETE FROM queen.attempts WHERE partition_id = p_partition AND "offset" <= p_upto;
     UPDATE queen.partition_lookup
     SET first_offset = p_upto + 1, holes = greatest(0, holes - (p_upto - first_offset + 1 - v_deleted))
     WHERE partition_id = p_partition AND first_offset <= p_upto;

@@ -1,4 +1,4 @@
--- Messages, traces and the state of streams go with their partition (there is no foreign key on the hot table). Of a queue that stays, it
+-- Messages, traces, attempts and the state of streams go with their partition (there is no foreign key on the hot table). Of a queue that stays, it
 -- is written down which partitions are gone, with the last offset that was stored, unless queen.drop_idle_partitions has done so, which
 -- knows better.
 -- Locks: those of queen.lock_dropped, if a queue stays.
@@ -20,6 +20,7 @@ BEGIN
     DELETE FROM queen.stream_state WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.stream_reads WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.message_traces WHERE partition_id IN (SELECT id FROM old_partitions);
+    DELETE FROM queen.attempts WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.partition_ages WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.deleted_offsets WHERE partition_id IN (SELECT id FROM old_partitions);
     RETURN NULL;

@@ -37,6 +37,7 @@ DECLARE
     v_want     integer;
     v_ids      uuid[];
     v_versions tid[];       -- the newest versions of their rows, which are locked
+    v_left_off boolean;     -- some of them have leases, which have ended without a word
     v_unserved integer;
     v_found    integer;     -- partitions that the walk has found
     v_first    integer;     -- of these, the first that has something to read
@@ -164,8 +165,9 @@ BEGIN
             IF v_only IS NULL THEN
                 -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
                 v_began := clock_timestamp();
-                SELECT array_agg(x.partition_id), array_agg(x.version), max(x.ready_at) INTO v_ids, v_versions, v_reached FROM (
-                    SELECT c.partition_id, c.ready_at, c.ctid AS version FROM queen.partition_consumers c
+                SELECT array_agg(x.partition_id), array_agg(x.version), max(x.ready_at), bool_or(x.lease_id IS NOT NULL)
+                INTO v_ids, v_versions, v_reached, v_left_off FROM (
+                    SELECT c.partition_id, c.ready_at, c.lease_id, c.ctid AS version FROM queen.partition_consumers c
                     WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
                       AND c.ready_at >= v_reached AND c.ready_at <= v_now
                       AND (v_passed IS NULL OR c.partition_id <> ALL (v_passed))
@@ -179,8 +181,8 @@ BEGIN
                     v_moved := v_now;
                 END IF;
             ELSE
-                SELECT array_agg(x.partition_id), array_agg(x.version) INTO v_ids, v_versions FROM (
-                    SELECT c.partition_id, c.ctid AS version FROM queen.partition_consumers c
+                SELECT array_agg(x.partition_id), array_agg(x.version), bool_or(x.lease_id IS NOT NULL) INTO v_ids, v_versions, v_left_off FROM (
+                    SELECT c.partition_id, c.lease_id, c.ctid AS version FROM queen.partition_consumers c
                     WHERE c.ctid = (
                               SELECT x.ctid FROM queen.partition_consumers x
                               WHERE x.partition_id = v_only AND x.consumer_group = r.grp ORDER BY x.generation DESC LIMIT 1)
@@ -190,6 +192,9 @@ BEGIN
             END IF;
             EXIT WHEN v_ids IS NULL;
             v_found := cardinality(v_ids);
+            IF v_left_off THEN
+                PERFORM queen.note_expired(v_ids, r.grp);
+            END IF;
 
             IF v_queue.dlq_after_max_retries THEN
                 PERFORM queen.count_expiry(t.id, r.grp, v_queue) FROM unnest(v_ids) AS t (id);
