@@ -36,7 +36,7 @@ _CHEAP_MS = 5.0
 _AT_ONCE = 20
 _FRESH_S = 0.25
 _MOST_NAMED = 20_000
-_MOST_CONSUMERS = 1000  # of a group in a queue, whoever was seen last
+_MOST_CONSUMERS = 1000  # of a group in a queue, those that were seen last
 _FORGET_CONSUMERS_S = 60.0
 
 
