@@ -119,6 +119,29 @@ def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -
     assert message["transactionId"] == "invoice-2"
 
 
+def test_one_field_finds_queues_partitions_groups_and_messages(page: Page, served: Served) -> None:
+    queue, shop = fresh("haystack"), served.shop
+    shop.push(queue, "needle-7", 1, name="needle-message")
+    shop.read(queue, "needle-group", partition="needle-7")
+    shop.call("POST", "/api/v1/push", {"items": [{"queue": queue, "payload": 1, "headers": {"needle": "IT"}}]})
+    shop.refresh()
+    page.goto("/")
+    field = page.get_by_role("searchbox", name="Search").first
+    field.fill("needle")
+    offered = page.get_by_role("navigation", name="Suggestions")
+    for text in (f"Partition {queue} / needle-7", f"Group needle-group in {queue}", "Message needle-message in"):
+        expect(offered.get_by_role("link", name=re.compile(f"^{text}"))).to_be_visible()
+    field.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("needle-7")
+    expect(offered).to_have_count(0)
+    field.fill("needle:IT")
+    field.press("Enter")
+    expect(page.get_by_role("region", name="Messages").first).to_contain_text("Header")
+    page.get_by_role("region", name="Messages").get_by_role("link", name=queue).first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(queue)
+
+
 def test_a_lease_says_who_and_until_when(page: Page, served: Served) -> None:
     queue = fresh("leased")
     served.shop.push(queue, "p", 1, 2)

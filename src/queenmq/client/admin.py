@@ -96,6 +96,11 @@ class Admin(Generic[R]):
         """Partitions; `queue`, `limit`, `offset`."""
         return self._get(*_V1, "resources", "partitions", **filters)
 
+    def find(self, text: str, *, limit: int | None = None) -> R:
+        """Queues, groups and partitions with a text in their name, and messages by transactionId or header
+        (`name:value`)."""
+        return self._get(*_V1, "find", q=text, limit=limit)
+
     # Messages
 
     def list_messages(self, **filters: Any) -> R:

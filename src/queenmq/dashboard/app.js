@@ -14,7 +14,7 @@ import { overview } from "./overview.js";
 import { partition } from "./partition.js";
 import { declared, pipeline } from "./pipeline.js";
 import { queue, queues } from "./queues.js";
-import { search } from "./search.js";
+import { search, suggestions } from "./search.js";
 import { badge, button, empty, problem } from "./ui.js";
 
 const ROUTES = [
@@ -148,9 +148,10 @@ function drawFrame() {
     h("a", { class: "brand", href: "#/" }, h("img", { src: "/assets/icon.svg", alt: "", width: 26, height: 26 }), "Queen"),
     h(
       "form",
-      { class: "search", role: "search", onsubmit: searched },
-      h("input", { id: "search", type: "search", name: "q", placeholder: "Search queues, groups, queue / partition", "aria-label": "Search", autocomplete: "off", spellcheck: "false" }),
+      { class: "search", role: "search", onsubmit: searched, onkeydown: (event) => suggestions.key(event, event.currentTarget, drawFrame), onfocusout: leftSearch },
+      h("input", { id: "search", type: "search", name: "q", placeholder: "Search queues, partitions, groups, messages", "aria-label": "Search", autocomplete: "off", spellcheck: "false", oninput: (event) => suggestions.ask(event.currentTarget.value.trim(), drawFrame) }),
       h("kbd", { "aria-hidden": "true" }, "/"),
+      suggestions.view(drawFrame),
     ),
     h("span", { class: "live", role: "status", title: live.sentence || "Figures are updated every second" }, badge(tone, text)),
     button(themeMark(), switchTheme, { kind: "icon", title: "Dark or light" }),
@@ -188,7 +189,12 @@ function searched(event) {
   event.preventDefault();
   const field = event.currentTarget.querySelector("input");
   if (field.value.trim()) location.hash = `#/search?q=${encodeURIComponent(field.value.trim())}`;
+  suggestions.close(drawFrame);
   field.blur();
+}
+
+function leftSearch(event) {
+  if (!event.currentTarget.contains(event.relatedTarget)) suggestions.close(drawFrame);
 }
 
 function isDark() {

@@ -13,6 +13,7 @@ KNOWN: Final = {
     "queues": "List, show, create, set, clear and delete queues.",
     "partitions": "List partitions and how many messages they hold.",
     "groups": "List, show and delete consumer groups.",
+    "find": "Find queues, groups, partitions and messages.",
     "messages": "List, show, retry, dead-letter and delete messages.",
     "dlq": "List, redrive and purge dead letters.",
     "policies": "Set what queues and groups do with messages that fail.",

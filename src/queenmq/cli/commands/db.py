@@ -91,10 +91,35 @@ def upgrade(contract: bool, data_dir: Path | None) -> int:
     return _run(data_dir, lambda database: _upgrade(database, contract))
 
 
+@under(command, "index", "queen db index", "queen db index transactions", "queen db index transactions headers --drop")
+@click.argument("kinds", nargs=-1, type=click.Choice(("transactions", "headers")))
+@click.option("--drop", is_flag=True, help="Remove the indexes instead.")
+@data_dir
+def index(kinds: tuple[str, ...], drop: bool, data_dir: Path | None) -> int:
+    """Make indexes over all messages, with which `queen find` finds every message: by transactionId, or by headers.
+
+    Without them it looks into the 5,000 partitions that were written last, and for headers at their newest messages.
+    Every push pays for them, so they are not there unless you ask for them. They are made while servers run. Without
+    KINDS, list those that there are.
+    """
+    return _run(data_dir, lambda database: _index(database, kinds, drop))
+
+
 def _run(data_dir: Path | None, action: Callable[[Database], Awaitable[int]]) -> int:
     from queenmq.cli.database import run  # what it needs is not there in an installation of the client
 
     return run(data_dir, action)
+
+
+async def _index(database: Database, kinds: tuple[str, ...], drops: bool) -> int:
+    from queenmq.cli.show import note
+    from queenmq.storage import finding_indexes
+
+    for kind in kinds:
+        await (finding_indexes.drop if drops else finding_indexes.make)(database, kind, note)
+    found = await finding_indexes.existing(database)
+    print(f"indexes over all messages: {', '.join(found) or 'none'}")
+    return 0
 
 
 async def _plan(database: Database, as_json: bool) -> int:
