@@ -23,6 +23,7 @@ from queenmq.http.app import ROUTES
 from queenmq.http.route import Route
 from queenmq.server import Server
 from queenmq.services.sampler import Sampler
+from queenmq.storage import finding_indexes
 
 SECRET = "a secret of more than thirty-two bytes"
 TABLE = Path(__file__).parents[2] / "build" / "access.md"
@@ -154,6 +155,7 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
     }
     params = {
         "/api/v1/pop": {"namespace": "shared", "consumerGroup": group, "batch": 1},
+        "/api/v1/find": {"q": queue},
         "/api/v1/pop/queue/{queue}": {"consumerGroup": group},
         "/api/v1/consume/queue/{queue}": {"consumerGroup": group},
         "/api/v1/pop/queue/{queue}/partition/{partition}": {"consumerGroup": group},
@@ -595,11 +597,14 @@ async def test_the_status_of_a_queue_has_no_figures_of_the_servers(
     assert not any(point["queenRssMb"] for point in part["throughput"])
 
 
-async def test_listings_have_only_what_may_be_read(http: httpx.AsyncClient) -> None:
+async def test_listings_have_only_what_may_be_read(http: httpx.AsyncClient, server: Server) -> None:
     async with caller(http, "admin") as everybody:
         for queue in ("one.a_b", "one.axb", "two"):
+            item = {"queue": queue, "partition": "one", "payload": 1, "transactionId": "one"}
+            await Queen(everybody).push_items(item | {"headers": {"secret": "one"}})
             await Queen(everybody).configure(queue, namespace=queue.partition(".")[0], task=queue)
             await Queen(everybody).pop(queue, consumerGroup="g")
+        await everybody.post("/api/v1/stats/refresh")
     async with caller(http, "read-only", queues=["one.a_b"]) as reader:
         queues = (await reader.get("/api/v1/resources/queues")).json()["queues"]
         assert [queue["name"] for queue in queues] == ["one.a_b"], "an underscore is no wildcard"
@@ -607,6 +612,19 @@ async def test_listings_have_only_what_may_be_read(http: httpx.AsyncClient) -> N
         tasks = (await reader.get("/api/v1/resources/tasks")).json()["tasks"]
         assert [task["task"] for task in tasks] == ["one.a_b"]
         assert [group["queueName"] for group in (await reader.get("/api/v1/consumer-groups")).json()] == ["one.a_b"]
+        for text, index in (("", False), ("one", False), ("one", True)):
+            if index:
+                await finding_indexes.make(server.database, "transactions", print)
+                await finding_indexes.make(server.database, "headers", print)
+            found = (await reader.get("/api/v1/find", params={"q": text or "g"})).json()
+            assert {one["queue"] for kind in ("groups", "partitions", "messages") for one in found[kind]} <= {"one.a_b"}
+            assert {one["name"] for one in found["queues"]} <= {"one.a_b"}
+            by_header = (await reader.get("/api/v1/find", params={"q": "secret:one"})).json()["messages"]
+            assert {one["queue"] for one in by_header} == {"one.a_b"}
+            assert bool(found["messages"]) == bool(text)
+            assert (await reader.get("/api/v1/queues/two/consumers")).status_code == 403
+        for kind in finding_indexes.INDEXES:
+            await finding_indexes.drop(server.database, kind, print)
         refused = (await reader.get("/api/v1/dlq")).json()["error"]
         assert refused == "the token may not read all queues: name one that it is for"
         assert (await reader.get("/api/v1/dlq?queue=one.a_b")).status_code == 200
