@@ -43,6 +43,7 @@ READ = PlaceRead(  # to the end
     unread=0,
     expired=0,
     ready=0,
+    next_offset=None,
     next_transaction=None,
     next_created_at=None,
     attempts=0,
