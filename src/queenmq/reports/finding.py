@@ -1,6 +1,6 @@
 """Finding queues, groups, partitions and messages by what a person remembers of them.
 
-Everything is bounded: what cannot be found in an index is looked for among so many, and the answer says whether that
+Everything is bounded: what cannot be found in an index is searched among so many, and the answer says whether that
 was all. `permitted` has patterns for the names of the queues that the caller may read, None if it is all of them.
 """
 

@@ -98,7 +98,7 @@ def upgrade(contract: bool, data_dir: Path | None) -> int:
 def index(kinds: tuple[str, ...], drop: bool, data_dir: Path | None) -> int:
     """Make indexes over all messages, with which `queen find` finds every message: by transactionId, or by headers.
 
-    Without them it looks into the 5,000 partitions that were written last, and for headers at their newest messages.
+    Without them it examines the 5,000 partitions that were written last, and for headers only their newest messages.
     Every push pays for them, so they are not there unless you ask for them. They are made while servers run. Without
     KINDS, list those that there are.
     """

@@ -33,7 +33,7 @@ async def find(request: Request, context: Context) -> Response:
     """Find queues, groups and partitions by part of their name, and messages by transactionId or header."""
     text = (request.query.get("q") or "").strip()
     if not text:
-        raise InvalidRequest("q is required: what to look for", "q")
+        raise InvalidRequest("q is required: what to find", "q")
     check_name(text, "q")
     limit = max(1, query_count(request.query, "limit", _LIMIT, min(_MOST, context.settings.limits.max_items)))
     found = await finding.find(context.reports, text, _headers(text), limit, visible(request))
@@ -51,7 +51,7 @@ async def find(request: Request, context: Context) -> Response:
 
 
 def _headers(text: str) -> str | None:
-    """The header that is looked for, as JSON; None if the text is none."""
+    """The header that is wanted, as JSON; None if the text is none."""
     name, colon, value = text.partition(":")
     try:
         return encode_headers({name: value}, "q") if colon and name else None

@@ -1,4 +1,4 @@
--- Messages whose transactionId begins with $1; up to $2, of queues that fit the patterns $3. Looks into up to $4 partitions, those first that
+-- Messages whose transactionId begins with $1; up to $2, of queues that fit the patterns $3. Examines up to $4 partitions, those first that
 -- were written last, one after the other: each is a lookup in the index of its transaction ids. `examined` is how many there were; a row
 -- without a message says only that. With the index messages_found_by_transaction, find_messages_indexed.sql is used instead.
 WITH place AS MATERIALIZED (
