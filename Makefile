@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
-.PHONY: sbom audit verify fuzz docs pipeline-soak
+.PHONY: sbom audit verify fuzz docs pipeline-soak release
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -28,6 +28,7 @@ help:
 	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"
 	@echo "make verify   check the packages against the hashes in constraints.lock"
 	@echo "make audit    check the packages against known vulnerabilities"
+	@echo "make release  build the packages, check them and tag the commit (CHECK=1: without the tag)"
 	@echo "make clean    remove .venv and everything that tools have written"
 
 setup:
@@ -112,6 +113,9 @@ format: setup
 
 sbom verify audit: setup
 	@$(BIN)/python .ci/supply $@
+
+release: setup
+	.ci/release $(if $(CHECK),--check)
 
 clean:
 	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist src/*.egg-info \

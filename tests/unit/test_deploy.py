@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +35,16 @@ CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 KNOWN = {name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")}
 SECRETS = {"DATABASE_URL", "PG_PASSWORD", "JWT_SECRET", "QUEEN_SYNC_SECRET", "QUEEN_ENCRYPTION_KEY"}
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
+
+
+def loaded(name: str) -> Any:
+    """A program of .ci as a module."""
+    loader = SourceFileLoader(name, str(ROOT / ".ci" / name))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 def unit(path: Path = UNIT) -> dict[str, list[str]]:
@@ -132,11 +144,65 @@ def test_the_container_is_built_of_what_exists() -> None:
     for copied in said("COPY"):
         if not copied.startswith("--from="):
             assert all((ROOT / source).exists() for source in copied.split()[:-1]), copied
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(re.findall(r'"\.\[(\w+)\]"', " ".join(said("RUN")))) <= extras.keys()
     program = json.loads(said("ENTRYPOINT")[-1])
     assert program == ["queen"]
     assert is_a_command(*json.loads(said("CMD")[-1]))
+
+
+def test_the_container_installs_what_the_server_needs_by_hash() -> None:
+    supply = loaded("supply")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(supply.IMAGE_EXTRAS) <= extras.keys()
+    needed = subprocess.run(
+        [sys.executable, "-c", supply.NEEDED, *supply.IMAGE_EXTRAS], capture_output=True, text=True, check=True
+    ).stdout.split()
+    lock = (ROOT / "constraints.lock").read_text()
+    assert supply.IMAGE_LOCK.read_text() == supply.image_lock(lock, needed), "run .ci/supply lock"
+    assert {"asyncpg", "click", "setuptools", "PyYAML"} <= set(needed)
+    assert "pyspark" not in needed
+    installs = [line for line in " ".join(said("RUN")).split("&&") if "pip install" in line]
+    assert all("--no-deps" in line and ("--require-hashes" in line or line.split()[-1] == ".") for line in installs)
+
+
+# Compose
+
+
+def test_compose_runs_what_exists() -> None:
+    found = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    services = found["services"]
+    assert services.keys() == {"queen", "postgres", "prometheus", "grafana"}
+    for name, service in services.items():
+        assert re.search(r":v?\d+\.\d+", service["image"]), "pin the image"
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        for volume in service["volumes"]:
+            source = volume.partition(":")[0]
+            assert source in found["volumes"] or (ROOT / source).exists(), volume
+        needs = service.get("depends_on", {})
+        assert set(needs) <= services.keys()
+    queen = services["queen"]
+    assert (ROOT / queen["build"]["dockerfile"]) == CONTAINERFILE
+    given = {name: re.sub(r"\$\{\w+:-(\w+)\}", r"\1", value) for name, value in queen["environment"].items()}
+    assert given.keys() <= KNOWN
+    settings = config.load(given | {"HOST": "0.0.0.0"})
+    assert settings.database.host == "postgres"
+    assert int(queen["stop_grace_period"].removesuffix("s")) > settings.http.shutdown_grace_s
+    theirs = services["postgres"]["environment"]
+    assert (theirs["POSTGRES_DB"], theirs["POSTGRES_USER"], theirs["POSTGRES_PASSWORD"]) == tuple(
+        queen["environment"][name] for name in ("PG_DB", "PG_USER", "PG_PASSWORD")
+    )
+    assert "postgres" not in str(services["postgres"].get("ports", ""))
+
+
+def test_what_compose_monitors_is_queen() -> None:
+    scrape = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+    ours = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    assert scrape["scrape_configs"][0]["metrics_path"] == ours["scrape_configs"][0]["metrics_path"]
+    assert scrape["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["queen"]
+    source = yaml.safe_load((DEPLOY / "compose" / "grafana" / "datasources" / "prometheus.yml").read_text())
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    boards = yaml.safe_load((DEPLOY / "compose" / "grafana" / "dashboards" / "queen.yml").read_text())
+    mounted = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["grafana"]["volumes"]
+    assert f"./deploy/grafana:{boards['providers'][0]['options']['path']}:ro" in mounted
 
 
 def test_the_container_runs_as_nobody_special_and_has_no_secret() -> None:
