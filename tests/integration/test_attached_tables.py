@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import asyncpg
@@ -73,11 +74,24 @@ class TestChanges:
         found = [(change["op"], change["key"]["id"]) for change in await changes(queen, sql)]
         assert found == [("insert", 1), ("delete", 1), ("insert", 2)]
 
-    async def test_upserts_and_merges(self, queen: Queen, sql: asyncpg.Connection, orders: None) -> None:
+    async def test_upserts(self, queen: Queen, sql: asyncpg.Connection, orders: None) -> None:
         upsert = "INSERT INTO orders VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET state = excluded.state"
         await sql.execute(upsert, "placed")
         await sql.execute(upsert, "billed")
         assert [change["op"] for change in await changes(queen, sql)] == ["insert", "update"]
+
+    async def test_merges(self, queen: Queen, sql: asyncpg.Connection, orders: None) -> None:
+        if sql.get_server_version() < (15,):
+            pytest.skip("MERGE came with PostgreSQL 15")
+        await sql.execute("INSERT INTO orders VALUES (1, 'placed'), (2, 'placed')")
+        await sql.execute(
+            "MERGE INTO orders o USING (VALUES (1, 'billed'), (2, 'gone'), (3, 'placed')) s (id, state) ON s.id = o.id "
+            "WHEN MATCHED AND s.state = 'gone' THEN DELETE WHEN MATCHED THEN UPDATE SET state = s.state "
+            "WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.state)"
+        )
+        found = [(change["op"], change["key"]["id"]) for change in await changes(queen, sql)]
+        assert found[:2] == [("insert", 1), ("insert", 2)]
+        assert sorted(found[2:]) == [("delete", 2), ("insert", 3), ("update", 1)]
 
     async def test_copy_keeps_the_order(self, queen: Queen, sql: asyncpg.Connection, orders: None) -> None:
         await sql.copy_records_to_table("orders", records=[(n, "placed", None) for n in range(2000)])
@@ -90,6 +104,46 @@ class TestChanges:
         assert [bare(change) for change in await changes(queen, sql)] == [
             {"op": "insert", "key": {"id": 1}, "row": {"state": "placed"}}
         ]
+
+    async def test_a_column_that_is_left_out_is_not_converted(
+        self, queen: Queen, sql: asyncpg.Connection, orders: None
+    ) -> None:
+        await sql.execute(
+            "CREATE TYPE pin AS (digits text); CREATE FUNCTION no_json(pin) RETURNS json LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE 'converted'; END $$; CREATE CAST (pin AS json) WITH FUNCTION no_json(pin); "
+            'ALTER TABLE orders ADD "the pin" pin'
+        )
+        await sql.execute("SELECT queen.attach('orders', 'changes', exclude => ARRAY['the pin', 'id'])")
+        await sql.execute("INSERT INTO orders VALUES (1, 'placed', NULL, ROW('1234'))")
+        await sql.execute("UPDATE orders SET state = 'billed', \"the pin\" = ROW('4321')")
+        await sql.execute("ALTER TABLE orders DROP secret")
+        await sql.execute("DELETE FROM orders")
+        assert [bare(change) for change in await changes(queen, sql)] == [
+            {"op": "insert", "key": {"id": 1}, "row": {"state": "placed", "secret": None}},
+            {
+                "op": "update",
+                "key": {"id": 1},
+                "row": {"state": "billed", "secret": None},
+                "old": {"state": "placed"},
+            },
+            {"op": "delete", "key": {"id": 1}, "row": {"state": "billed"}},
+        ]
+
+    async def test_a_number_is_the_same_key_however_many_zeros_it_ends_with(
+        self, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await sql.execute(
+            "CREATE TABLE prices (price numeric, currency text, note text, PRIMARY KEY (price, currency))"
+        )
+        await sql.execute("SELECT queen.attach('prices', 'prices', partitions => 1000)")
+        for price in range(10):
+            await sql.execute(f"INSERT INTO prices VALUES ({price}.5, 'EUR')")
+            await sql.execute(f"UPDATE prices SET price = {price}.500, note = 'the same' WHERE price = {price}.5")
+            await sql.execute(f"DELETE FROM prices WHERE price = {price}.50")
+        await changes(queen, sql, "prices")
+        stored = await sql.fetch("SELECT partition_id, convert_from(payload, 'UTF8') AS payload FROM queen.messages")
+        places = {(json.loads(row["payload"])["key"]["price"], row["partition_id"]) for row in stored}
+        assert (len(stored), len(places)) == (30, 10)
 
     async def test_the_json_does_not_depend_on_the_session(
         self, queen: Queen, sql: asyncpg.Connection, orders: None

@@ -15,8 +15,11 @@ from server_settings import settings_with
 from integration.queen import Queen, data, until
 from queenmq.config import Settings
 from queenmq.server import Server
+from queenmq.storage.statements import statement
 
 MINUTE_MS = 60_000
+# As if a server were pushing what was sent before: none pushes more meanwhile.
+KEEP, RELEASE = (f"SELECT pg_advisory_{verb}(hashtextextended('queen.outbox', 0))" for verb in ("lock", "unlock"))
 
 
 @pytest.fixture
@@ -268,14 +271,55 @@ class TestWhatIsLeft:
         assert data(await queen.pop("kept", "p")) == [2]
         assert not await sql.fetchval("SELECT count(*) FROM queen.queues WHERE name = 'deleted'")
 
-    async def test_a_session_that_has_chosen_its_own_number_loses_nothing(
+    @pytest.mark.parametrize("chosen", ["12345", "-1", "nonsense", "9223372036854775808"])
+    async def test_a_session_that_has_chosen_a_number_is_not_heeded(
+        self, queen: Queen, sql: asyncpg.Connection, chosen: str
+    ) -> None:
+        await sql.execute(KEEP)
+        await sql.execute(f"SET queen.sending = '{chosen}'")
+        for number in range(3):
+            await send(sql, number)
+        async with sql.transaction():
+            await send(sql, 3)
+            await sql.execute(f"SET LOCAL queen.sending = '{chosen}'")
+            await send(sql, 4)
+        assert await sql.fetchval(
+            "SELECT bool_and(sending IN (SELECT sending FROM queen.outbox_commits)) FROM queen.outbox"
+        )
+        await sql.execute(RELEASE)
+        await all_pushed(sql)
+        assert data(await queen.pop("q", "p", batch=10)) == [0, 1, 2, 3, 4]
+
+    async def test_nobody_sends_under_the_number_of_another(
+        self, queen: Queen, sql: asyncpg.Connection, other: asyncpg.Connection
+    ) -> None:
+        """Or the commit of the other would fail when the messages of the first are found."""
+        await sql.execute(KEEP)
+        async with other.transaction():
+            await send(other, "theirs")
+            number = await other.fetchval("SELECT current_setting('queen.sending')::bigint")
+            for chosen in range(number, number + 5):
+                await sql.execute(f"SET queen.sending = '{chosen}'")
+                await send(sql, chosen - number)
+            await sql.execute(statement("tend_outbox"))
+        for _ in range(5):
+            await send(other, "later")
+        await sql.execute(RELEASE)
+        await all_pushed(sql)
+        assert data(await queen.pop("q", "p", batch=20)) == [0, 1, 2, 3, 4, "theirs", *["later"] * 5]
+
+    async def test_a_session_that_takes_its_last_number_again_loses_nothing(
         self, queen: Queen, sql: asyncpg.Connection, server: Server
     ) -> None:
-        await sql.execute("SET queen.sending = '12345'")
-        await send(sql, 1)
+        async with sql.transaction():
+            await send(sql, 1)
+            number = await sql.fetchval("SELECT current_setting('queen.sending')")
+        await all_pushed(sql)
+        await sql.execute(f"SET queen.sending = '{number}'")
+        await send(sql, 2)
         server.broker.outbox._tend_at = 0.0
         await until_pushed(server)
-        assert data(await queen.pop("q", "p")) == [1]
+        assert data(await queen.pop("q", "p", batch=10)) == [1, 2]
 
     async def test_commits_without_messages_go(self, sql: asyncpg.Connection, server: Server) -> None:
         await sql.execute("INSERT INTO queen.outbox_commits (sending) VALUES (77)")

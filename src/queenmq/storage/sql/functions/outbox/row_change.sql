@@ -3,23 +3,25 @@
 -- An "update" has the former values of what it has changed in "old"; a "delete" has the row that was deleted; a "truncate" has neither
 -- key nor row. An update that changes nothing is not sent, and one that changes the key is a delete and an insert. The name is that of
 -- the partitioned table if the row is in a partition. A row that is too large for a message is left out ("row": null, "omitted": true).
--- Arguments: the queue, the number of its partitions, then columns that are left out. All changes of a key have one partition, 0 to
--- n - 1; a truncate goes to each.
+-- Arguments: the queue, the number of its partitions, then columns that are left out, which are not even converted. All changes of a
+-- key have one partition, 0 to n - 1, also of a number that is written with other zeros at its end; a truncate goes to each.
 -- It runs with the rights of the session, because the types of a table may bring functions with them; so who writes to the table needs
 -- EXECUTE on queen.send. The settings make the JSON of a row the same in every session.
 CREATE OR REPLACE FUNCTION queen.on_row_change() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'iso_8601'
 SET bytea_output = 'hex' SET extra_float_digits = 1 AS $$
 DECLARE
-    v_place    jsonb;
-    v_key      text[];
-    v_old      jsonb;
-    v_new      jsonb;
-    v_old_key  jsonb;
-    v_new_key  jsonb;
-    v_changed  jsonb;
-    v_changes  jsonb[];
-    v_change   jsonb;
+    v_place      jsonb;
+    v_key        text[];
+    v_columns    text;
+    v_old        jsonb;
+    v_new        jsonb;
+    v_old_key    jsonb;
+    v_new_key    jsonb;
+    v_changed    jsonb;
+    v_changes    jsonb[];
+    v_change     jsonb;
+    v_partition  text;
 BEGIN
     IF TG_TABLE_SCHEMA = 'queen' THEN
         RAISE insufficient_privilege USING MESSAGE = 'a table of Queen cannot be attached: each message would send another';
@@ -38,13 +40,26 @@ BEGIN
         RAISE object_not_in_prerequisite_state USING MESSAGE = format('%s is attached to queue %s and has no primary key any more',
             TG_RELID::regclass, TG_ARGV[0]), HINT = 'Add one, or call queen.detach.';
     END IF;
+    IF TG_NARGS > 2 THEN
+        SELECT string_agg(format('($1).%I', a.attname), ', ') INTO v_columns FROM pg_attribute a
+        WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND (a.attname <> ALL (TG_ARGV[2:]) OR a.attname = ANY (v_key));
+        v_columns := format('SELECT to_jsonb(r) FROM (SELECT %s) AS r', v_columns);
+    END IF;
     IF TG_OP <> 'INSERT' THEN
-        v_old := to_jsonb(OLD);
+        IF v_columns IS NULL THEN
+            v_old := to_jsonb(OLD);
+        ELSE
+            EXECUTE v_columns INTO v_old USING OLD;
+        END IF;
         SELECT jsonb_object_agg(k, v_old -> k) INTO v_old_key FROM unnest(v_key) AS k;
         v_old := v_old - TG_ARGV[2:];
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        v_new := to_jsonb(NEW);
+        IF v_columns IS NULL THEN
+            v_new := to_jsonb(NEW);
+        ELSE
+            EXECUTE v_columns INTO v_new USING NEW;
+        END IF;
         SELECT jsonb_object_agg(k, v_new -> k) INTO v_new_key FROM unnest(v_key) AS k;
         v_new := v_new - TG_ARGV[2:];
     END IF;
@@ -67,7 +82,13 @@ BEGIN
         IF pg_column_size(v_change) > 2097152 AND octet_length(v_change::text) > 16777216 THEN
             v_change := v_change - 'old' || '{"row": null, "omitted": true}';
         END IF;
-        PERFORM queen.send(TG_ARGV[0], (abs(hashtextextended((v_change -> 'key')::text, 0) % TG_ARGV[1]::integer))::text, v_change);
+        v_partition := '0';
+        IF TG_ARGV[1] <> '1' THEN
+            SELECT abs(hashtextextended(jsonb_object_agg(k.key, CASE jsonb_typeof(k.value)
+                WHEN 'number' THEN to_jsonb(trim_scale(k.value::numeric)) ELSE k.value END)::text, 0) % TG_ARGV[1]::integer)
+            INTO v_partition FROM jsonb_each(v_change -> 'key') AS k;
+        END IF;
+        PERFORM queen.send(TG_ARGV[0], v_partition, v_change);
     END LOOP;
     RETURN NULL;
 END $$;

@@ -11,6 +11,7 @@ RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_
 DECLARE
     v_id       uuid := queen.uuid7();
     v_payload  bytea;
+    v_said     text;
     v_sending  bigint;
     v_first    boolean;
 BEGIN
@@ -33,9 +34,18 @@ BEGIN
             HINT = 'Push to it over HTTP: only a server can encrypt.';
     END IF;
 
-    -- Ends with the transaction, and goes back with a savepoint together with the first row.
-    v_sending := nullif(current_setting('queen.sending', true), '');
-    v_first := v_sending IS NULL;
+    -- Ends with the transaction, and goes back with a savepoint together with the first row. Anybody can set it, but only to a number
+    -- that this session has got here is it kept: under that of another session, either's commit could fail, or not be announced.
+    v_said := nullif(current_setting('queen.sending', true), '');
+    v_first := true;
+    IF v_said IS NOT NULL THEN
+        BEGIN
+            v_sending := currval('queen.outbox_sendings');
+            v_first := v_said <> v_sending::text;
+        EXCEPTION WHEN object_not_in_prerequisite_state THEN
+            NULL;  -- the session has got none
+        END;
+    END IF;
     IF v_first THEN
         v_sending := nextval('queen.outbox_sendings');
         PERFORM set_config('queen.sending', v_sending::text, true);
