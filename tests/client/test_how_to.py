@@ -18,7 +18,7 @@ from queenmq.config import Settings
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [DOCS / "quick-start.md", DOCS / "client.md", *sorted((DOCS / "how-to").glob("*.md"))]
 WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
-_FRAMEWORKS = ("celery.md", "django.md", "dramatiq.md", "fastapi.md", "taskiq.md")
+_FRAMEWORKS = ("celery.md", "django.md", "dramatiq.md", "fastapi.md", "faststream.md", "taskiq.md")
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
 OF_FRAMEWORKS = {DOCS / "how-to" / name for name in _FRAMEWORKS}  # run by tests/frameworks
 NOT_RUN = {"console", "ini", "json", "sql", "yaml"}  # what starts servers or changes the machine

@@ -81,7 +81,7 @@ def test_it_asks_only_for_what_client_and_command_need(installed: Path) -> None:
     metadata = email.message_from_string((folder / "METADATA").read_text())
     needs = [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
     assert {re.split("[<>]", need)[0] for need in needs} == {"aiohttp", "click", "msgspec", "PyYAML", "rich"}
-    frameworks = {"celery", "django", "dramatiq", "taskiq"}
+    frameworks = {"celery", "django", "dramatiq", "faststream", "taskiq"}
     extras = {"connect", "delta", "dev", "iceberg", "mcp", "otel", "pipeline", "server"} | frameworks
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
