@@ -15,7 +15,7 @@ from queenmq.broker.administration import Labels
 from queenmq.broker.broker import Broker
 from queenmq.broker.pop import Claim, Delivered, Filter
 from queenmq.broker.transaction import Transaction
-from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.acknowledgement import Acknowledgement, runs_of
 from queenmq.core.message import Message
 from queenmq.core.names import BEGINNING
 from queenmq.core.options import EVERY_RIGHT, QueueOptions
@@ -131,7 +131,7 @@ class Load:
             await self.broker().transact(Transaction([], acks, [found.claim.lease_id]))
             return
         self.kinds["ack"] += 1
-        results = await self.broker().ack(acks)
+        results = await self.broker().ack(runs_of(acks))
         self.problems += [f"ack in {group}: {r.problem}" for r in results if r.problem]
 
 

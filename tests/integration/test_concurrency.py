@@ -23,7 +23,7 @@ from queenmq.broker.administration import Labels
 from queenmq.broker.broker import Broker
 from queenmq.broker.pop import Claim, Delivered
 from queenmq.broker.transaction import Transaction
-from queenmq.core.acknowledgement import Acknowledgement
+from queenmq.core.acknowledgement import Acknowledgement, runs_of
 from queenmq.core.message import Message
 from queenmq.core.names import BEGINNING, QUEUE_MODE
 from queenmq.core.options import EVERY_RIGHT, MAX_COUNT, QueueOptions
@@ -726,7 +726,7 @@ class TestAPushThatWasAnsweredIsSeen:
                 popped = await there.pop(claim)
                 assert [m.transaction_id for m in messages_of(popped)] == [transaction], f"missed {transaction}"
                 if not claim.auto_ack:
-                    assert [a.problem for a in await here.ack(_answer(popped))] == [None]
+                    assert [a.problem for a in await here.ack(runs_of(_answer(popped)))] == [None]
                 rounds[worker] += 1
 
         async def disturb(group: str) -> None:
@@ -735,7 +735,7 @@ class TestAPushThatWasAnsweredIsSeen:
                 queue = random.choice(["shared", "own1", "own3"])
                 claim = _claim(queue, group, batch=random.choice([1, 50]), partitions=random.choice([1, 5]))
                 popped = await broker.pop(claim)
-                await broker.ack(_answer(popped, random.choice(["completed", "completed", "retry"])))
+                await broker.ack(runs_of(_answer(popped, random.choice(["completed", "completed", "retry"]))))
 
         await asyncio.gather(*(turn(w) for w in range(8)), *(disturb(f"other{n}") for n in range(3)))
         assert min(rounds) > 0
@@ -807,7 +807,7 @@ class Stress:
         for item in finishing:
             number = int(item.transaction_id.split(":")[1])
             self.finishing[popped.claim.group, names[item.transaction_id]].add(number)
-        results = await self.broker().ack(items)
+        results = await self.broker().ack(runs_of(items))
         assert {r.problem for r in results} == ({"Invalid or expired lease"} if refused else {None})
         if not refused:
             self.finished.update((popped.claim.group, item.transaction_id) for item in finishing)

@@ -42,7 +42,9 @@ def test_the_lag_of_a_pop_is_that_of_its_first_message(activity: Activity, clock
 
 
 def test_acknowledgements_are_counted_by_queue_and_result(activity: Activity) -> None:
-    activity.acked([("a", None, False), ("a", None, True), (None, "Message not found", False), ("b", "x", False)])
+    activity.acked(
+        [("a", None, False, 1), ("a", None, True, 1), (None, "Message not found", False, 1), ("b", "x", False, 1)]
+    )
     activity.acked_requests(2)
     taken = activity.take()
     assert (taken["a"].ack_success, taken["a"].dead_lettered, taken["b"].ack_failed) == (2, 1, 1)

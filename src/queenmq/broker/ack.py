@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice
 
 import asyncpg
 
@@ -12,7 +12,7 @@ from queenmq.broker.lane import Policy, Vegas
 from queenmq.broker.locked_rows import Row, lease, position
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.parts import Parts
-from queenmq.core.acknowledgement import COMPLETED, Acknowledgement, Run, runs_of
+from queenmq.core.acknowledgement import COMPLETED, Acknowledgement, Run
 from queenmq.storage.database import LOST_ANSWERS
 from queenmq.storage.failures import AnswerLost
 from queenmq.storage.statements import statement
@@ -31,12 +31,9 @@ class Acked:
 
 @dataclass(slots=True)
 class AckRequest:
-    items: list[Acknowledgement]
-    runs: list[Run] = field(init=False)
+    runs: list[Run]
+    messages: int
     lost: bool = False  # the answer of a try got lost, which may have been applied; later tries are judged by that
-
-    def __post_init__(self) -> None:
-        self.runs = runs_of(self.items)
 
 
 def run_columns(runs: list[Run]) -> tuple[list[object], ...]:
@@ -105,21 +102,20 @@ class Acker:
             admission=lambda: AckAdmission().admit,
         )
 
-    async def ack(self, items: list[Acknowledgement]) -> list[Acked]:
-        """Apply the acknowledgements of one request; results in their order."""
-        if not items:
+    async def ack(self, runs: list[Run]) -> list[Acked]:
+        """Apply the acknowledgements of one request; a result for each message, in their order."""
+        if not runs:
             return []
-        return await self.lane.submit(AckRequest(items), (items[0].partition_id, items[0].group), len(items))
+        request = AckRequest(runs, sum(len(run.transactions) for run in runs))
+        first = runs[0].first
+        return await self.lane.submit(request, (first.partition_id, first.group), request.messages)
 
     async def _run(self, requests: list[AckRequest], lock_timeout: str) -> list[list[Acked]]:
-        items = [item for request in requests for item in request.items]
-        acked = iter(await self._apply_until_answered(requests, items, lock_timeout))
+        acked = iter(await self._apply_until_answered(requests, lock_timeout))
         self._activity.acked_requests(len(requests))
-        return [list(islice(acked, len(request.items))) for request in requests]
+        return [list(islice(acked, request.messages)) for request in requests]
 
-    async def _apply_until_answered(
-        self, requests: list[AckRequest], items: list[Acknowledgement], lock_timeout: str
-    ) -> list[Acked]:
+    async def _apply_until_answered(self, requests: list[AckRequest], lock_timeout: str) -> list[Acked]:
         lost = 0
         while True:
             try:
@@ -133,12 +129,10 @@ class Acker:
                     raise
             else:
                 if any(request.lost for request in requests):
-                    return await self._with_the_finished(requests, items, acked)
+                    return await self._with_the_finished(requests, acked)
                 return acked
 
-    async def _with_the_finished(
-        self, requests: list[AckRequest], items: list[Acknowledgement], acked: list[Acked]
-    ) -> list[Acked]:
+    async def _with_the_finished(self, requests: list[AckRequest], acked: list[Acked]) -> list[Acked]:
         """After a lost answer, what is finished as the ack wanted it is done, although its lease has ended with that.
 
         What was handed back (`failed`, `retry`) leaves no such trace: its lease is not valid any more, and the message
@@ -146,10 +140,21 @@ class Acker:
         """
         if all(one.problem is None for one in acked):
             return acked
-        found = await self._database.fetch(statement("acks_finished"), *columns(items)[:3], repeatable=True)
-        lost = [request.lost for request in requests for _ in request.items]
-        for item, one, row, is_lost in zip(items, acked, found, lost, strict=True):
-            is_done = row["finished"] and row["dead"] is (item.status not in COMPLETED)
+        asked = [
+            (run.first, transaction, request.lost)
+            for request in requests
+            for run in request.runs
+            for transaction in run.transactions
+        ]
+        found = await self._database.fetch(
+            statement("acks_finished"),
+            [said.partition_id for said, _, _ in asked],
+            [transaction for _, transaction, _ in asked],
+            [said.group for said, _, _ in asked],
+            repeatable=True,
+        )
+        for (said, _, is_lost), one, row in zip(asked, acked, found, strict=True):
+            is_done = row["finished"] and row["dead"] is (said.status not in COMPLETED)
             if is_lost and one.problem is not None and is_done:
                 one.problem, one.dead_lettered = None, row["dead"]
                 one.queue, one.partition = row["queue_name"], row["partition_name"]
@@ -162,9 +167,10 @@ class Acker:
         }
         if freed and (self._long_polls.registry.total or self._long_polls.linked):
             self._long_polls.wake_freed(freed)
-        acked = list(acked_of(runs, rows))
-        self._activity.acked((one.queue, one.problem, one.dead_lettered) for one in acked)
-        return acked
+        self._activity.acked(
+            (row["queue_name"], row["problem"], row["dead_lettered"], _messages(runs, row)) for row in rows
+        )
+        return list(acked_of(runs, rows))
 
 
 def acked_of(runs: list[Run], rows: list[asyncpg.Record]) -> Iterator[Acked]:
@@ -178,6 +184,10 @@ def acked_of(runs: list[Run], rows: list[asyncpg.Record]) -> Iterator[Acked]:
             lease_released=row["lease_released"],
             dead_lettered=row["dead_lettered"],
         )
-        number = row["run"] - 1
-        answers[number] += [one] * (len(runs[number].transactions) if row["item"] is None else 1)
-    return (one for answer in answers for one in answer)
+        answers[row["run"] - 1] += [one] * _messages(runs, row)
+    return chain.from_iterable(answers)
+
+
+def _messages(runs: list[Run], row: asyncpg.Record) -> int:
+    """How many messages a row of `queen.ack_runs` is about."""
+    return 1 if row["item"] is not None else len(runs[row["run"] - 1].transactions)

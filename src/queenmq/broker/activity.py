@@ -100,19 +100,19 @@ class Activity:
         if len(self.readers) < _MOST_READERS:
             self.readers[queue, group, consumer.tag] = consumer
 
-    def acked(self, outcomes: Iterable[tuple[str | None, str | None, bool]]) -> None:
-        """(queue, problem, dead letter) of each acknowledgement."""
+    def acked(self, outcomes: Iterable[tuple[str | None, str | None, bool, int]]) -> None:
+        """(queue, problem, dead letter, messages) of acknowledgements."""
         counted, counts = ALL_QUEUES, self.of(ALL_QUEUES)
-        for queue, problem, dead_lettered in outcomes:
+        for queue, problem, dead_lettered, messages in outcomes:
             if queue != counted:
                 counted = queue or ALL_QUEUES
                 counts = self.of(counted)
             if problem is None:
-                counts.ack_success += 1
+                counts.ack_success += messages
             else:
-                counts.ack_failed += 1
+                counts.ack_failed += messages
             if dead_lettered:
-                counts.dead_lettered += 1
+                counts.dead_lettered += messages
 
     def finished(self, queue: str, messages: int, dead_lettered: int) -> None:
         """The rest of a lease was acknowledged."""

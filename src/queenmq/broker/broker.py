@@ -43,7 +43,7 @@ from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.node import Node
 from queenmq.cluster.port import Alone, Cluster
 from queenmq.config import Settings
-from queenmq.core.acknowledgement import Acknowledgement, Finish
+from queenmq.core.acknowledgement import Finish, Run
 from queenmq.core.maintenance import Switch
 from queenmq.core.message import Message
 from queenmq.core.options import ConfigureRights, OptionValues, QueueOptions
@@ -209,9 +209,9 @@ class Broker:
         """The same over every queue that matches; `claim.queue` is filled in by the queue that delivers."""
         return self._popper.pop_matching(which, claim, wait_ms)
 
-    def ack(self, items: list[Acknowledgement]) -> Awaitable[list[Acked]]:
-        """Apply the acknowledgements of one request; results in their order."""
-        return self._acker.ack(items)
+    def ack(self, runs: list[Run]) -> Awaitable[list[Acked]]:
+        """Apply the acknowledgements of one request; a result for each message, in their order."""
+        return self._acker.ack(runs)
 
     def finish(self, finish: Finish) -> Awaitable[Finished]:
         """Acknowledge everything that a lease has delivered and that is not finished, with exceptions."""

@@ -168,4 +168,4 @@ class Transactor:
             self._activity.of(queue).transactions += 1
         for target, messages in Counter(call.target).items():
             self._activity.pushed(call.queues[target - 1], 0, messages)
-        self._activity.acked((queue, None, dead) for queue, dead in zip(acked, dead_lettered, strict=True))
+        self._activity.acked((queue, None, dead, 1) for queue, dead in zip(acked, dead_lettered, strict=True))

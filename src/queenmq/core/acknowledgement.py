@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from queenmq.core.names import are_plain_names
+
 COMPLETED = frozenset({"completed", "success"})
 STATUSES = COMPLETED | {"failed", "dlq", "retry"}
 TRANSACTION_STATUSES = COMPLETED | {"failed", "dlq"}
@@ -56,6 +58,12 @@ class Run:
     @property
     def joined(self) -> str:
         return SEPARATOR.join(self.transactions)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its transaction ids can be ones for certain, and none has the separator in it."""
+        joined = self.joined
+        return are_plain_names(self.transactions, joined) and joined.count(SEPARATOR) == len(self.transactions) - 1
 
 
 def runs_of(items: Iterable[Acknowledgement]) -> list[Run]:

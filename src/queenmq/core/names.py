@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -27,6 +28,11 @@ def check_name(value: str, field: str) -> None:
 def is_plain_name(value: str) -> bool:
     """Whether it can name something for certain; `check_name` decides about the others, and says what is wrong."""
     return value.isascii() and 0 < len(value) <= MAX_NAME and "\0" not in value
+
+
+def are_plain_names(values: Sequence[str], joined: str) -> bool:
+    """The same of many at once; `joined` is all of them with something plain between them."""
+    return joined.isascii() and "\0" not in joined and min(map(len, values)) > 0 and max(map(len, values)) <= MAX_NAME
 
 
 def _complaint(value: str, field: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count, groupby, repeat
+from operator import attrgetter
 
 import msgspec
 
 from queenmq.broker.ack import Acked
 from queenmq.broker.broker import Broker
-from queenmq.core.acknowledgement import COMPLETED, STATUSES, Acknowledgement
+from queenmq.core.acknowledgement import COMPLETED, STATUSES, Acknowledgement, Run, runs_of
 from queenmq.core.names import QUEUE_MODE, check_name, check_text
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
@@ -27,6 +29,7 @@ from queenmq.ids import is_uuid
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
 
 _QUEUE = b'"queue"'
+_SAID = attrgetter("partition_id", "lease_id", "status", "error")
 
 _ACK_TEXTS = {
     "transactionId": "transactionId is required",
@@ -47,7 +50,8 @@ _batch_decoder = msgspec.json.Decoder(AckBatchBody)
 async def ack(request: Request, context: Context) -> Response:
     """Acknowledge one message."""
     body = read_single(request)
-    return await _apply(context.broker, [read_ack(body, group_name(body.consumer_group) or QUEUE_MODE, "")])
+    item = read_ack(body, group_name(body.consumer_group) or QUEUE_MODE, "")
+    return await _apply(context.broker, [Run(item, [item.transaction_id])])
 
 
 @documented({200: list[AckResult]}, body=AckBatchBody)
@@ -56,8 +60,7 @@ async def ack_batch(request: Request, context: Context) -> Response:
     body = _read_batch(request)
     check_count(len(body.acknowledgments), context.settings, "acknowledgments")
     group = group_name(body.consumer_group) or QUEUE_MODE
-    items = [read_ack(a, group, f"acknowledgments[{i}].") for i, a in enumerate(body.acknowledgments)]
-    return await _apply(context.broker, items)
+    return await _apply(context.broker, read_runs(body.acknowledgments, group))
 
 
 def read_single(request: Request) -> AckBody:
@@ -156,6 +159,21 @@ def read_ack(item: AckBody | AckBatchItem | Operation, group: str | None, prefix
     )
 
 
+def read_runs(items: list[AckBatchItem], group: str) -> list[Run]:
+    """The checked acknowledgements of a batch. What is the same for all messages of a run is read once."""
+    runs: list[Run] = []
+    for (partition_id, lease_id, status, error), alike in groupby(items, _SAID):
+        transactions = [item.transaction_id for item in alike]
+        lease_id, status = opaque_lease(lease_id), status or "completed"
+        said = Acknowledgement(partition_id.lower(), transactions[0], group, lease_id, status, error)
+        run = Run(said, transactions)
+        if not (is_uuid(partition_id) and error is None and run.is_plain):
+            # Each by itself: that says which of them is malformed, if one is.
+            return runs_of(read_ack(item, group, f"acknowledgments[{i}].") for i, item in enumerate(items))
+        runs.append(run)
+    return runs
+
+
 def check_ack(item: AckBody | AckBatchItem | Operation, prefix: str) -> None:
     """Raise InvalidRequest for the first field that is there and malformed."""
     if item.transaction_id is not None:
@@ -178,13 +196,13 @@ def opaque_lease(lease_id: str | None) -> str | None:
     return lease_id if is_uuid(lease_id) else _NO_LEASE
 
 
-async def _apply(broker: Broker, items: list[Acknowledgement]) -> Response:
-    known = [item for item in items if item.status in STATUSES]
-    acked = iter(await broker.ack(known))
-    results = [
-        _result(index, item, next(acked) if item.status in STATUSES else _unknown_status(item.status))
-        for index, item in enumerate(items)
-    ]
+async def _apply(broker: Broker, runs: list[Run]) -> Response:
+    acked = iter(await broker.ack([run for run in runs if run.first.status in STATUSES]))
+    results: list[AckResult] = []
+    for run in runs:
+        status = run.first.status
+        outcomes = acked if status in STATUSES else repeat(_unknown_status(status))
+        results += map(_result, count(len(results)), run.transactions, outcomes)
     return Response(200, results)
 
 
@@ -193,10 +211,10 @@ def _unknown_status(status: str) -> Acked:
     return Acked(problem, queue=None, partition=None, lease_released=False, dead_lettered=False)
 
 
-def _result(index: int, item: Acknowledgement, acked: Acked) -> AckResult:
+def _result(index: int, transaction_id: str, acked: Acked) -> AckResult:
     return AckResult(
         index=index,
-        transaction_id=item.transaction_id,
+        transaction_id=transaction_id,
         success=acked.problem is None,
         error=acked.problem,
         queue_name=acked.queue,
