@@ -592,8 +592,8 @@ async def tables(queen: Queen, sql: asyncpg.Connection) -> Callable[[], Any]:
     # Not the figures that services write by themselves when the time has come, nor the audit log of refusals.
     names = await sql.fetch(
         "SELECT tablename FROM pg_tables WHERE schemaname = 'queen' "
-        "AND tablename NOT IN "
-        "('activity', 'server_samples', 'queue_statistics', 'group_statistics', 'audit_log') ORDER BY 1"
+        "AND tablename NOT IN ('activity', 'server_samples', 'page_statistics', 'queue_statistics', "
+        "'group_statistics', 'audit_log') ORDER BY 1"
     )
     statement = " UNION ALL ".join(f"SELECT '{n}', t::text FROM queen.{n} t" for [n] in names)
 

@@ -160,3 +160,21 @@ async def test_the_first_step_of_a_subscription(sizes: list[Any]) -> None:
         step = f"SELECT queen.subscribe('q', NULL, 'new', '{mode}', NULL, 200)"
         costs = [await _of_a_step(sql, step) for sql in sizes]
         assert costs[1] <= costs[0] * 1.5, "an index may be a level deeper"
+
+
+async def test_a_turn_of_statistics_of_a_queue_in_use(sizes: list[Any]) -> None:
+    """It measures a bounded number of pages, whatever else there is, and sums: a few rows for each page."""
+    page = "SELECT more FROM queen.measure_page($1, clock_timestamp(), 500, 100, false)"
+    pages, sums = [], []
+    for sql in sizes:
+        queue = await sql.fetchval("SELECT id FROM queen.queues")
+        began = await sql.fetchval("SELECT clock_timestamp()")
+        while await sql.fetchval("SELECT more FROM queen.measure_page($1, $2, 500, 100, false)", queue, began):
+            pass
+        assert await sql.fetchval(statement("sum_statistics"), queue, 1.0, 100)
+        await sql.execute("VACUUM")
+        pages.append(await _of_a_step(sql, page, queue))
+        sums.append(await _of_a_step(sql, statement("sum_statistics"), queue, 1.0, 100))
+    assert pages[1] <= pages[0] * 1.2, "an index may be a level deeper"
+    assert sums[1] <= sums[0] + (MANY - FEW) // 500 * 2
+    assert await sizes[1].fetchval("SELECT partitions FROM queen.queue_statistics") == MANY

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -211,10 +210,11 @@ async def test_the_statistics_read_one_message_for_each_group_of_a_partition(exp
     known = await _known(explained.session.sql)
     long = await explained.session.sql.fetchval("SELECT id FROM queen.queues WHERE name = 'long'")
     explained.plans.clear()
-    await explained.session.sql.fetch(statement("measure_queue"), long, UUID(int=0), 5000, 100)
+    now = await explained.session.sql.fetchval("SELECT clock_timestamp()")
+    await explained.session.sql.fetch(statement("measure_page"), long, now, 5000, 100, False)
     assert _touched(explained)["messages"] <= 2 * 2
     explained.plans.clear()
-    await explained.session.sql.fetch(statement("measure_queue"), known["large"], UUID(int=0), 1000, 100)
+    await explained.session.sql.fetch(statement("measure_page"), known["large"], now, 1000, 100, False)
     touched = _touched(explained)
     assert touched["messages"] <= 2000, touched
     assert touched["partition_lookup"] <= 1000, touched

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -472,13 +471,13 @@ async def test_a_refresh_that_takes_long_goes_on_behind_the_answer(
 ) -> None:
     await queen.push("orders", 1, 2)
     statistics, go_on = server.broker.statistics, asyncio.Event()
-    reckon = statistics._reckon
+    measure = statistics._measure
 
-    async def wait(queue: UUID, name: str) -> None:
+    async def wait(*queue: Any, is_busy: bool) -> None:
         await go_on.wait()
-        await reckon(queue, name)
+        await measure(*queue, is_busy=is_busy)
 
-    monkeypatch.setattr(statistics, "_reckon", wait)
+    monkeypatch.setattr(statistics, "_measure", wait)
     monkeypatch.setattr("queenmq.http.routes.resources._REFRESH_S", 0.01)
     assert (await refresh(queen))["skipped"] is True
     [walk] = statistics._walks

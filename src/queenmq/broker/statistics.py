@@ -1,8 +1,9 @@
 """The statistics of queues and groups: updated queue by queue in bounded steps, so that no answer has to count.
 
 A queue is measured again when something was done to it here or by another server, and in any case from time to time,
-because psql works on it too. One that is costly to walk is walked seldom enough that it takes a twentieth of the
-time at most, a thousandth while it is quiet, and all of them together take a tenth.
+because psql works on it too. It is measured in pages of partitions (`queen.measure_page`), those first whose figures
+are oldest, and a bounded number of them at a time: a turn costs the same however many partitions there are. One queue
+takes a twentieth of the time at most, a thousandth while it is quiet, and all of them together take a tenth.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
-from uuid import UUID
 
 import asyncpg
 
@@ -26,10 +25,10 @@ from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
 
-_FIRST = UUID(int=0)
-_PAGE = 5000
+_PAGE = 1000  # partitions
+_PAGES = 20  # of a queue, in a turn
 _KEPT = 100  # partitions that lag most, and that were written last, of each queue
-_LEAST_PAUSES = 20  # of a walk, in its own durations
+_LEAST_PAUSES = 20  # between two turns of a queue, in durations of the last one
 _QUIET_PAUSES = 1000  # of a queue in which nothing seems to have happened: what psql did to it, say
 _MOST_OF_THE_TIME = 0.1  # that a turn may take; what is left over comes first in the next one
 _CHEAP_MS = 5.0
@@ -38,85 +37,6 @@ _FRESH_S = 0.25
 _MOST_NAMED = 20_000
 _MOST_CONSUMERS = 1000  # of a group in a queue, those that were seen last
 _FORGET_CONSUMERS_S = 60.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Group:
-    partitions: int = 0
-    lagging: int = 0
-    lag: int = 0
-    unread: int = 0
-    leases: int = 0
-    leased: int = 0
-    consumed: int = 0
-    oldest: datetime | None = None
-    last_consumed: datetime | None = None
-    behind: list[tuple[datetime, UUID]] = field(default_factory=list)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Figures:
-    """The sums of a walk over one queue."""
-
-    partitions: int = 0
-    total: int = 0
-    pending: int = 0
-    processing: int = 0
-    failed: int = 0
-    newest: datetime | None = None
-    recent: list[tuple[datetime, UUID]] = field(default_factory=list)
-    groups: dict[str, _Group] = field(default_factory=dict)
-
-    def add(self, row: asyncpg.Record) -> None:
-        chosen = list(zip(row["chosen_at"] or (), row["chosen"] or (), strict=True))
-        if row["consumer_group"] is None:
-            self.partitions += row["partitions"]
-            self.total += row["total"]
-            self.pending += row["pending"]
-            self.processing += row["processing"]
-            self.failed += row["failed"]
-            self.newest = max(filter(None, (self.newest, row["newest_at"])), default=None)
-            self.recent = sorted([*self.recent, *chosen], reverse=True)[:_KEPT]
-            return
-        group = self.groups.setdefault(row["consumer_group"], _Group())
-        group.partitions += row["partitions"]
-        group.lagging += row["lagging"]
-        group.lag += row["pending"]
-        group.unread += row["unread"]
-        group.leases += row["leases"]
-        group.leased += row["processing"]
-        group.consumed += row["consumed"]
-        group.oldest = min(filter(None, (group.oldest, row["newest_at"])), default=None)
-        group.last_consumed = max(filter(None, (group.last_consumed, row["last_consumed_at"])), default=None)
-        group.behind = sorted([*group.behind, *chosen])[:_KEPT]
-
-    def arguments(self, cost_ms: float) -> tuple[object, ...]:
-        groups = list(self.groups.values())
-        behind = [(name, at, part) for name, group in self.groups.items() for at, part in group.behind]
-        return (
-            self.partitions,
-            self.total,
-            self.pending,
-            self.processing,
-            self.failed,
-            self.newest,
-            cost_ms,
-            list(self.groups),
-            [g.partitions for g in groups],
-            [g.lagging for g in groups],
-            [g.lag for g in groups],
-            [g.leases for g in groups],
-            [g.leased for g in groups],
-            [g.consumed for g in groups],
-            [g.oldest for g in groups],
-            [g.last_consumed for g in groups],
-            [name for name, _, _ in behind],
-            [part for _, _, part in behind],
-            [at for _, at, _ in behind],
-            [part for _, part in self.recent],
-            [at for at, _ in self.recent],
-            [g.unread for g in groups],
-        )
 
 
 class Statistics:
@@ -141,6 +61,7 @@ class Statistics:
         self._most_known = most_known
         self._at_once = at_once
         self._cost_ms: dict[str, float] = {}
+        self._behind: dict[str, datetime] = {}  # queues with pages that were last measured before that moment
         self._fresh_at = float("-inf")
         self._errors = 0
         self._named: set[Reader] = set()  # consumers that were stored not long ago
@@ -157,15 +78,18 @@ class Statistics:
             idle_s = 0.0 if everything else self._settings.reconcile_interval_ms / 1000
             pauses, quiet = (0, 0) if everything else (_LEAST_PAUSES, _QUIET_PAUSES)
             due = await self._database.fetch(
-                statement("statistics_due"), list(touched), idle_s, pauses, quiet, repeatable=True
+                statement("statistics_due"), [*touched, *self._behind], idle_s, pauses, quiet, repeatable=True
             )
-            end = self._clock.monotonic() + self._settings.interval_ms / 1000 * _MOST_OF_THE_TIME
+            turn_s = self._settings.interval_ms / 1000
+            end = float("inf") if everything else self._clock.monotonic() + turn_s * _MOST_OF_THE_TIME
             done = 0
             for row in due:
-                if not everything and self._clock.monotonic() > end:
+                if self._clock.monotonic() > end:
                     break
-                touched.discard(row["name"])
-                await self._reckon(row["id"], row["name"])
+                name = row["name"]
+                began = None if everything or name in touched else self._behind.get(name)
+                touched.discard(name)
+                await self._measure(row, began or row["now"], end, is_busy=row["is_busy"])
                 done += 1
             # What is too costly just now has its turn later. What does not exist any more is forgotten.
             self._activity.touched |= {name for name in touched if name in self._cost_ms}
@@ -216,24 +140,36 @@ class Statistics:
         async with self._one_at_a_time:
             for row in await self._database.fetch(statement("queue_ids"), cheap[:_AT_ONCE], repeatable=True):
                 self._activity.touched.discard(row["name"])
-                await self._reckon(row["id"], row["name"])
+                await self._measure(row, row["now"], now, is_busy=True)
 
-    async def _reckon(self, queue: UUID, name: str) -> None:
-        figures, after, started = _Figures(), _FIRST, self._clock.monotonic()
-        while True:
-            rows = await self._database.fetch(statement("measure_queue"), queue, after, _PAGE, _KEPT, repeatable=True)
-            for row in rows:
-                figures.add(row)
-            if rows[0]["partitions"] < _PAGE:
+    async def _measure(self, queue: asyncpg.Record, before: datetime, end: float, *, is_busy: bool) -> None:
+        """Measure pages that were last measured before that moment, and sum.
+
+        That is one at least, a bounded number of them, and all that have never been measured; none begins after `end`.
+        Without an end, it is all of them. If the queue is busy, those that are left over have the next turns.
+        """
+        started, pages, more, everything = self._clock.monotonic(), 0, True, end == float("inf")
+        share = started + self._settings.interval_ms / 1000 / _LEAST_PAUSES
+        while more:
+            [page] = await self._database.fetch(
+                statement("measure_page"), queue["id"], before, _PAGE, _KEPT, everything, repeatable=True
+            )
+            more = page["more"]
+            pages += page["measured"]
+            now = self._clock.monotonic()
+            is_enough = not page["unmeasured"] and (pages >= _PAGES or now > share)
+            if not page["measured"] or (not everything and (is_enough or now > end)):
                 break
-            after = rows[0]["last"]
         cost_ms = (self._clock.monotonic() - started) * 1000
-        await self._database.fetchval(
-            statement("store_statistics"), queue, *figures.arguments(cost_ms), repeatable=True
-        )
+        if pages:
+            await self._database.fetchval(statement("sum_statistics"), queue["id"], cost_ms, _KEPT, repeatable=True)
         if len(self._cost_ms) > self._most_known:
             self._cost_ms.clear()
-        self._cost_ms[name] = cost_ms
+            self._behind.clear()
+        self._cost_ms[queue["name"]] = cost_ms
+        self._behind.pop(queue["name"], None)
+        if more and is_busy:
+            self._behind[queue["name"]] = before
 
     async def store_activity(self, parked: dict[str, int]) -> None:
         """Add what was done here to the history."""

@@ -50,6 +50,7 @@ BEGIN
     WHERE o.queue_name = p_queue AND o.kind = 'push' AND o.status IN ('pending', 'processing');
     DELETE FROM queen.queue_statistics WHERE queue_id = v_queue;
     DELETE FROM queen.group_statistics WHERE queue_id = v_queue;
+    DELETE FROM queen.page_statistics WHERE queue_id = v_queue;
     DELETE FROM queen.lagging_partitions WHERE queue_id = v_queue;
     DELETE FROM queen.recent_partitions WHERE queue_id = v_queue;
     UPDATE queen.queues q

@@ -1,1 +1,1 @@
-SELECT id, name FROM queen.queues WHERE name = ANY ($1)
+SELECT id, name, clock_timestamp() AS now FROM queen.queues WHERE name = ANY ($1)

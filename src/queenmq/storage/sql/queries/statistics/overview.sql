@@ -13,7 +13,7 @@ SELECT count(*) AS queues, count(DISTINCT nullif(chosen.namespace, '')) AS names
        coalesce(sum(s.total - s.pending - s.processing), 0)::bigint AS completed,
        coalesce(sum(s.failed), 0)::bigint AS failed, coalesce(sum(s.dead_letters), 0)::bigint AS dead_letters,
        coalesce(sum(s.consumed), 0)::bigint AS consumed, coalesce(sum(s.leases), 0)::bigint AS leases,
-       coalesce(extract(epoch FROM clock_timestamp() - min(s.reckoned_at)), 0)::double precision AS age_s,
+       coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(s.since, s.reckoned_at))), 0)::double precision AS age_s,
        (SELECT coalesce(sum(g.leased), 0)::bigint FROM chosen JOIN queen.group_statistics g ON g.queue_id = chosen.id) AS leased,
        (SELECT avg(seconds) FROM lag) AS lag_avg_s,
        (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) FROM lag) AS lag_median_s,

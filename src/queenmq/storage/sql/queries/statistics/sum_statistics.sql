@@ -1,0 +1,1 @@
+SELECT queen.sum_statistics($1, $2, $3)
