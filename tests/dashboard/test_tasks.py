@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from dashboard.browser import SCREENSHOTS, visit
 from dashboard.conftest import Served
 from dashboard.scene import HARM, HARMFUL_QUEUE, Shop
-
-_numbers = itertools.count(1)
-
-
-def fresh(name: str) -> str:
-    """A queue that no other test touches."""
-    return f"{name}-{next(_numbers):03}"
-
-
-def dialog(page: Page) -> Locator:
-    return page.get_by_role("dialog")
-
-
-def confirm(page: Page, action: str) -> None:
-    dialog(page).get_by_role("button", name=action).click()
-
-
-def told(page: Page, text: str) -> None:
-    expect(page.locator("#toasts")).to_contain_text(text)
+from dashboard.steps import confirm, dead_letters, dialog, fresh, told, type_name
 
 
 def failing_head(shop: Shop, queue: str) -> None:
@@ -214,13 +195,6 @@ def test_a_group_that_nobody_reads_for_is_idle(page: Page, served: Served) -> No
     expect(group).to_contain_text("Reading")
 
 
-def dead_letters(shop: Shop, queue: str, count: int) -> None:
-    shop.configure(queue, retryLimit=0)
-    for n in range(1, count + 1):
-        shop.push(queue, f"p{n}", {"mail": n}, name=f"mail-{n}")
-        shop.fail(queue, "smtp", f"p{n}", f"550 mailbox {n} unknown")
-
-
 def test_redrive_a_dead_letter(page: Page, served: Served) -> None:
     queue = fresh("mails")
     dead_letters(served.shop, queue, 2)
@@ -328,11 +302,11 @@ def test_clear_and_delete_a_queue(page: Page, served: Served) -> None:
     page.keyboard.press("Escape")
     expect(dialog(page)).to_have_count(0)
     page.get_by_role("button", name="Clear").click()
-    confirm(page, "Delete the messages")
+    type_name(page, queue, "Delete the messages")
     told(page, "3 messages were deleted.")
     assert served.shop.pop(queue, "g") == []
     page.get_by_role("button", name="Delete").click()
-    confirm(page, "Delete the queue")
+    type_name(page, queue, "Delete the queue")
     told(page, "The queue was deleted.")
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
     page.goto(f"/#/queues/{queue}")

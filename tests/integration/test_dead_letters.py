@@ -85,6 +85,20 @@ async def test_it_can_be_narrowed_by_the_time_of_the_failure(queen: Queen, sql: 
     assert await queen.dead_letters("orders", **{"from": later.isoformat()}) == []
 
 
+async def test_it_can_be_narrowed_by_a_part_of_the_error(queen: Queen) -> None:
+    await bury(queen, "orders", "Timeout 1", "50 % off", "timeout 2")
+    await bury(queen, "other", "timeout 3")
+    for params, expected in (
+        ({"error": "TIMEOUT"}, ["timeout 3", "timeout 2", "Timeout 1"]),
+        ({"error": "timeout", "queue": "orders"}, ["timeout 2", "Timeout 1"]),
+        ({"error": "% o"}, ["50 % off"]),
+        ({"error": "_"}, []),
+    ):
+        page = await queen.dead_letter_page(**params)
+        assert [letter["data"] for letter in page["messages"]] == expected
+        assert page["total"] == len(expected)
+
+
 async def test_each_group_has_its_own(queen: Queen) -> None:
     await queen.configure("orders", retryLimit=0)
     await queen.push("orders", "m")
@@ -107,7 +121,16 @@ async def test_a_message_that_fails_again_after_a_replay_is_there_once(queen: Qu
 
 
 async def test_bad_filters_are_refused(queen: Queen) -> None:
-    for query in ("limit=-1", "offset=-1", "limit=x", "from=then", "to=now", "queue=%00"):
+    for query in (
+        "limit=-1",
+        "offset=-1",
+        "limit=x",
+        "from=then",
+        "to=now",
+        "queue=%00",
+        "error=%00",
+        f"error={'x' * 1001}",
+    ):
         refusal = await queen.refused(f"/api/v1/dlq?{query}", None, "GET")
         assert refusal["field"] == query.partition("=")[0]
 

@@ -45,7 +45,8 @@ export function query(parameters) {
 }
 
 export const get = (where, parameters = {}) => request("GET", where + query(parameters));
-export const post = (where, body = {}) => request("POST", where, body);
+/** The body is encoded here, unless it is JSON already. */
+export const post = (where, body = {}) => request("POST", where, typeof body === "string" ? body : JSON.stringify(body));
 export const remove = (where) => request("DELETE", where);
 
 function headers() {
@@ -60,7 +61,7 @@ async function request(method, where, body) {
     answer = await fetch(where, {
       method,
       headers: body === undefined ? headers() : { ...headers(), "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body,
     });
   } catch {
     throw new Refused(0, "The server cannot be reached. It may be restarting; this page keeps trying.");

@@ -82,6 +82,8 @@ const page = {
     location.replace(`${where || "#/"}${asked.size ? `?${asked}` : ""}`);
   },
   reload: () => load(),
+  /** Show again what was loaded, because what is selected in it has changed. */
+  redraw: () => draw(),
 };
 
 async function navigate() {

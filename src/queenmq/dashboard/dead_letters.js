@@ -3,10 +3,24 @@
 import { get, may, path, post } from "./api.js";
 import { h } from "./dom.js";
 import { groupName, number, plural } from "./format.js";
-import { erase, redrive } from "./messages.js";
-import { ask, button, code, empty, heading, json, link, moment, pager, searchField, to, toolbar } from "./ui.js";
+import { deliverAgain, erase, redrive } from "./messages.js";
+import { ask, button, choice, code, copyable, empty, heading, link, moment, pager, preview, searchField, to, toolbar } from "./ui.js";
 
 const PAGE = 25;
+const STEP = 200;
+const MOST_AT_ONCE = 1000; // that this page redrives one by one
+const HOUR_MS = 3600000;
+const SPANS = { hour: HOUR_MS, day: 24 * HOUR_MS, week: 7 * 24 * HOUR_MS };
+
+const selected = new Set(); // of those that are shown
+
+function keyOf(row) {
+  return `${row.partitionId}/${row.transactionId}/${row.consumerGroup}`;
+}
+
+function filterOf({ queue, group, partition, error, span }) {
+  return { queue, consumerGroup: group, partition, error, from: span && new Date(Date.now() - (SPANS[span] ?? HOUR_MS)).toISOString() };
+}
 
 export const deadLetters = {
   title: () => "Dead letters",
@@ -14,42 +28,63 @@ export const deadLetters = {
 
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
-    const answer = await get("/api/v1/dlq", { queue: query.queue, consumerGroup: query.group, partition: query.partition, limit: PAGE, offset });
+    const answer = await get("/api/v1/dlq", { ...filterOf(query), limit: PAGE, offset });
+    const shown = new Set(answer.messages.map(keyOf));
+    for (const key of selected) if (!shown.has(key)) selected.delete(key);
     return { rows: answer.messages, total: answer.total, offset };
   },
 
   view({ rows, total, offset }, { query }, page) {
-    const narrowed = query.queue || query.group || query.partition;
+    const narrowed = query.queue || query.group || query.partition || query.error || query.span;
     return [
       heading("Dead letters", {
         note: total ? `${plural(total, "message")} failed, newest first. Fix the consumer, then redrive.` : "Messages that fail more often than their queue allows.",
-        actions: rows.length > 1 && may("read-write") && redriveMany(rows, total, query, page),
+        actions: rows.length > 0 && may("read-write") && [selectionButtons(rows, page), total > 1 && button(`Redrive all ${number(total)}`, () => redriveAll(total, query, page), { kind: "primary" })],
       }),
       toolbar(
         searchField({ label: "Queue", value: query.queue, placeholder: "Every queue", onsearch: (queue) => page.set({ queue, offset: "" }) }),
         searchField({ label: "Group", value: query.group, placeholder: "Every group", onsearch: (group) => page.set({ group, offset: "" }) }),
         searchField({ label: "Partition", value: query.partition, placeholder: "Every partition", onsearch: (partition) => page.set({ partition, offset: "" }) }),
+        searchField({ label: "Error", value: query.error, placeholder: "Part of the error", onsearch: (error) => page.set({ error, offset: "" }) }),
+        choice({ label: "Failed in", value: query.span, options: [["", "all the time"], ["hour", "the last hour"], ["day", "the last day"], ["week", "the last week"]], onchoose: (span) => page.set({ span, offset: "" }) }),
       ),
       rows.length
         ? h("ul", { class: "letters" }, rows.map((row) => letter(row, page)))
-        : empty(narrowed ? "No dead letter matches." : "No dead letters.", narrowed ? "Queue, group and partition are matched as a whole." : ["When a consumer answers ", code("failed"), " too often, or ", code("dlq"), ", the message is kept here until you redrive or delete it."]),
+        : empty(narrowed ? "No dead letter matches." : "No dead letters.", narrowed ? "Queue, group and partition are matched as a whole, errors by any part." : ["When a consumer answers ", code("failed"), " too often, or ", code("dlq"), ", the message is kept here until you redrive or delete it."]),
       pager({ offset, limit: PAGE, shown: rows.length, more: offset + rows.length < total, go: (next) => page.set({ offset: next || "" }) }),
     ];
   },
 };
 
-/** All that match if a queue is named: the server does that in one go. Else those that are shown. */
-function redriveMany(rows, total, query, page) {
-  if (!query.queue) return button(`Redrive these ${number(rows.length)}`, () => redrive(rows, page.reload), { kind: "primary" });
-  return button(`Redrive all ${number(total)}`, () => redriveAll(total, query, page), { kind: "primary" });
+function selectionButtons(rows, page) {
+  const chosen = rows.filter((row) => selected.has(keyOf(row)));
+  const all = chosen.length === rows.length;
+  const selectAll = () => {
+    for (const row of rows) all ? selected.delete(keyOf(row)) : selected.add(keyOf(row));
+    page.redraw();
+  };
+  return [
+    button(all ? "Select none" : "Select all shown", selectAll),
+    chosen.length > 0 && button(`Redrive ${number(chosen.length)} selected`, () => redrive(inOrder(chosen), page.reload)),
+  ];
 }
 
-function redriveAll(total, { queue, group, partition }, page) {
+/** One after the other, the messages of a partition must come back in their order. */
+function inOrder(rows) {
+  return [...rows].sort((one, other) => Date.parse(one.createdAt) - Date.parse(other.createdAt) || (one.id < other.id ? -1 : 1));
+}
+
+/** The server redrives all of a queue, a group or a partition by itself; what else narrows them is looked for here. */
+function redriveAll(total, query, page) {
+  const { queue, group, partition, error, span } = query;
+  const byServer = queue && !error && !span;
+  const count = byServer ? total : Math.min(total, MOST_AT_ONCE);
   ask({
-    title: `Redrive ${plural(total, "dead letter")} of ${queue}?`,
-    text: "They are delivered again, in their order, only to the groups in which they failed, and are no dead letters any more.",
+    title: `Redrive ${plural(count, "dead letter")}${queue ? ` of ${queue}` : ""}?`,
+    text: ["They are delivered again, in their order, only to the groups in which they failed, and are no dead letters any more.", count < total && ` These are the newest of ${number(total)} that match; name a queue alone to redrive all of it in one go.`],
     action: "Deliver again",
-    act: async () => {
+    act: async (_, report) => {
+      if (!byServer) return deliverAgain(inOrder(await everyMatch(query, report)), report);
       const answer = await post("/api/v1/dlq/redrive", { queue, consumerGroup: group, partition });
       return answer.operationId ? answer : `${plural(answer.redriven, "message")} will be delivered again.`;
     },
@@ -57,14 +92,33 @@ function redriveAll(total, { queue, group, partition }, page) {
   });
 }
 
+async function everyMatch(query, report) {
+  const found = [];
+  const filter = { ...filterOf(query), to: new Date().toISOString() };
+  while (found.length < MOST_AT_ONCE) {
+    const { messages } = await get("/api/v1/dlq", { ...filter, limit: STEP, offset: found.length });
+    found.push(...messages);
+    if (!report(null, `${number(found.length)} found`)) throw new Error("Stopped: nothing was redriven.");
+    if (messages.length < STEP) break;
+  }
+  if (!found.length) throw new Error("No dead letter matches any more.");
+  return found;
+}
+
+function select(row, on, page) {
+  on ? selected.add(keyOf(row)) : selected.delete(keyOf(row));
+  page.redraw();
+}
+
 function letter(row, page) {
   const key = path`/api/v1/messages/${row.partitionId}/${row.transactionId}`;
   return h(
     "li",
-    { class: "letter", "data-key": `${row.partitionId}/${row.transactionId}/${row.consumerGroup}` },
+    { class: "letter", "data-key": keyOf(row) },
     h(
       "div",
       { class: "letter-head" },
+      may("read-write") && h("input", { type: "checkbox", "aria-label": `Select ${row.transactionId}`, checked: selected.has(keyOf(row)), onchange: (event) => select(row, event.currentTarget.checked, page) }),
       h("div", { class: "letter-title" }, link(to.message(row.partitionId, row.transactionId), row.transactionId, { class: "strong" }), h("p", { class: "letter-error" }, row.errorMessage)),
       may("read-write") && h("div", { class: "actions" }, button("Redrive", () => redrive([row], page.reload), { kind: "primary" }), may("admin") && button("Delete", () => erase(key, row, page.reload), { kind: "danger" })),
     ),
@@ -77,6 +131,8 @@ function letter(row, page) {
       ` · ${plural(row.retryCount, "retry", "retries")} · failed `,
       moment(row.failedAt),
     ),
-    h("details", {}, h("summary", {}, "Payload"), row.undecryptable ? h("p", { class: "note" }, "This server has no key for it.") : json(row.data)),
+    row.undecryptable
+      ? h("p", { class: "note" }, "This server has no key for its payload.")
+      : h("details", {}, h("summary", {}, "Payload ", row.omitted ? "is behind the message" : preview(row.data)), copyable(row.data)),
   );
 }

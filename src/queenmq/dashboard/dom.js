@@ -84,6 +84,7 @@ function patch(from, to) {
     if (from !== document.activeElement) from.value = to.value;
     return;
   }
+  if (from.type === "checkbox") from.checked = to.checked;
   if ((from.nodeName === "INPUT" || from.nodeName === "TEXTAREA") && from !== document.activeElement) from.value = to.value;
   children(from, to);
 }

@@ -201,6 +201,7 @@ function forget(name, queue) {
     text: "Its positions are deleted. Its next pop starts as a new group, and may read every message again.",
     action: "Delete the group",
     danger: true,
+    typed: groupName(name),
     act: async () => {
       const answer = await remove(path`/api/v1/consumer-groups/${name}/queues/${queue}`);
       return answer.operationId ? answer : "The group was deleted.";

@@ -3,7 +3,7 @@
 import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
 import { groupName, number, plural } from "./format.js";
-import { ask, attempt, attemptTable, badge, button, choice, code, empty, facts, heading, json, link, moment, pager, panel, problem, searchField, table, to, toolbar } from "./ui.js";
+import { ask, attempt, attemptTable, badge, button, choice, code, copyable, empty, facts, heading, json, link, moment, pager, panel, preview, problem, searchField, table, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const HOUR_MS = 3600000;
@@ -14,7 +14,9 @@ export function messageState(status) {
   return badge(...(STATES[status] ?? ["calm", status]));
 }
 
+/** With the beginning of each payload, if the messages have them. */
 export function messageTable(messages, none) {
+  const withPayloads = messages.some((row) => row.payload !== undefined);
   return table({
     label: "Messages",
     rows: messages,
@@ -24,6 +26,7 @@ export function messageTable(messages, none) {
       { name: "Transaction", cell: (row) => link(to.message(row.partitionId, row.transactionId), row.transactionId, { class: "strong" }) },
       { name: "Queue", cell: (row) => link(to.queue(row.queue), row.queue) },
       { name: "Partition", cell: (row) => link(to.partition(row.queue, row.partition), row.partition) },
+      ...(withPayloads ? [{ name: "Payload", wide: true, cell: (row) => (row.omitted ? "left out" : preview(row.payload)) }] : []),
       { name: "State", cell: (row) => messageState(row.status) },
       { name: "Read by", num: true, cell: (row) => (row.busStatus?.totalGroups ? `${number(row.busStatus.consumedBy)} of ${number(row.busStatus.totalGroups)}` : "–") },
       { name: "Pushed", cell: (row) => moment(row.createdAt) },
@@ -38,19 +41,20 @@ export const messages = {
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
     const from = new Date(Date.now() - (SPANS[query.span ?? ""] ?? HOUR_MS)).toISOString();
-    const answer = await get("/api/v1/messages", { queue: query.queue, partition: query.partition, status: query.status, header: query.header, from, limit: PAGE + 1, offset });
+    const answer = await get("/api/v1/messages", { queue: query.queue, partition: query.partition, status: query.status, header: query.header, payload: query.payload, from, limit: PAGE + 1, offset });
     return { rows: answer.messages.slice(0, PAGE), more: answer.messages.length > PAGE, offset };
   },
 
   view({ rows, more, offset }, { query }, page) {
     return [
-      heading("Messages", { note: "The newest first. Payloads are behind each message." }),
+      heading("Messages", { note: "The newest first." }),
       toolbar(
         searchField({ label: "Queue", value: query.queue, placeholder: "Every queue", onsearch: (queue) => page.set({ queue, offset: "" }) }),
         searchField({ label: "Partition", value: query.partition, placeholder: "Every partition", onsearch: (partition) => page.set({ partition, offset: "" }) }),
         searchField({ label: "Header", value: query.header, placeholder: "name:value", onsearch: (header) => page.set({ header, offset: "" }) }),
         choice({ label: "State", value: query.status, options: [["", "Every state"], ["pending", "Pending"], ["processing", "Processing"], ["completed", "Completed"], ["dead_letter", "Dead letter"]], onchoose: (status) => page.set({ status, offset: "" }) }),
         choice({ label: "Pushed in", value: query.span, options: [["", "the last hour"], ["day", "the last day"], ["week", "the last week"], ["year", "the last year"]], onchoose: (span) => page.set({ span, offset: "" }) }),
+        choice({ label: "Payloads", value: query.payload, options: [["", "behind each message"], ["true", "in the list"]], onchoose: (payload) => page.set({ payload }) }),
       ),
       messageTable(rows, empty("No message matches.", "Queue and partition are matched as a whole; look further back with ", h("b", {}, "Pushed in"), ", or push one: ", code("queen push orders '{\"order\":1}'"))),
       pager({ offset, limit: PAGE, shown: rows.length, more, go: (next) => page.set({ offset: next || "" }) }),
@@ -88,7 +92,7 @@ export const message = {
       h(
         "div",
         { class: "columns" },
-        panel("Payload", { note: told.isEncrypted ? "Decrypted for this page" : undefined }, told.undecryptable ? empty("This server has no key for the payload.", "Start it with QUEEN_ENCRYPTION_KEY.") : json(told.payload)),
+        panel("Payload", { note: told.isEncrypted ? "Decrypted for this page" : undefined }, told.undecryptable ? empty("This server has no key for the payload.", "Start it with QUEEN_ENCRYPTION_KEY.") : copyable(told.payload)),
         panel(
           "About",
           {},
@@ -161,15 +165,25 @@ export function redrive(letters, done) {
   });
 }
 
-async function deliverAgain(letters, report) {
+export async function deliverAgain(letters, report) {
   // A message that several groups gave up is one message.
   const keys = [...new Set(letters.map((letter) => path`/api/v1/messages/${letter.partitionId}/${letter.transactionId}/retry`))];
+  if (keys.length === 1) return (await post(keys[0])).message;
+  const refusals = [];
   for (const [index, key] of keys.entries()) {
-    const answer = await post(key);
-    if (keys.length === 1) return answer.operationId ? answer : answer.message;
-    report((index + 1) / keys.length, `${number(index + 1)} of ${number(keys.length)}`);
+    try {
+      await post(key);
+    } catch (error) {
+      // Somebody else was faster, or another message has its place: the others are not concerned.
+      if (error.status !== 404 && error.status !== 409) throw error;
+      refusals.push(error.message);
+    }
+    if (!report((index + 1) / keys.length, `${number(index + 1)} of ${number(keys.length)}`)) {
+      return `Stopped: ${plural(index + 1 - refusals.length, "message")} of ${number(keys.length)} will be delivered again.`;
+    }
   }
-  return `${number(keys.length)} messages will be delivered again.`;
+  const rest = refusals.length ? ` ${number(refusals.length)} will not: ${[...new Set(refusals)].join(", ")}.` : "";
+  return `${plural(keys.length - refusals.length, "message")} will be delivered again.${rest}`;
 }
 
 function bury(key, told, page) {

@@ -2,7 +2,7 @@
 
 import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
-import { compact, groupName, number } from "./format.js";
+import { compact, groupName, number, plural } from "./format.js";
 import { seekDialog } from "./groups.js";
 import { messageTable } from "./messages.js";
 import { ask, attempt, badge, button, consumer, empty, explanation, heading, lease, link, moment, panel, problem, reason, table, tile, tiles, to } from "./ui.js";
@@ -63,7 +63,7 @@ export const partition = {
             { name: "Held by", cell: (row) => (row.leaseId ? consumer(row.heldBy) : "–") },
             { name: "Next try", cell: (row) => moment(row.retryAt) },
             { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
-            { name: "", actions: true, cell: (row) => may("read-write") && button("Seek", () => seekDialog({ group: row.name, queue, partition: name, done: page.reload })) },
+            { name: "", actions: true, cell: (row) => may("read-write") && h("div", { class: "actions" }, row.leaseId && button("Release", () => release(row, page), { title: "End the lease" }), button("Seek", () => seekDialog({ group: row.name, queue, partition: name, done: page.reload }))) },
           ],
         }),
       ),
@@ -79,6 +79,20 @@ function remedies(told, queue, name, head, page) {
   if (place?.nextTransactionId && place.unread) actions.push(link(to.message(head.id, place.nextTransactionId), "See the message at the head", { class: "button" }));
   if (place?.attempts && place.nextTransactionId && may("read-write")) actions.push(button("Put the head to the dead letters", () => bury(head.id, place.nextTransactionId, page)));
   return actions;
+}
+
+function release({ name, leaseId }, page) {
+  ask({
+    title: `Release the lease of ${groupName(name)}?`,
+    text: "Do this if its consumer is gone. What was delivered under the lease and is not finished, here and in its other partitions, is delivered again to whoever pops next. If the consumer is still at work, that is done twice, and its acknowledgements are refused.",
+    action: "Release the lease",
+    danger: true,
+    act: async () => {
+      const { messages } = await post(path`/api/v1/lease/${leaseId}/finish`, { status: "retry", error: "The lease was released in the dashboard" });
+      return `The lease has ended; ${plural(messages, "message")} will be delivered again.`;
+    },
+    done: page.reload,
+  });
 }
 
 function bury(partitionId, transactionId, page) {
@@ -98,6 +112,7 @@ function clear(queue, name, page) {
     text: `Every message of this partition of ${queue} is deleted. This cannot be undone.`,
     action: "Delete the messages",
     danger: true,
+    typed: name,
     act: async () => {
       const answer = await remove(path`/api/v1/queues/${queue}/clear?partition=${name}`);
       return answer.operationId ? answer : `${number(answer.deleted)} messages were deleted.`;

@@ -5,6 +5,7 @@ import { lines } from "./chart.js";
 import { h } from "./dom.js";
 import { compact, duration, groupName, number, rate } from "./format.js";
 import { byMinute } from "./overview.js";
+import { changeSettings, createQueue, pushMessage } from "./queue_forms.js";
 import { ask, badge, button, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
@@ -22,7 +23,7 @@ export const queues = {
   view({ rows, more, offset }, { query }, page) {
     const most = Math.max(1, ...rows.map((row) => row.messages.pending));
     return [
-      heading("Queues", { note: "Pending and processing are those of the slowest group of each partition." }),
+      heading("Queues", { note: "Pending and processing are those of the slowest group of each partition.", actions: may("read-write") && button("Create a queue", createQueue, { kind: "primary" }) }),
       toolbar(searchField({ label: "Search queues", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
       table({
         label: "Queues",
@@ -75,6 +76,7 @@ export const queue = {
         crumbs: [["Queues", "#/queues"]],
         actions: [
           link(to.messages(name), "Messages", { class: "button" }),
+          may("read-write") && button("Push a message", () => pushMessage(name, page)),
           may("read-write") && button("Pause", () => pause(name, page)),
           may("admin") && button("Clear", () => clear(name, page), { kind: "danger" }),
           may("admin") && button("Delete", () => drop(name), { kind: "danger" }),
@@ -105,7 +107,7 @@ export const queue = {
       ),
       panel(
         "Settings",
-        { note: "Changed with queen queues set, POST /api/v1/configure or a client's create()" },
+        { note: "Also changed with queen queues set, POST /api/v1/configure or a client's create()", actions: may("read-write") && button("Change settings", () => changeSettings(name, about, page)) },
         facts(
           ["Namespace", about.namespace || "–"],
           ["Task", about.task || "–"],
@@ -293,6 +295,7 @@ function clear(name, page) {
     text: "Every message of this queue is deleted. Its settings, groups and dead letters stay. This cannot be undone.",
     action: "Delete the messages",
     danger: true,
+    typed: name,
     act: async () => {
       const answer = await remove(path`/api/v1/queues/${name}/clear`);
       return answer.operationId ? answer : `${number(answer.deleted)} messages were deleted.`;
@@ -307,6 +310,7 @@ function drop(name) {
     text: "The queue is deleted with its messages, groups, dead letters and traces. This cannot be undone.",
     action: "Delete the queue",
     danger: true,
+    typed: name,
     act: async () => {
       const answer = await remove(path`/api/v1/resources/queues/${name}`);
       return answer.operationId ? answer : "The queue was deleted.";

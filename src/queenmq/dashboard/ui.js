@@ -153,24 +153,32 @@ export function toast(text, tone = "good") {
   setTimeout(() => shown.remove(), 6000);
 }
 
+/** A field of a dialog, with its label. */
+export function input(name, label, more = {}) {
+  const kind = more.rows ? "textarea" : "input";
+  return h("label", { class: "field" }, h("span", {}, label), h(kind, { name, autocomplete: "off", spellcheck: "false", ...more }));
+}
+
 /**
  * Ask before something is changed. `act` gets what was typed into `fields` and returns the sentence of success; what it throws is
  * shown in the dialog. An answer with an operationId is followed until it is done. With `ready` false nothing can be confirmed until the
- * function that comes back is called with true.
+ * function that comes back is called with true; with `typed`, not until that name is typed. `act` may report how far it is, and is told
+ * whether it should go on: not if the dialog was closed.
  */
-export function ask({ title, text, action, danger = false, fields = [], act, done, ready = true }) {
+export function ask({ title, text, action, danger = false, fields = [], act, done, ready = true, typed }) {
   const says = h("p", { class: "says", role: "alert" });
   const progress = h("div", { class: "progress", hidden: true }, h("progress", { max: 1 }), h("span", {}));
   const confirm = button(action, null, { kind: danger ? "danger" : "primary", type: "submit" });
   const cancel = button("Cancel", () => dialog.close());
-  const form = h("form", { method: "dialog" }, h("h2", {}, title), text && h("p", {}, text), fields, progress, says, h("div", { class: "actions" }, cancel, confirm));
+  const sure = typed && input("typed", ["Type ", h("b", {}, typed), " to confirm"], { oninput: (event) => (confirm.disabled = event.currentTarget.value !== typed) });
+  const form = h("form", { method: "dialog" }, h("h2", {}, title), text && h("p", {}, text), fields, sure, progress, says, h("div", { class: "actions" }, cancel, confirm));
   const dialog = h("dialog", { "aria-label": title }, form);
   form.onsubmit = async (event) => {
     event.preventDefault();
     confirm.disabled = true;
     says.textContent = "";
     try {
-      const answer = await act(new FormData(form), (share, words) => report(progress, share, words));
+      const answer = await act(new FormData(form), (share, words) => (report(progress, share, words), dialog.open));
       const sentence = answer?.operationId ? await follow(answer.operationId, progress) : answer;
       dialog.close();
       toast(typeof sentence === "string" ? sentence : "Done.");
@@ -182,7 +190,7 @@ export function ask({ title, text, action, danger = false, fields = [], act, don
   };
   dialog.onclose = () => dialog.remove();
   document.body.append(dialog);
-  confirm.disabled = !ready;
+  confirm.disabled = !ready || Boolean(typed);
   dialog.showModal();
   return (now) => (confirm.disabled = !now);
 }
@@ -246,6 +254,45 @@ function list(out, open, entries, close, indent, inner) {
     out.append(index < entries.length - 1 ? ",\n" : "\n");
   });
   out.append(indent + close);
+}
+
+/** The same with a button that copies it. */
+export function copyable(value) {
+  const shown = json(value);
+  return h("div", { class: "copyable" }, button("Copy", () => copy(shown.textContent), { title: "Copy as it is shown" }), shown);
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Browsers have a clipboard for pages only over HTTPS or on this machine; elsewhere what is selected can be copied.
+    const field = h("textarea", { class: "skip", value: text, "aria-hidden": "true" });
+    document.body.append(field);
+    field.select();
+    const copied = document.execCommand("copy");
+    field.remove();
+    if (!copied) return toast("The browser does not let this page copy.", "bad");
+  }
+  return toast("Copied.");
+}
+
+/** The beginning of a value as JSON on one line. */
+export function preview(value, most = 120) {
+  const text = onOneLine(value, most + 1);
+  return h("code", { class: "preview" }, text.length > most ? `${text.slice(0, most)}…` : text);
+}
+
+function onOneLine(value, room) {
+  if (value instanceof Exact) return value.source;
+  if (!value || typeof value !== "object") return JSON.stringify(typeof value === "string" ? value.slice(0, room) : value) ?? "null";
+  const isList = Array.isArray(value);
+  let text = isList ? "[" : "{";
+  for (const name in value) {
+    if (text.length > room) return text;
+    text += (text.length > 1 ? ", " : "") + (isList ? "" : `${JSON.stringify(name)}: `) + onOneLine(value[name], room - text.length);
+  }
+  return text + (isList ? "]" : "}");
 }
 
 export function facts(...pairs) {

@@ -14,13 +14,15 @@ from queenmq.reports.reading import Query, Reader, Reports
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters, each if given; `since` and `until` are about when they failed."""
+    """Which dead letters, each if given; `since` and `until` are about when they failed, `error` is part of the error,
+    in any case."""
 
     queue: str | None = None
     group: str | None = None
     partition: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    error: str | None = None
 
 
 class DeadLetter(Struct, frozen=True):
@@ -68,11 +70,11 @@ async def page(reports: Reports, which: DeadLetterFilter, limit: int, offset: in
     narrowed = which.queue, which.group, which.partition, which.since, which.until
 
     async def read(reader: Reader) -> DeadLetterPage:
-        letters = await reader.rows(_PAGE, *narrowed, limit, offset, max_bytes)
-        if which.since is None and which.until is None and which.partition is None:
+        letters = await reader.rows(_PAGE, *narrowed, limit, offset, max_bytes, which.error)
+        if (which.since, which.until, which.partition, which.error) == (None, None, None, None):
             count = await reader.one(_TOTAL, which.queue, which.group)
         else:
-            count = await reader.one(_COUNT, *narrowed)
+            count = await reader.one(_COUNT, *narrowed, which.error)
         return DeadLetterPage(letters, count.letters)
 
     return await reports.snapshot(read)

@@ -11,7 +11,7 @@ from queenmq.access.permissions import Verb
 from queenmq.broker.administration import Purge, Trace
 from queenmq.broker.broker import Broker
 from queenmq.core.encryption import Place
-from queenmq.core.names import check_name, iso_micros, iso_millis
+from queenmq.core.names import check_name, check_text, iso_micros, iso_millis
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered, redriven
 from queenmq.http.answers.messages import (
@@ -42,12 +42,15 @@ _TRACE_TEXTS = {
     "data": "data is required",
 }
 _DEFAULT_LIMIT = 100
+_MOST_ERROR = 1000
+_ERROR = {"type": "string", "maxLength": _MOST_ERROR, "pattern": "^[^\\u0000]*$"}
 _FILTERS = (
     Parameter("queue", LABEL, "Only of this queue."),
     Parameter("consumerGroup", LABEL, "Only of this group."),
     Parameter("partition", LABEL, "Only of partitions with this name."),
     Parameter("from", MOMENT, "Only what failed at or after this moment."),
     Parameter("to", MOMENT, "Only what failed at or before this moment."),
+    Parameter("error", _ERROR, "Only what has this text in its error, in any case."),
     *page_parameters(_DEFAULT_LIMIT, "dead letters in the answer"),
 )
 _STEP = 500
@@ -74,6 +77,7 @@ async def dead_letters(request: Request, context: Context) -> Response:
         partition=query_name(request.query, "partition"),
         since=query_time(request.query, "from"),
         until=query_time(request.query, "to"),
+        error=_error(request),
     )
     limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
     found = await letters.page(
@@ -81,6 +85,15 @@ async def dead_letters(request: Request, context: Context) -> Response:
     )
     messages = [_dead_letter(row, context.broker) for row in found.letters]
     return Response(200, DeadLetters(messages, Page(limit, offset), found.total))
+
+
+def _error(request: Request) -> str | None:
+    text = request.query.get("error") or None
+    if text is not None:
+        check_text(text, "error")
+        if len(text) > _MOST_ERROR:
+            raise InvalidRequest(f"error must have at most {_MOST_ERROR} characters", "error")
+    return text
 
 
 @documented({200: Redriven, 202: Redriven, 404: Error}, body=RedriveBody)

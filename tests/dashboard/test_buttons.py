@@ -1,0 +1,173 @@
+"""What the on-call person presses: leases, queues, settings, test messages, dead letters by selection, copies."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Page, expect
+
+from dashboard.conftest import Served
+from dashboard.steps import confirm, dead_letters, dialog, fresh, told, type_name
+
+
+def test_release_a_lease(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("held")
+    shop.configure(queue, retryLimit=0)
+    shop.push(queue, "p", 1, 2, name="m")
+    held = shop.pop(queue, "workers", "p", batch=2)
+    assert shop.pop(queue, "workers", "p") == []
+    page.goto(f"/#/queues/{queue}/partitions/p")
+    page.get_by_role("button", name="Release", exact=True).click()
+    expect(dialog(page)).to_contain_text("its acknowledgements are refused")
+    confirm(page, "Release the lease")
+    told(page, "The lease has ended; 2 messages will be delivered again.")
+    expect(page.get_by_role("button", name="Release", exact=True)).to_have_count(0)
+    again = shop.pop(queue, "workers", "p", batch=2)
+    assert [message["transactionId"] for message in again] == ["m-1", "m-2"]
+    refused = shop.http.post(f"/api/v1/lease/{held[0]['leaseId']}/finish", json={})
+    assert refused.status_code == 404
+    assert shop.call("GET", "/api/v1/dlq", queue=queue)["total"] == 0
+
+
+def test_create_a_queue(page: Page, served: Served) -> None:
+    queue = fresh("made")
+    page.goto("/#/queues")
+    page.get_by_role("button", name="Create a queue").click()
+    dialog(page).get_by_label("Name", exact=True).fill("orders")
+    confirm(page, "Create it")
+    expect(dialog(page).get_by_role("alert")).to_have_text("There is a queue orders already.")
+    dialog(page).get_by_label("Name", exact=True).fill(queue)
+    dialog(page).get_by_label("Namespace").fill("shop")
+    dialog(page).get_by_text("Settings", exact=True).click()
+    dialog(page).get_by_label("Lease, in seconds").fill("45")
+    dialog(page).get_by_label("A lease that expires counts").check()
+    confirm(page, "Create it")
+    told(page, f"The queue {queue} was created.")
+    expect(page.get_by_role("heading", name=queue)).to_be_visible()
+    made = served.shop.call("GET", f"/api/v1/status/queues/{queue}")["queue"]
+    assert (made["namespace"], made["options"]["leaseTime"]) == ("shop", 45)
+    assert made["options"]["dlqAfterMaxRetries"]
+    assert made["options"]["retryLimit"] == 3
+
+
+def test_change_settings(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("changed")
+    shop.configure(queue, "shop", leaseTime=60, ttl=3600, deadLetterQueue=True)
+    page.goto(f"/#/queues/{queue}")
+    page.get_by_role("button", name="Change settings").click()
+    confirm(page, "Change them")
+    expect(dialog(page).get_by_role("alert")).to_have_text("Nothing is changed yet.")
+    dialog(page).get_by_label("Retries of a message").fill("")
+    confirm(page, "Change them")
+    expect(dialog(page).get_by_role("alert")).to_contain_text("needs a number")
+    dialog(page).get_by_label("Retries of a message").fill("7")
+    dialog(page).get_by_label("Do not deliver after").fill("")
+    dialog(page).get_by_label("What expires becomes").uncheck()
+    # Somebody else changes something meanwhile: it stays.
+    shop.configure(queue, leaseTime=99)
+    confirm(page, "Change them")
+    told(page, "3 settings are changed.")
+    expect(page.get_by_role("region", name="Settings")).to_contain_text("7, 1 s apart")
+    about = shop.call("GET", f"/api/v1/status/queues/{queue}")["queue"]
+    names = ("leaseTime", "retryLimit", "ttl", "deadLetterQueue")
+    assert [about["options"][name] for name in names] == [99, 7, None, False]
+    assert about["namespace"] == "shop"
+
+
+def test_push_a_message(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("tried")
+    shop.configure(queue)
+    page.goto(f"/#/queues/{queue}")
+    page.get_by_role("button", name="Push a message").click()
+    dialog(page).get_by_label("Partition").fill("eu")
+    dialog(page).get_by_label("Payload").fill("{nonsense")
+    confirm(page, "Push it")
+    expect(dialog(page).get_by_role("alert")).to_contain_text("The payload is no JSON")
+    dialog(page).get_by_label("Payload").fill('{"amount": 12345678901234567890}')
+    dialog(page).get_by_label("transactionId").fill("test-1")
+    dialog(page).get_by_label("Headers").fill('{"country": "IT"}')
+    confirm(page, "Push it")
+    told(page, "Message test-1 is stored.")
+    [message] = shop.pop(queue, "g", "eu")
+    assert (message["data"], message["headers"]) == ({"amount": 12345678901234567890}, {"country": "IT"})
+    page.get_by_role("button", name="Push a message").click()
+    dialog(page).get_by_label("Partition").fill("eu")
+    dialog(page).get_by_label("transactionId").fill("test-1")
+    confirm(page, "Push it")
+    told(page, "Message test-1 was there already.")
+
+
+def test_redrive_those_that_are_selected(page: Page, served: Served) -> None:
+    queue = fresh("mails")
+    dead_letters(served.shop, queue, 4)
+    page.goto(f"/#/dead-letters?queue={queue}")
+    page.get_by_label("Select mail-2").check()
+    page.get_by_label("Select mail-4").check()
+    page.get_by_role("button", name="Redrive 2 selected").click()
+    confirm(page, "Deliver again")
+    told(page, "2 messages will be delivered again.")
+    expect(page.locator(".letter")).to_have_count(2)
+    back = {message["transactionId"] for message in served.shop.pop(queue, "smtp", batch=10, partitions=10)}
+    assert back == {"mail-2", "mail-4"}
+    page.get_by_role("button", name="Select all shown").click()
+    expect(page.get_by_label("Select mail-1")).to_be_checked()
+    expect(page.get_by_role("button", name="Redrive 2 selected")).to_be_visible()
+    page.get_by_role("button", name="Select none").click()
+    expect(page.get_by_label("Select mail-1")).not_to_be_checked()
+
+
+def test_redrive_those_of_one_cause_among_many(page: Page, served: Served) -> None:
+    """In the order of their messages, also if they are many; a refusal of one does not stop the others."""
+    shop, queue = served.shop, fresh("mails")
+    shop.configure(queue, retryLimit=0)
+    shop.push(queue, "p", *range(1, 31), name="mail")
+    letters = shop.pop(queue, "smtp", "p", batch=30)
+    for number, message in enumerate(letters, 1):
+        shop.ack([message], "dlq", f"TIMEOUT after {number} s" if number % 2 else "550 unknown")
+    page.goto(f"/#/dead-letters?queue={queue}")
+    expect(page.locator(".letter")).to_have_count(25)
+    page.get_by_label("Error").fill("timeout")
+    page.get_by_role("button", name="Redrive all 15").click()
+    # Somebody else redrives one of them after the page has read which there are.
+    taken = []
+
+    def redrive_one(route: object) -> None:
+        if not taken:
+            taken.append(letters[4])
+            shop.call("POST", f"/api/v1/messages/{letters[4]['partitionId']}/mail-5/retry", {})
+        route.continue_()  # type: ignore[attr-defined]
+
+    page.route("**/mail-1/retry", redrive_one)
+    confirm(page, "Deliver again")
+    told(page, "14 messages will be delivered again. 1 will not: Dead letter not found.")
+    expect(page.get_by_text("No dead letter matches.")).to_be_visible()
+    back = [message["transactionId"] for message in shop.pop(queue, "smtp", "p", batch=30)]
+    assert back == [f"mail-{number}" for number in range(1, 31, 2)]
+    assert shop.call("GET", "/api/v1/dlq", queue=queue)["total"] == 15
+
+
+def test_a_payload_is_seen_in_the_list_and_copied(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("seen")
+    shop.push(queue, "p", {"amount": 12345678901234567890, "items": [1, None, "x" * 200]}, name="m")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"/#/messages?queue={queue}")
+    page.get_by_label("Payloads").select_option("in the list")
+    row = page.get_by_role("region", name="Messages").locator("tbody tr")
+    expect(row).to_contain_text('{"amount": 12345678901234567890, "items": [1, null, "xxx')
+    expect(row).to_contain_text("x…")
+    row.get_by_role("link", name="m", exact=True).click()
+    page.get_by_role("region", name="Payload").get_by_role("button", name="Copy").click()
+    told(page, "Copied.")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert json.loads(copied) == {"amount": 12345678901234567890, "items": [1, None, "x" * 200]}
+
+
+def test_deleting_a_group_asks_for_its_name(page: Page, served: Served) -> None:
+    shop, queue, group = served.shop, fresh("kept"), fresh("leavers")
+    shop.push(queue, "p", 1)
+    shop.read(queue, group)
+    page.goto(f"/#/groups/{group}?queue={queue}")
+    page.get_by_role("button", name="Forget").click()
+    type_name(page, group, "Delete the group")
+    told(page, "The group was deleted.")
+    assert len(shop.pop(queue, group)) == 1
