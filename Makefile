@@ -100,6 +100,7 @@ fuzz: setup
 # Links that lead nowhere are errors.
 docs: setup
 	$(BIN)/zensical build --strict
+	$(BIN)/python docs/http_reference.py build/site
 
 MINUTES ?= 60
 

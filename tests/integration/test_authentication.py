@@ -140,6 +140,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/audit"): "admin",
     ("GET", "/"): None,
     ("GET", "/assets/{file}"): None,
+    ("GET", "/docs"): None,
     ("GET", "/favicon.ico"): None,
     ("GET", "/health"): None,
     ("GET", "/metrics"): None,

@@ -47,6 +47,17 @@ async def document(http: httpx.AsyncClient) -> Json:
     return document
 
 
+async def test_the_document_as_a_page(http: httpx.AsyncClient, document: Json) -> None:
+    answer = await http.get("/docs")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert all(f"<code>{path}</code>" in answer.text for path in document["paths"])
+    [style] = re.findall(r'rel="stylesheet" href="([^"]+)"', answer.text)
+    assert (await http.get(style)).status_code == 200
+    again = await http.get("/docs", headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status_code == 304
+
+
 def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
     for path, item in document["paths"].items():
         for method in METHODS & item.keys():

@@ -160,7 +160,7 @@ class AuthSettings:
         "JWT_SKIP_PATHS",
         ("/health", "/metrics/prometheus", "/metrics", "/"),
         "Paths that need no token, separated by commas; a path that ends with `/` stands for everything below it. "
-        "`/health`, `/`, `/assets/` and `/openapi.json` never need a token.",
+        "`/health`, `/`, `/assets/`, `/docs` and `/openapi.json` never need a token.",
         parse.items,
     )
     roles_claim: str = setting("JWT_ROLES_CLAIM", "role", "Claim that holds one role.")

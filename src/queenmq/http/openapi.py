@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from inspect import cleandoc
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -134,7 +135,7 @@ def _operation(route: Route, about: _About, kinds: _Kinds, settings: Settings) -
     demands_token = settings.auth.required and role is not Role.PUBLIC
     operation: dict[str, object] = {
         "operationId": _name(route.handler),
-        "summary": (route.handler.__doc__ or "").strip(),
+        **_told(cleandoc(route.handler.__doc__ or "")),
         "tags": [route.handler.__module__.rpartition(".")[2]],
         "x-queen-role": role.name.lower().replace("_", "-"),
         "parameters": _path_parameters(route.path, about.path) + [p.document() for p in about.query],
@@ -145,6 +146,13 @@ def _operation(route: Route, about: _About, kinds: _Kinds, settings: Settings) -
     if about.body is not None:
         operation["requestBody"] = {"required": about.body_required, "content": _json(kinds.schema(about.body))}
     return operation
+
+
+def _told(docstring: str) -> dict[str, object]:
+    """Its first paragraph in one line, and all of it if there is more."""
+    first, _, more = docstring.partition("\n\n")
+    summary = {"summary": " ".join(first.split())}
+    return summary | ({"description": docstring} if more else {})
 
 
 def _name(handler: Handler) -> str:

@@ -38,12 +38,19 @@ _BY_ENCODING = (b"Vary", b"Accept-Encoding")
 _PACKED = (b"Content-Encoding", b"gzip")
 
 
-class _File(NamedTuple):
+class PageFile(NamedTuple):
+    """A file for a browser, also compressed."""
+
     content_type: bytes
     body: bytes
     tag: bytes
     packed: bytes
     packed_tag: bytes
+
+    @classmethod
+    def of(cls, content_type: bytes, body: bytes) -> PageFile:
+        digest = hashlib.sha256(body).hexdigest()[:32].encode()
+        return cls(content_type, body, b'"%b"' % digest, gzip.compress(body, mtime=0), b'"%b-gzip"' % digest)
 
 
 @documented({200: "text/html"})
@@ -68,6 +75,11 @@ def _answer(request: Request, name: str) -> Response:
     file = _files().get(name)
     if file is None:
         raise NotFound("Not found")
+    return served(request, file)
+
+
+def served(request: Request, file: PageFile) -> Response:
+    """The file, or that the browser has it already, with what keeps a page from loading anything else."""
     is_packed = _takes_gzip(request.headers.get(b"accept-encoding", b""))
     tag = file.packed_tag if is_packed else file.tag
     headers = (*_SECURITY, (b"ETag", tag), _BY_ENCODING)
@@ -87,16 +99,13 @@ def _takes_gzip(accepted: bytes) -> bool:
 
 
 @cache
-def _files() -> dict[str, _File]:
+def _files() -> dict[str, PageFile]:
     """Every file by name; read at the first request, which most servers never get."""
     found = {}
     for file in files("queenmq.dashboard").iterdir():
         content_type = _TYPES.get("." + file.name.rpartition(".")[2])
         if content_type is not None:
-            body = file.read_bytes()
-            digest = hashlib.sha256(body).hexdigest()[:32].encode()
-            packed = gzip.compress(body, mtime=0)
-            found[file.name] = _File(content_type, body, b'"%b"' % digest, packed, b'"%b-gzip"' % digest)
+            found[file.name] = PageFile.of(content_type, file.read_bytes())
     return found
 
 
