@@ -71,3 +71,16 @@ class TestWithTokens:
 def test_every_variable_of_a_guide_exists(guide: Path) -> None:
     named = set(re.findall(r"\b([A-Z][A-Z0-9]*_[A-Z_]+[A-Z])\b", guide.read_text()))
     assert {name for name in named if name not in KNOWN and not OF_OTHERS.fullmatch(name)} == set()
+
+
+def test_every_guide_has_its_own_queues() -> None:
+    """All of them are worked through on one server: what one leaves behind must not be read by another."""
+    owners: dict[str, str] = {}
+    for guide in GUIDES:
+        code = "".join(block.code for block in blocks(guide) if block.language not in NOT_RUN)
+        for name in re.findall(
+            r"""\.queue\(f?["']([^"'{]+)["']|"queue": "([^"]+)"|queen (?:push|pop) ([\w.-]+)""", code
+        ):
+            [queue] = filter(None, name)
+            assert owners.setdefault(queue, guide.name) == guide.name, queue
+    assert len(owners) > 30

@@ -14,7 +14,7 @@ BEGINNING = """\
 from dataclasses import dataclass
 from datetime import datetime
 
-from queenmq.client import BlockingQueen, Item, Message, Queen
+from queenmq.client import BlockingQueen, Content, Item, Message, Queen
 
 @dataclass
 class Order:
@@ -38,6 +38,8 @@ RIGHT = """\
     await queue.config({"retryLimit": 1}, lease_time=60, ttl=None).create()
     await queue.push([Order(1), {"order": 2}, Item("three", transaction_id="3"), None, datetime.now()])
     await queue.push(Order(1))
+    await queue.push([Content(b"bytes", "image/png"), Item(Content(b"", "text/plain"), transaction_id="1")])
+    print(message.content.content_type if message.content else None)
     await queen.ack(message, "failed", error="no such address")
     await queen.ack([message], False)
     queen.transaction().ack(message, "dlq").queue("other").push({"order": 1})

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from pydantic import BaseModel, Field
 
-from queenmq.client import InvalidPayload, Message
-from queenmq.client.payload import decode, encode
+from queenmq.client import Content, InvalidItem, InvalidPayload, Item, Message
+from queenmq.client.models import to_push_items
+from queenmq.client.payload import decode, encode, encode_content
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 ID = UUID("018f0000-0000-7000-8000-000000000001")
+PNG = Content(b"png", "image/png")
 
 
 class Colour(Enum):
@@ -95,6 +97,46 @@ def test_other_types_are_written_as_iso_8601_and_read_as_such() -> None:
 def test_what_could_be_meant_in_two_ways_is_refused(payload: Any, why: str) -> None:
     with pytest.raises(InvalidPayload, match=why):
         encode(payload)
+
+
+@given(st.binary())
+def test_bytes_come_back_with_their_content_type(data: bytes) -> None:
+    content = Content(data, "image/png")
+    [sent] = to_push_items(Item(content, headers={"country": "IT"}), "q", "p")
+    assert sent.headers == {"content-type": "image/png", "content-encoding": "base64", "country": "IT"}
+    received = msgspec.json.decode(
+        msgspec.json.encode(
+            {"id": "1", "transactionId": "1", "partitionId": "1", "data": sent.payload, "headers": sent.headers}
+        ),
+        type=Message,
+    )
+    assert received.content == content
+    assert received.decode(bytes) == data
+
+
+def test_what_was_not_pushed_as_content_has_none() -> None:
+    assert message(Raw(b'"aGVsbG8="')).content is None
+    said = Message(id="1", transaction_id="1", partition_id="1", raw=Raw(b"17"), headers=encode_content(PNG)[1])
+    with pytest.raises(InvalidPayload, match="no Base64"):
+        assert said.content is None
+
+
+@pytest.mark.parametrize("payload", [[PNG], {"picture": PNG}, PNG], ids=str)
+def test_content_is_no_part_of_a_payload(payload: Any) -> None:
+    with pytest.raises(InvalidPayload, match="the whole payload"):
+        encode(payload)
+
+
+@pytest.mark.parametrize("parts", [("text", "text/plain"), (b"bytes", ""), (b"bytes", None), (b"bytes", "png")])
+def test_content_is_bytes_of_a_type(parts: Any) -> None:
+    with pytest.raises(InvalidPayload):
+        Content(*parts)
+
+
+@pytest.mark.parametrize("name", ["content-type", "Content-Encoding"])
+def test_headers_do_not_contradict_the_content(name: str) -> None:
+    with pytest.raises(InvalidItem, match="leave these headers out"):
+        to_push_items(Item(PNG, headers={name: "text/plain"}), "q", "p")
 
 
 @pytest.mark.parametrize(("kind", "name"), [(Order, "Order"), (Address, "Address"), (list[int], "list")])

@@ -59,6 +59,7 @@ from queenmq.client.models import (
     TransactionStep,
 )
 from queenmq.client.options import ClientOptions
+from queenmq.client.payload import Content
 from queenmq.client.push import Push
 from queenmq.client.queue import Queue
 from queenmq.client.reads import Read
@@ -80,6 +81,7 @@ __all__ = [
     "Conflict",
     "Consumer",
     "ConsumerStats",
+    "Content",
     "DeadLetter",
     "DeadLetterQuery",
     "DeadLetters",

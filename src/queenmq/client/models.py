@@ -12,7 +12,18 @@ from msgspec import Raw, Struct, UnsetType, field
 
 from queenmq.client.errors import InvalidItem
 from queenmq.client.own_transaction import OwnTransaction
-from queenmq.client.payload import Payload, T, decode, decode_as, encode
+from queenmq.client.payload import (
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    Content,
+    Payload,
+    T,
+    decode,
+    decode_as,
+    decode_content,
+    encode,
+    encode_content,
+)
 from queenmq.ids import is_uuid, uuid7_text
 
 DEFAULT_PARTITION = "Default"
@@ -84,19 +95,32 @@ def _to_item(given: Any) -> Item:
 
 
 def to_push_item(item: Item, queue: str, partition: str) -> PushItem:
+    payload, headers = _wire(item)
     return PushItem(
         queue=queue,
         partition=partition,
-        payload=encode(item.data),
+        payload=payload,
         transaction_id=uuid7_text() if item.transaction_id is None else item.transaction_id,
         trace_id=_UNSET if item.trace_id is None else item.trace_id,
-        headers=item.headers or _UNSET,
+        headers=headers or _UNSET,
     )
+
+
+def _wire(item: Item) -> tuple[Raw, Mapping[str, str] | None]:
+    """The payload as JSON, and the headers. Raises InvalidItem if headers would say something else of content."""
+    if not isinstance(item.data, Content):
+        return encode(item.data), item.headers
+    payload, headers = encode_content(item.data)
+    given = item.headers or {}
+    if any(name.lower() in (CONTENT_TYPE, CONTENT_ENCODING) for name in given):
+        raise InvalidItem(f"Content has {CONTENT_TYPE} and {CONTENT_ENCODING} already; leave these headers out")
+    return payload, headers | dict(given)
 
 
 class _Payload(Struct, kw_only=True, rename="camel", dict=True):
     raw: Raw = field(name="data", default_factory=lambda: Raw(b"null"))
     """The payload as JSON, byte for byte as it was pushed."""
+    headers: dict[str, str] = {}
 
     @cached_property
     def data(self) -> Any:
@@ -109,6 +133,11 @@ class _Payload(Struct, kw_only=True, rename="camel", dict=True):
         Raises InvalidPayload if it is none. Fields that the type does not have are passed over.
         """
         return decode_as(self.raw, kind)
+
+    @property
+    def content(self) -> Content | None:
+        """The bytes with their content type, if the message was pushed as `Content`. Raises InvalidPayload."""
+        return decode_content(self.raw, self.headers)
 
 
 class Message(_Payload, kw_only=True, rename="camel", dict=True):
@@ -124,7 +153,6 @@ class Message(_Payload, kw_only=True, rename="camel", dict=True):
     lease_id: str = ""
     trace_id: str | None = None
     producer_sub: str | None = None
-    headers: dict[str, str] = {}
     created_at: str = ""
     retry_count: int = 0
     traceparent: str | None = None
@@ -149,7 +177,6 @@ class StoredMessage(_Payload, kw_only=True, rename="camel", dict=True):
     created_at: str = field(name="ts")
     trace_id: str | None = None
     producer_sub: str | None = None
-    headers: dict[str, str] = {}
 
 
 class DeadLetter(_Payload, kw_only=True, rename="camel", dict=True):
@@ -165,7 +192,6 @@ class DeadLetter(_Payload, kw_only=True, rename="camel", dict=True):
     retry_count: int = 0
     undecryptable: bool = False
     producer_sub: str | None = None
-    headers: dict[str, str] = {}
     created_at: str = ""
     failed_at: str = ""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,12 +18,33 @@ from msgspec import Raw, Struct
 from queenmq.client.errors import InvalidPayload
 
 T = TypeVar("T")
+CONTENT_TYPE: Final = "content-type"
+CONTENT_ENCODING: Final = "content-encoding"
+_BASE64: Final = "base64"
 
 
 class Dataclass(Protocol):
     """What dataclasses (and those of pydantic) have in common."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Bytes that are the whole payload of a message, and what they are: `push(Content(png, "image/png"))`.
+
+    They are stored as a JSON string in Base64, with the headers `content-type` and `content-encoding: base64`, so that
+    clients in other languages can read them.
+    """
+
+    data: bytes
+    content_type: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, bytes):
+            raise InvalidPayload(f"content is bytes, not {type(self.data).__name__}")
+        if not isinstance(self.content_type, str) or "/" not in self.content_type:
+            raise InvalidPayload(f"{self.content_type!r} is no content type, such as application/pdf")
 
 
 class PydanticModel(Protocol):
@@ -81,6 +104,22 @@ def decode_as(raw: Raw, kind: type[T]) -> T:
         raise InvalidPayload(f"the payload is no {getattr(kind, '__name__', kind)}: {error}") from error
 
 
+def encode_content(content: Content) -> tuple[Raw, dict[str, str]]:
+    """The payload and the headers of a message with this content."""
+    headers = {CONTENT_TYPE: content.content_type, CONTENT_ENCODING: _BASE64}
+    return Raw(b'"' + b64encode(content.data) + b'"'), headers
+
+
+def decode_content(raw: Raw, headers: Mapping[str, str]) -> Content | None:
+    """The content of a message that has been pushed as such; None of another. Raises InvalidPayload."""
+    if headers.get(CONTENT_ENCODING) != _BASE64 or CONTENT_TYPE not in headers:
+        return None
+    try:
+        return Content(b64decode(decode(raw), validate=True), headers[CONTENT_TYPE])
+    except (TypeError, ValueError) as error:
+        raise InvalidPayload(f"the payload is no Base64, although its header says so: {error}") from error
+
+
 def _check_keys(value: Any) -> None:
     """JSON has only strings for keys: 1 and "1" would become the same."""
     if isinstance(value, dict):
@@ -104,7 +143,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (datetime, Decimal)):
         return msgspec.to_builtins(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError("bytes are no JSON; push text instead, for example base64.b64encode(...).decode()")
+        raise TypeError("bytes are no JSON; push Content(…, content_type) as a whole message, or text")
+    if isinstance(value, Content):
+        raise TypeError("Content is the whole payload of a message that is pushed, and not a part of one")
     if isinstance(value, (set, frozenset)):
         raise TypeError("a set has no order; push a list instead, for example sorted(...)")
     if isinstance(value, Mapping):
