@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import ElicitResult
 
 from cli.conftest import OTHERS, OURS, QUEEN, Run, Running
-from queenmq.client import BlockingQueen
+from queenmq.client import BlockingQueen, Item
 
 READING = {"status", "explain", "lag", "search", "dead_letters"}
 
@@ -57,7 +57,7 @@ def host(running: Running, tmp_path: Path) -> Host:
 
 @pytest.fixture
 def letters(client: BlockingQueen, name: str) -> str:
-    client.queue(name).push(["secret", "also"])
+    client.queue(name).push([Item("secret", transaction_id=f"order-of-{name}"), "also"])
     client.ack(client.queue(name).group(f"billing-{name}").batch(2).pop(), "dlq", error="no such customer")
     return name
 
@@ -75,10 +75,10 @@ async def test_the_tools_answer(host: Host, letters: str) -> None:
         told, _ = await called(client, "lag", queue=letters)
         assert [(one["queue"], one["unread"]) for one in told["groups"]] == [(letters, 0)]
         told, _ = await called(client, "search", text=letters[2:9])
-        assert ([one["name"] for one in told["queues"]], [one["group"] for one in told["groups"]]) == (
-            [letters],
-            [f"billing-{letters}"],
-        )
+        assert [one["name"] for one in told["queues"]] == [letters]
+        assert [one["name"] for one in told["groups"]] == [f"billing-{letters}"]
+        told, _ = await called(client, "search", text=f"order-of-{letters}")
+        assert [one["queue"] for one in told["messages"]] == [letters]
         told, _ = await called(client, "dead_letters", queue=letters)
         assert [one["errorMessage"] for one in told["deadLetters"]] == ["no such customer"] * 2
         assert "secret" not in json.dumps(told)

@@ -121,15 +121,13 @@ async def lag(
 
 async def search(
     context: Context,
-    text: Annotated[str, Field(min_length=1, description="Part of the name of a queue or group.")],
+    text: Annotated[
+        str, Field(min_length=1, description="Part of a name, a transactionId, or a header as name:value.")
+    ],
     limit: Limit = 20,
 ) -> str:
-    """Queues and consumer groups whose names contain a text."""
-    admin = _queen(context).admin
-    queues = (await _asked(admin.list_queues(search=text, limit=limit)))["queues"]
-    groups = await _asked(admin.list_consumer_groups(limit=_MOST_GROUPS))
-    named = [group for group in groups if text.lower() in group["name"].lower()]
-    return _told({"queues": queues, "groups": [_group(group) for group in _worst_first(named)[:limit]]})
+    """Queues, consumer groups and partitions by part of their name, and messages by transactionId or header."""
+    return _told(await _asked(_queen(context).admin.find(text, limit=limit)))
 
 
 async def dead_letters(
