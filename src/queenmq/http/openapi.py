@@ -148,7 +148,7 @@ def _operation(route: Route, about: _About, kinds: _Kinds, settings: Settings) -
     return operation
 
 
-def _told(docstring: str) -> dict[str, object]:
+def _told(docstring: str) -> dict[str, str]:
     """Its first paragraph in one line, and all of it if there is more."""
     first, _, more = docstring.partition("\n\n")
     summary = {"summary": " ".join(first.split())}

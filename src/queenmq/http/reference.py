@@ -153,8 +153,8 @@ def _operation(method: str, path: str, operation: Part, schemas: Part) -> Iterat
     yield "<ul class=answers>"
     for status, answer in operation["responses"].items():
         content = next(iter(answer.get("content", {}).items()), None)
-        told = "" if content is None else f": {_kind(content[1]['schema'])}"
-        yield f"<li><b>{status}</b> {escape(answer['description'])}{told}</li>"
+        kind = "" if content is None else f": {_kind(content[1]['schema'])}"
+        yield f"<li><b>{status}</b> {escape(answer['description'])}{kind}</li>"
     yield "</ul>"
     if (told := _answer(operation, schemas)) is not None:
         yield f"<details><summary>An answer</summary><pre><code>{escape(told)}</code></pre></details>"
