@@ -163,6 +163,8 @@ def _compared(queen: BlockingQueen, queue: Declared) -> Change:
         return Change(queue, "create", fields, labels)
     wanted = {**labels, **_defaults(), **queue.options}
     now = {**{label: about[label] for label in _LABELS}, **about["options"]}
+    if strange := sorted(queue.options.keys() - now.keys()):
+        raise exits.Failed(f"{queue.name}: the server is older than this command and has no {', '.join(strange)}")
     fields = {name: (now[name], wanted[name]) for name in wanted if name in now and now[name] != wanted[name]}
     # A label that the file does not declare stays as it is.
     return Change(queue, "change" if fields else "keep", fields, {label: about[label] for label in _LABELS} | labels)
@@ -193,7 +195,8 @@ def _apply(queen: BlockingQueen, wanted: list[Change]) -> None:
         labels = change.labels
         builder = queen.queue(change.queue.name).namespace(labels.get("namespace", "")).task(labels.get("task", ""))
         try:
-            builder.config(dict(change.queue.options)).create()
+            # Merged, so that options of a newer server, which this command does not know, stay as they are.
+            builder.config({**_defaults(), **change.queue.options}).create(replace=False)
         except QueenError as error:
             done = f"{number} of {len(wanted)} queues are configured; repeat the command to go on"
             raise exits.Failed(f"{change.queue.name}: {error.message}; {done}") from error
