@@ -26,7 +26,7 @@ QueenError                          error                 the root
 │   │   ├── DatabaseUnavailable 503 database_unavailable  PostgreSQL does not answer
 │   │   │   ├── TryAgain       503  database_unavailable  * the statement was rolled back; it may succeed at once
 │   │   │   │   └── RowLocked  503  row_locked            * another transaction holds a row that it needs
-│   │   │   └── AnswerLost     503  database_unavailable  * the connection ended; it may have been committed
+│   │   │   └── AnswerLost     503  outcome_unknown       * the connection ended; it may have been committed
 │   │   ├── NoEncryptionKey    503  no_encryption_key     * the queue is encrypted and this server has no key
 │   │   ├── JournalFailed      503  journal_failed        * the disk refused the record
 │   │   ├── ServerStopping     503  server_stopping       this server is shutting down

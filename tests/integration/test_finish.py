@@ -339,7 +339,7 @@ class TestTake:
 
         monkeypatch.setattr(server.database, "fetch", lossy)
         taken = await queen.take(answer["leaseId"], "orders")
-        assert (taken["success"], taken["code"]) == (False, "database_unavailable")
+        assert (taken["success"], taken["code"]) == (False, "outcome_unknown")
         assert data(taken["taken"]["messages"]) == [2]
 
     async def test_many_at_once_lose_and_double_nothing(self, queen: Queen) -> None:

@@ -287,7 +287,7 @@ class TestTransactions:
         for counted, operations in enumerate(([], [ack_op(first)]), 1):
             lose_one_answer(server, monkeypatch)
             answer = await queen.http.post("/api/v1/transaction", json={"operations": operations, "kv": [count]})
-            assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable"), answer.text
+            assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown"), answer.text
             assert (await get(queen, "c"))["value"] == counted
 
     async def test_a_push_or_a_guard_whose_answer_got_lost_is_repeated(

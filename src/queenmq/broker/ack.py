@@ -13,8 +13,9 @@ from queenmq.broker.locked_rows import Row, lease, position
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.parts import Parts
 from queenmq.core.acknowledgement import COMPLETED, Acknowledgement, Run
+from queenmq.errors import DatabaseUnavailable
 from queenmq.storage.database import LOST_ANSWERS
-from queenmq.storage.failures import AnswerLost
+from queenmq.storage.failures import AnswerLost, TryAgain
 from queenmq.storage.statements import statement
 
 
@@ -127,6 +128,12 @@ class Acker:
                     request.lost = True
                 if lost > LOST_ANSWERS:
                     raise
+            except TryAgain:
+                raise  # the lane tries again
+            except DatabaseUnavailable as error:
+                if any(request.lost for request in requests):
+                    raise AnswerLost from error  # nobody may say that nothing was changed
+                raise
             else:
                 if any(request.lost for request in requests):
                     return await self._with_the_finished(requests, acked)

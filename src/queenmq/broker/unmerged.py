@@ -17,7 +17,7 @@ from queenmq.broker.locked_rows import Row
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.push import Targets
 from queenmq.core.message import Message
-from queenmq.errors import Overloaded
+from queenmq.errors import Overloaded, UnavailableError
 from queenmq.journal.interface import Journal
 from queenmq.retry import Failure, retried
 from queenmq.storage.database import LOST_ANSWERS
@@ -73,13 +73,24 @@ class Unmerged:
                 lost = True
             except (TransactionRefused, RowLocked) as error:
                 # Perhaps only because a try whose answer got lost was committed.
-                earlier = await done_before() if lost else None
+                earlier = await self._asked(done_before) if lost else None
                 if earlier is not None:
                     return earlier
                 if lost and isinstance(error, RowLocked):
                     raise AnswerLost from error  # nobody may say that nothing was changed
                 raise
+            except UnavailableError as error:
+                if lost:
+                    raise AnswerLost from error
+                raise
         raise AssertionError("unreachable")
+
+    @staticmethod
+    async def _asked(done_before: Callable[[], Awaitable[Result | None]]) -> Result | None:
+        try:
+            return await done_before()
+        except UnavailableError as error:
+            raise AnswerLost from error
 
     async def _once(
         self, messages: Sequence[Message], rows: frozenset[Row], call: Callable[[str], Awaitable[Result]]

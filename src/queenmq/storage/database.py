@@ -338,6 +338,7 @@ class Database:
         repeatable: bool,
     ) -> Any:
         left = LOST_ANSWERS if repeatable else 0
+        lost = False
         while True:
             self.calls += 1
             connection: WatchedConnection | None = None
@@ -358,7 +359,10 @@ class Database:
                 ours = self._translated(error, connection)
                 if isinstance(ours, AnswerLost) and left:
                     left -= 1
+                    lost = True
                     continue
+                if lost and type(ours) is DatabaseUnavailable:
+                    ours = AnswerLost()  # nobody may say that nothing was changed
                 if ours is error:
                     raise
                 raise ours from error

@@ -53,6 +53,8 @@ class RowLocked(TryAgain):
 class AnswerLost(DatabaseUnavailable):
     """The connection went while a statement ran: it may have been committed or not. A repetition finds out."""
 
+    code = "outcome_unknown"
+
 
 class DatabaseAway(StartupError):
     """Nobody answers at the address of the database, or it is starting or full: it may answer later."""
