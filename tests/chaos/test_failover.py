@@ -28,8 +28,8 @@ from ports import free_port, free_udp_port
 from server_settings import settings_with
 
 from chaos.mixed_load import GROUPS, Load
-from chaos.standby import CAUGHT_UP, Pair, pair
 from chaos.test_mixed import CONSUMERS, PRODUCERS, THE_KEY, audit, configure, settled
+from queenmq.faults.postgres import CAUGHT_UP, Pair, pair
 from queenmq.ids import uuid7_text
 from queenmq.server import Server
 
@@ -153,7 +153,7 @@ async def test_nothing_is_lost_doubled_or_reordered_when_the_writer_changes(tmp_
     seed = random.randrange(2**32)
     took: dict[str, list[float]] = {}
     async with (
-        pair(tmp_path) as both,
+        pair(tmp_path, fsync=False) as both,
         relayed_aside(both.primary.url) as relay,
         servers(tmp_path, both, relay) as ours,
     ):
@@ -204,7 +204,7 @@ async def test_nothing_is_lost_doubled_or_reordered_when_the_writer_changes(tmp_
 async def test_a_server_goes_on_after_a_failover_that_has_lost_what_it_knows(tmp_path: Path) -> None:
     """To an asynchronous standby that lacks queues, partitions and messages that the server remembers."""
     settings = settings_with(journal={"folder": tmp_path / "journal", "replay_interval_ms": 10})
-    async with pair(tmp_path, synchronous=False) as both:
+    async with pair(tmp_path, synchronous=False, fsync=False) as both:
         server = Server(settings, both.url)
         await server.start()
         host, port = server.address
@@ -244,7 +244,7 @@ async def test_a_former_primary_that_comes_back_is_not_written_to(tmp_path: Path
     settings = settings_with(
         journal={"folder": tmp_path / "journal", "replay_interval_ms": 10}, database={"outage_after_ms": 3000}
     )
-    async with pair(tmp_path) as both, relayed(both.primary.url) as relay:
+    async with pair(tmp_path, fsync=False) as both, relayed(both.primary.url) as relay:
         server = Server(settings, relay.url)
         await server.start()
         host, port = server.address

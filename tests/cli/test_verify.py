@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from cli.conftest import Run
+from queenmq.cli.commands import verify as command
+from queenmq.faults.injection import FAULTS
 from queenmq.verify.corruptions import a_partition_is_leased_twice, corrupted
 from queenmq.verify.history import write_history
-from queenmq.verify.workload import WORKLOADS
+from queenmq.verify.workload import OWN_CLUSTER_ONLY, WORKLOADS
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_a_server_keeps_its_promises(queen: Run, tmp_path: Path) -> None:
     ran = queen("verify", "run", "--seconds", "1", "--lease", "1", "--histories", str(tmp_path), "--json")
     assert ran.status == 0, ran.err
-    assert [one["name"] for one in ran.json] == list(WORKLOADS)
+    names = [name for name in WORKLOADS if name not in OWN_CLUSTER_ONLY]
+    assert [one["name"] for one in ran.json] == names
     judged: dict[str, int] = {}
     for one in ran.json:
         assert one["valid"], one["violations"]
@@ -26,8 +32,59 @@ def test_a_server_keeps_its_promises(queen: Run, tmp_path: Path) -> None:
     assert [rule for rule, times in judged.items() if not times] == ["all-or-nothing"]
     left = queen("queues", "list", "--json").json
     assert [one["name"] for one in left if one["name"].startswith("verify.")] == []
-    again = queen("verify", "check", *(str(tmp_path / f"{name}.jsonl") for name in WORKLOADS))
+    again = queen("verify", "check", *(str(tmp_path / f"{name}.jsonl") for name in names))
     assert (again.status, again.out.splitlines()[-1]) == (0, "every promise was kept")
+
+
+def test_faults_on_a_cluster_of_its_own(queen: Run, tmp_path: Path) -> None:
+    """Those that need no standby; failover is tested in tests/chaos."""
+    faults = "kill,restart,cut,forge,clock,horizon,full-disk,slow-disk"
+    ran = queen(
+        *(
+            "verify",
+            "run",
+            "--faults",
+            faults,
+            "--workload",
+            "journal",
+            "--seconds",
+            "8",
+            "--lease",
+            "1",
+            "--seed",
+            "3",
+        ),
+        *("--partitions", "3", "--histories", str(tmp_path), "--json"),
+    )
+    assert ran.status == 0, (ran.err, ran.out)
+    [one] = ran.json
+    assert one["valid"]
+    assert {fault["name"] for fault in one["faults"]} <= set(faults.split(","))
+    assert one["faults"]
+    assert one["outcomes"]["ok"] > 50
+    # Whatever was done, it is in the history and in the plot.
+    kept = (tmp_path / "journal.jsonl").read_text()
+    assert kept.count('"type":"fault"') == len(one["faults"])
+    drawn = ElementTree.fromstring((tmp_path / "journal.svg").read_text())
+    assert {fault["name"] for fault in one["faults"]} <= {text.text for text in drawn.iter(f"{SVG}text")}
+
+
+def test_what_is_refused(queen: Run) -> None:
+    for arguments, why in (
+        (("--faults", "earthquake"), "'earthquake' is not a fault; there are kill, pause, "),
+        (("--faults", ""), "'' is not a fault"),
+        (("--workload", "overload"), "overload would disturb other users of the servers"),
+        (("--faults", "none", "--server", "http://127.0.0.1:1"), "leave out --server"),
+    ):
+        ran = queen("verify", "run", *arguments)
+        assert (ran.status, why in ran.err) == (2, True), ran.err
+
+
+def test_the_command_knows_all_workloads_and_faults() -> None:
+    """It has lists of its own, because it must not load the rest to show its help."""
+    assert (*command._NAMES, *command._OWN) == tuple(WORKLOADS)
+    assert command._OWN == OWN_CLUSTER_ONLY
+    assert tuple(FAULTS) == command._FAULTS
 
 
 def test_a_broken_promise_is_shown(queen: Run, tmp_path: Path) -> None:
@@ -51,7 +108,7 @@ def test_histories_can_be_exported(queen: Run, tmp_path: Path) -> None:
 def test_the_checker_is_checked(queen: Run) -> None:
     ran = queen("verify", "self-test")
     assert ran.status == 0
-    assert ran.out.endswith("25 of 25 corruptions were caught\n")
+    assert ran.out.endswith("28 of 28 corruptions were caught\n")
     assert all(one["caught"] for one in queen("verify", "self-test", "--json").json)
 
 

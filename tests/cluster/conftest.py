@@ -14,7 +14,7 @@ from ports import free_udp_port
 
 from cluster.members import Member, cluster
 from cluster.processes import SECRET, Remote, ServeProcess
-from cluster.relay import Relay
+from queenmq.faults.network import Relay
 
 if TYPE_CHECKING:
     from conftest import Postgres

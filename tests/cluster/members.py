@@ -11,13 +11,13 @@ import httpx
 from integration.queen import Queen, until
 from server_settings import changed, settings_with
 
-from cluster.relay import Relay
 from queenmq.broker.broker import Broker
 from queenmq.broker.caches import Caches
 from queenmq.clock import SYSTEM, Clock, SystemClock
 from queenmq.cluster.lease_hints import LeaseHints
 from queenmq.cluster.presence import Presence
 from queenmq.config import Settings
+from queenmq.faults.network import Relay
 from queenmq.server import Server
 
 SECRET = bytes.fromhex("5e" * 32)

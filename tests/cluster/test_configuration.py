@@ -14,7 +14,7 @@ import pytest
 from integration.queen import age_partitions, parked, push_op, stored, until
 
 from cluster.members import Member, cluster
-from cluster.relay import Relay
+from queenmq.faults.network import Relay
 from queenmq.services.retention import Retention
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from integration.queen import until
 
 from cluster.load import GROUPS, QUEUE, Load
 from cluster.members import NAMES, SECRET, Member, ShiftedClock, cluster
-from cluster.relay import Relay
 from queenmq.cluster.frame import MAX_PAYLOAD, encode_sender, seal
 from queenmq.cluster.keys import Key, KeyRing
 from queenmq.cluster.messages import EVERY_QUEUE, MAX_HASH, Heartbeat, MessageType, encode
+from queenmq.faults.network import Relay
 
 SECONDS = 60.0 if os.environ.get("QUEEN_LONG", "") not in ("", "0") else 1.5
 BETWEEN_LIES_S = 0.005

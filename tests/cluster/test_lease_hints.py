@@ -9,9 +9,9 @@ import pytest
 from integration.queen import data, expire_leases, parked, until
 
 from cluster.members import NO_SAFETY_NET, Member, cluster
-from cluster.relay import Relay
 from queenmq.cluster.messages import MessageType
 from queenmq.core.names import QUEUE_MODE
+from queenmq.faults.network import Relay
 
 Trio = tuple[Relay, list[Member]]
 AT_ONCE_S = 2.0

@@ -8,8 +8,8 @@ import pytest
 from integration.queen import data, parked, until
 
 from cluster.members import Member
-from cluster.relay import Relay
 from queenmq.core.maintenance import Switch
+from queenmq.faults.network import Relay
 
 Trio = tuple[Relay, list[Member]]
 PUSHES, POPS = "/api/v1/system/maintenance", "/api/v1/system/maintenance/pop"

@@ -17,9 +17,9 @@ from integration.queen import until
 from cluster.members import OTHER_SECRET, SECRET, Member, cluster, joined
 from cluster.processes import SECRET as SECRET_TEXT
 from cluster.processes import Remote, ServeProcess
-from cluster.relay import Relay
 from queenmq.cluster.frame import VERSION
 from queenmq.cluster.messages import MessageType
+from queenmq.faults.network import Relay
 
 log = logging.getLogger(__name__)
 

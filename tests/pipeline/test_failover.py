@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from chaos.standby import CAUGHT_UP, Pair
 
 from pipeline.db import Db
 from queenmq.config import DatabaseSettings
+from queenmq.faults.postgres import CAUGHT_UP, Pair
 from queenmq.pipeline.connection import arrow_connection, connection, is_writable
 from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs.audit import Settings, audit
@@ -34,9 +34,10 @@ def runner() -> Iterator[asyncio.Runner]:
 @pytest.fixture
 def both(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Pair]:
     """With the schema, and a standby that nobody waits for."""
-    made = Pair(tmp_path, synchronous=False)
+    made = Pair(tmp_path, synchronous=False, fsync=False)
     try:
         runner.run(made.start())
+        runner.run(made.attach())
         runner.run(_migrate(made.url))
         yield made
     finally:

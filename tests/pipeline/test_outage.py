@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from chaos.standby import Postgres
 
 from pipeline.db import Db
 from queenmq.config import DatabaseSettings
+from queenmq.faults.postgres import Postgres
 from queenmq.pipeline import read_stream, sink, write_stream
 from queenmq.pipeline.connection import connect
 from queenmq.pipeline.errors import DatabaseAway, PipelineError
@@ -37,7 +37,7 @@ class Restarted:
 
     def __init__(self, folder: Path) -> None:
         self._runner = asyncio.Runner()
-        self.server = Postgres(folder, "alone")
+        self.server = Postgres(folder, "alone", fsync=False)
         self._runner.run(self._create())
         self.url = self.server.url
 

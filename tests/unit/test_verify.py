@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from queenmq.client import NetworkError, Overloaded, ServerFailed, TransactionFailed
-from queenmq.verify import BadHistory, check, offending, read_history, write_history
-from queenmq.verify.corruptions import CORRUPTIONS, Corruption, corrupted
+from queenmq.verify import BadHistory, check, read_history, write_history
+from queenmq.verify.corruptions import CORRUPTIONS, Corruption, a_partition_is_leased_twice, corrupted
 from queenmq.verify.edn import to_edn
-from queenmq.verify.history import Ack, Completion, Event, Invocation, Pop, Popped, Push, Pushed, Seek
+from queenmq.verify.history import (
+    Ack,
+    Completion,
+    Delivered,
+    Event,
+    Fault,
+    Invocation,
+    Pop,
+    Popped,
+    Push,
+    Pushed,
+    Read,
+    Stored,
+)
 from queenmq.verify.model import ModelQueue
+from queenmq.verify.plot import plot
 from queenmq.verify.recorder import outcome_of
+from queenmq.verify.shrink import minimal
 
 
 @pytest.mark.parametrize("seed", [*range(20), *(random.randrange(20, 2**31) for _ in range(20))])
@@ -32,8 +48,10 @@ def test_each_corruption_is_named(corruption: Corruption) -> None:
     history = corrupted(corruption)
     violations = [one for one in check(history).violations if one.rule == CORRUPTIONS[corruption]]
     assert violations
-    # What is shown of it is a history by itself.
-    assert all(offending(history, violation) for violation in violations)
+    # What is shown of it is a history that has the same fault by itself, and of which nothing can be left out.
+    shown = minimal(history, violations[0])
+    assert 0 < len(shown) < len(history) / 4
+    assert violations[0].text in {one.text for one in check(shown).violations}
 
 
 def test_every_rule_can_be_broken() -> None:
@@ -101,14 +119,50 @@ def test_edn_has_an_operation_a_line() -> None:
     ]
 
 
+def test_faults_are_of_no_process_of_the_history() -> None:
+    history = [*ModelQueue(3).run(50), Fault("kill", 1, 2)]
+    assert check(history).is_valid
+    assert list(to_edn(history))[-1] == (
+        f"{{:index {len(history) - 1}, :type :info, :process :nemesis, :f :kill, :time 1000000000, "
+        ":value {:ended 2000000000}}"
+    )
+
+
+def test_what_is_journalled_keeps_its_order_at_its_server() -> None:
+    def pushed(op: int, server: str, status: str) -> list[Event]:
+        answer = Pushed([status])  # type: ignore[list-item]
+        return [
+            Invocation(op, "a", op, Push("q", "p", [f"m{op}"], server)),
+            Completion(op, op + 0.5, "ok", answer),
+        ]
+
+    def read(*names: str) -> list[Event]:
+        stored = [Delivered("p", number, name) for number, name in enumerate(names, 1)]
+        return [Invocation(9, "a", 9, Read("q", "p")), Completion(9, 10, "ok", Stored(stored))]
+
+    elsewhere = [*pushed(1, "one", "buffered"), *pushed(2, "two", "stored"), *read("m2", "m1")]
+    assert check(elsewhere).is_valid
+    same = [*pushed(1, "one", "buffered"), *pushed(2, "one", "stored"), *read("m2", "m1")]
+    assert check(same).by_rule() == {"order-of-pushes": 1}
+    stored = [*pushed(1, "one", "stored"), *pushed(2, "two", "buffered"), *read("m2", "m1")]
+    assert check(stored).by_rule() == {"order-of-pushes": 1}
+
+
+def test_a_plot_shows_processes_faults_and_what_is_broken() -> None:
+    history = [*corrupted(a_partition_is_leased_twice), Fault("kill", 1, 2)]
+    drawn = plot("a < b", history, check(history))
+    texts = [text.text for text in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a < b", "kill", "model", "intruder", "shows a broken promise"} <= set(texts)
+    assert drawn.count("#c0392b") > 2
+    assert ElementTree.fromstring(plot("nothing", [], check([]))) is not None
+
+
 def test_what_an_error_says_about_the_outcome() -> None:
-    push, ack = Push("q", "p", ["x"]), Ack("l", ["x"])
-    assert outcome_of(push, Overloaded(429, "full")) == "fail"
-    assert outcome_of(push, ServerFailed(503, "away")) == "fail"
-    assert outcome_of(ack, ServerFailed(503, "unknown")) == "info"
-    assert outcome_of(Seek("q", "g"), ServerFailed(503, "unknown")) == "info"
-    assert outcome_of(push, ServerFailed(500, "broken")) == "info"
-    assert outcome_of(push, NetworkError("cut", sent=True)) == "info"
-    assert outcome_of(push, NetworkError("refused", sent=False)) == "fail"
-    assert outcome_of(ack, TransactionFailed("refused", uncertain=False)) == "fail"
-    assert outcome_of(ack, TransactionFailed("refused", uncertain=True)) == "info"
+    assert outcome_of(Overloaded(429, "full")) == "fail"
+    assert outcome_of(ServerFailed(503, "away", {"code": "database_unavailable"})) == "fail"
+    assert outcome_of(ServerFailed(503, "lost", {"code": "outcome_unknown"})) == "info"
+    assert outcome_of(ServerFailed(500, "broken")) == "info"
+    assert outcome_of(NetworkError("cut", sent=True)) == "info"
+    assert outcome_of(NetworkError("refused", sent=False)) == "fail"
+    assert outcome_of(TransactionFailed("refused", uncertain=False)) == "fail"
+    assert outcome_of(TransactionFailed("refused", uncertain=True)) == "info"

@@ -40,7 +40,7 @@ from queenmq.storage.datafolder import (
 from queenmq.storage.launcher import Launcher
 from queenmq.storage.sqlstates import INVALID_PASSWORD, sqlstate_of
 
-__all__ = ["EmbeddedPostgres", "default_data_dir", "running_url"]
+__all__ = ["EmbeddedPostgres", "default_data_dir", "free_port", "running_url"]
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class EmbeddedPostgres:
         scratch = self._folder.make_scratch()
         launcher.give(scratch, user)
         superuser = Credentials(
-            _free_port(self._keep_off), ADMINISTRATOR, secrets.token_urlsafe(24), administrator.DATABASE
+            free_port(self._keep_off), ADMINISTRATOR, secrets.token_urlsafe(24), administrator.DATABASE
         )
         await self._initdb(scratch, superuser.password, user)
         self._folder.save_administrator(superuser)
@@ -199,7 +199,7 @@ class EmbeddedPostgres:
         """Start on the port of last time if it is still free, else on another. Returns the port."""
         for _ in range(PORT_TRIES):
             if credentials.port == self._keep_off or not _is_free(credentials.port):
-                credentials = replace(credentials, port=_free_port(self._keep_off))
+                credentials = replace(credentials, port=free_port(self._keep_off))
             try:
                 await self._run(credentials)
             except PortTaken:
@@ -345,7 +345,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_port(keep_off: int) -> int:
+def free_port(keep_off: int = 0) -> int:
     for port in random.SystemRandom().sample(PORTS, 100):
         if port != keep_off and _is_free(port):
             return port

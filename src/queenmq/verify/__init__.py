@@ -5,6 +5,6 @@
 
 from queenmq.verify.check import check
 from queenmq.verify.history import BadHistory, History, read_history, write_history
-from queenmq.verify.verdict import Verdict, Violation, offending
+from queenmq.verify.verdict import Verdict, Violation, lines
 
-__all__ = ["BadHistory", "History", "Verdict", "Violation", "check", "offending", "read_history", "write_history"]
+__all__ = ["BadHistory", "History", "Verdict", "Violation", "check", "lines", "read_history", "write_history"]

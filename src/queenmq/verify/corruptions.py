@@ -16,6 +16,7 @@ from queenmq.verify.check import check
 from queenmq.verify.history import (
     Ack,
     Acked,
+    Cancel,
     Dead,
     Delivered,
     Drain,
@@ -26,6 +27,7 @@ from queenmq.verify.history import (
     Push,
     Pushed,
     Read,
+    Schedule,
     Stored,
     Transact,
 )
@@ -302,6 +304,29 @@ def a_dead_letter_vanishes(it: Tampering) -> None:
     it.answer(filled[0], Dead(answer.ids[1:]))
 
 
+def a_timer_is_forgotten(it: Tampering) -> None:
+    cancelled = {one.begun.request.id for one in it.all if isinstance(one.begun.request, Cancel)}
+    one = it.some(Schedule, lambda request, answer: request.id not in cancelled)
+    it.drop(one.begun.request.id)  # type: ignore[union-attr]
+
+
+def a_cancelled_timer_is_stored(it: Tampering) -> None:
+    one = it.some(Cancel, lambda request, answer: answer.taken)
+    name = one.begun.request.id  # type: ignore[union-attr]
+    made = it.some(Schedule, lambda request, answer: request.id == name)
+    read = it.some(Read, lambda request, answer: request.partition == made.begun.request.partition)  # type: ignore[union-attr]
+    stored: Any = read.ended.answer
+    if not stored.messages:
+        raise NotHere
+    it.answer(read, Stored([*stored.messages, replace(stored.messages[-1], id=name)]))
+
+
+def a_timer_comes_early(it: Tampering) -> None:
+    one = it.some(Schedule)
+    request: Any = one.begun.request
+    it.insert(one.ended, Pop(request.queue, "g0", 1), Popped("early", [Delivered(request.partition, 1, request.id)]))
+
+
 # Each with the rule that must name it.
 CORRUPTIONS: Final[dict[Corruption, str]] = {
     an_offset_is_given_twice: "one-message-an-offset",
@@ -329,6 +354,9 @@ CORRUPTIONS: Final[dict[Corruption, str]] = {
     a_transaction_forgets_its_acks: "all-or-nothing",
     a_message_is_buried_too_early: "dead-letters",
     a_dead_letter_vanishes: "dead-letters",
+    a_timer_is_forgotten: "timers",
+    a_cancelled_timer_is_stored: "timers",
+    a_timer_comes_early: "timers",
 }
 
 

@@ -7,14 +7,22 @@ from typing import Any
 
 import msgspec
 
-from queenmq.verify.history import Event, Invocation
+from queenmq.verify.history import Event, Fault, Invocation
 
 
 def to_edn(history: Iterable[Event]) -> Iterator[str]:
-    """`{:index 0, :type :invoke, :process 0, :f :push, :time 12, :value {…}}`, times in nanoseconds."""
+    """`{:index 0, :type :invoke, :process 0, :f :push, :time 12, :value {…}}`, times in nanoseconds.
+
+    Faults are of the process `:nemesis`.
+    """
     processes: dict[str, int] = {}
     begun: dict[int, Invocation] = {}
     for index, event in enumerate(history):
+        if isinstance(event, Fault):
+            time, ended = round(event.at * 1e9), round(event.ended * 1e9)
+            fields = f":index {index}, :type :info, :process :nemesis, :f :{event.name}, :time {time}"
+            yield f"{{{fields}, :value {{:ended {ended}}}}}"
+            continue
         if isinstance(event, Invocation):
             begun[event.op] = event
             kind, value = "invoke", msgspec.to_builtins(event.request)

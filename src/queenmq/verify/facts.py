@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -12,9 +12,12 @@ from queenmq.verify.history import (
     Ack,
     Acked,
     AckStatus,
+    Cancel,
+    Cancelled,
     Dead,
     Delivered,
     Drain,
+    Fault,
     ListDead,
     Operation,
     Pop,
@@ -24,6 +27,7 @@ from queenmq.verify.history import (
     Read,
     Renew,
     Renewed,
+    Schedule,
     Seek,
     Stored,
     Transact,
@@ -32,7 +36,13 @@ from queenmq.verify.history import (
 Group: TypeAlias = tuple[str, str]  # queue, group
 Partition: TypeAlias = tuple[str, str]  # queue, partition
 Copy: TypeAlias = tuple[str, str, str]  # queue, partition, id: where a message is stored at most once
+Finding: TypeAlias = tuple[str, tuple[int, ...]]  # what happened, and the operations that show it
+Tally: TypeAlias = Callable[[int], None]
 FOREVER = float("inf")
+# Faults that end PostgreSQL. What a pop commits is not waited for on disk, so leases of the last moment are forgotten:
+# their messages come again, and their acknowledgements are refused.
+_CRASHES = frozenset({"restart", "failover", "full-disk"})
+_FORGOTTEN_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +55,9 @@ class Sent:
     known: float = FOREVER
     """When the first answer came that says it is stored or will be, in its place."""
     known_by: int = -1
+    buffered_by: str | None = None
+    """The server that answered so, if it put it into its journal."""
+    servers: set[str] = field(default_factory=set)
     is_possible: bool = False
     """Whether one of them may have taken place."""
     stored: list[int] = field(default_factory=list)
@@ -109,6 +122,20 @@ class Said(NamedTuple):
         return self.taken is not False and self.status != "retry"
 
 
+@dataclass(slots=True)
+class Timer:
+    """A message that is to be stored later."""
+
+    op: int
+    due: float
+    """Not before: time is counted from the request, which was before the server's own count."""
+    is_certain: bool
+    """Whether it was answered with `ok`."""
+    cancelled: int = -1
+    """The operation that has certainly cancelled it."""
+    may_be_cancelled: bool = False
+
+
 class Torn(NamedTuple):
     """A transaction whose outcome nobody knows."""
 
@@ -134,7 +161,7 @@ class Seeks:
 
 
 class Facts:
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(self, operations: Sequence[Operation], faults: Sequence[Fault] = ()) -> None:
         self.sent: dict[Partition, dict[str, Sent]] = defaultdict(lambda: defaultdict(Sent))
         self.requests: list[tuple[int, list[Copy]]] = []
         self.deliveries: dict[Group, list[Delivery]] = defaultdict(list)
@@ -145,6 +172,10 @@ class Facts:
         self.drained: dict[Group, int] = {}
         self.dead: dict[Group, tuple[int, int, set[str]]] = {}
         self.torn: list[Torn] = []
+        self._crashes = [(fault.at - _FORGOTTEN_S, fault.ended) for fault in faults if fault.name in _CRASHES]
+        self.given_twice: list[tuple[Lease, int]] = []
+        self.timers: dict[Copy, Timer] = {}
+        self._timer_of: dict[tuple[str, str], Timer] = {}
         # Leases first: an acknowledgement may have been invoked before the answer of its pop was recorded.
         for one in operations:
             if isinstance(one.request, Pop):
@@ -161,6 +192,10 @@ class Facts:
                     self._transacted(one, one.request)
                 case Seek(queue=queue, group=group) if one.outcome != "fail":
                     self._sought(one, (queue, group))
+                case Schedule():
+                    self._scheduled(one, one.request)
+                case Cancel(queue=queue, id=name) if one.outcome != "fail":
+                    self._cancelled(one, self._timer_of.get((queue, name)))
                 case Read(queue=queue, partition=partition) if isinstance(one.answer, Stored):
                     self.stored[queue, partition] = (one.op, one.answer.messages)
                 case Drain(queue=queue, group=group) if one.outcome == "ok":
@@ -174,7 +209,9 @@ class Facts:
         group = (pop.queue, pop.group)
         for message in one.answer.messages:
             self.deliveries[group].append(Delivery(one.op, one.begun, one.ended, one.answer.lease, message))
-        if one.answer.lease:
+        if one.answer.lease in self.leases:
+            self.given_twice.append((self.leases[one.answer.lease], one.op))
+        elif one.answer.lease:
             self.leases[one.answer.lease] = Lease(
                 op=one.op,
                 id=one.answer.lease,
@@ -194,8 +231,10 @@ class Facts:
             if one.begun < sent.begun:
                 sent.begun, sent.first = one.begun, one.op
             sent.is_possible |= status != "refused"
-            if status in ("stored", "duplicate", "accepted") and one.ended < sent.known:
+            sent.servers.add(push.server)
+            if status in ("stored", "duplicate", "accepted", "buffered") and one.ended < sent.known:
                 sent.known, sent.known_by = one.ended, one.op
+                sent.buffered_by = push.server if status == "buffered" else None
             if status == "stored":
                 sent.stored.append(one.op)
             elif status == "duplicate":
@@ -236,11 +275,29 @@ class Facts:
         if one.outcome == "info":
             self.torn.append(Torn(one.op, copies, acks))
 
+    def _scheduled(self, one: Operation, timer: Schedule) -> None:
+        copy = (timer.queue, timer.partition, timer.id)
+        sent = self.sent[copy[:2]][timer.id]
+        sent.begun, sent.first, sent.is_possible = one.begun, one.op, one.outcome != "fail"
+        made = Timer(one.op, one.begun + timer.seconds, one.outcome == "ok")
+        self.timers[copy] = self._timer_of[timer.queue, timer.id] = made
+
+    def _cancelled(self, one: Operation, timer: Timer | None) -> None:
+        if timer is None:
+            return
+        if isinstance(one.answer, Cancelled) and one.answer.taken:
+            timer.cancelled = one.op
+        timer.may_be_cancelled |= not isinstance(one.answer, Cancelled) or one.answer.taken
+
     def _sought(self, one: Operation, group: Group) -> None:
         self.seeks[group].add(one.begun, one.ended)
         for lease in self.leases.values():
             if lease.group == group and lease.begun < one.ended:
                 lease.released = min(lease.released, max(lease.ended, one.begun))
+
+    def may_be_forgotten(self, lease: Lease) -> bool:
+        """Whether PostgreSQL may have ended before the lease was on disk."""
+        return any(begun < lease.ended and lease.begun < ended for begun, ended in self._crashes)
 
     def observations(self) -> Iterator[tuple[int, str, Delivered]]:
         """Every message that was seen, with the operation that saw it and its queue."""
@@ -252,7 +309,9 @@ class Facts:
                 yield delivery.op, queue, delivery.message
 
 
-def _statuses(one: Operation, push: Push) -> Sequence[Literal["stored", "duplicate", "accepted", "refused", "unknown"]]:
+def _statuses(
+    one: Operation, push: Push
+) -> Sequence[Literal["stored", "duplicate", "accepted", "buffered", "refused", "unknown"]]:
     if isinstance(one.answer, Pushed) and one.outcome == "ok":
         return one.answer.statuses
     return ["refused" if one.outcome == "fail" else "unknown"] * len(push.ids)

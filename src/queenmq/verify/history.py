@@ -26,16 +26,21 @@ Outcome: TypeAlias = Literal["ok", "fail", "info"]
 AckStatus: TypeAlias = Literal["completed", "failed", "retry", "dlq"]
 
 
-class Push(Struct, frozen=True, tag_field="f", tag="push"):
+class Push(Struct, frozen=True, tag_field="f", tag="push", omit_defaults=True):
     queue: str
     partition: str
     ids: list[str]
+    server: str = ""
+    """Where it was sent to: what a server has in its journal keeps its order among the pushes to that server."""
 
 
 class Pushed(Struct, frozen=True, tag_field="f", tag="pushed"):
-    """One word for each id. `accepted` is a 202: it is stored later, in order."""
+    """One word for each id.
 
-    statuses: list[Literal["stored", "duplicate", "accepted", "refused"]]
+    `accepted` is a 202: it is stored later, in order. So is `buffered`, and until then it is in the server's journal.
+    """
+
+    statuses: list[Literal["stored", "duplicate", "accepted", "buffered", "refused"]]
 
 
 class Pop(Struct, frozen=True, tag_field="f", tag="pop"):
@@ -90,6 +95,26 @@ class Seek(Struct, frozen=True, tag_field="f", tag="seek"):
     group: str
 
 
+class Schedule(Struct, frozen=True, tag_field="f", tag="schedule"):
+    """A timer: a message that is stored after so many seconds, unless it is cancelled. Its id is its key."""
+
+    queue: str
+    partition: str
+    id: str
+    seconds: float
+
+
+class Cancel(Struct, frozen=True, tag_field="f", tag="cancel"):
+    queue: str
+    id: str
+
+
+class Cancelled(Struct, frozen=True, tag_field="f", tag="cancelled"):
+    """Whether there was such a timer; if not, it has been stored, or was cancelled before."""
+
+    taken: bool
+
+
 class Read(Struct, frozen=True, tag_field="f", tag="read"):
     """Read a partition from its first message to its last, after all pushes have ended."""
 
@@ -124,8 +149,8 @@ class Done(Struct, frozen=True, tag_field="f", tag="done"):
     """The answer of what has nothing more to say."""
 
 
-Request: TypeAlias = Push | Pop | Ack | Renew | Transact | Seek | Read | Drain | ListDead
-Answer: TypeAlias = Pushed | Popped | Acked | Renewed | Stored | Dead | Done
+Request: TypeAlias = Push | Pop | Ack | Renew | Transact | Seek | Schedule | Cancel | Read | Drain | ListDead
+Answer: TypeAlias = Pushed | Popped | Acked | Renewed | Cancelled | Stored | Dead | Done
 
 
 class Invocation(Struct, frozen=True, tag_field="type", tag="invoke"):
@@ -145,7 +170,16 @@ class Completion(Struct, frozen=True, tag_field="type", tag="complete"):
     wall: float = 0
 
 
-Event: TypeAlias = Invocation | Completion
+class Fault(Struct, frozen=True, tag_field="type", tag="fault"):
+    """What was done to the servers meanwhile. It explains a history, and is what a crash of PostgreSQL is known by."""
+
+    name: str
+    at: float
+    ended: float
+    wall: float = 0
+
+
+Event: TypeAlias = Invocation | Completion | Fault
 History: TypeAlias = list[Event]
 
 _ENCODER = msgspec.json.Encoder()
@@ -175,6 +209,8 @@ def operations(history: Iterable[Event]) -> list[Operation]:
     begun: dict[int, Invocation] = {}
     ended: dict[int, Completion] = {}
     for event in history:
+        if isinstance(event, Fault):
+            continue
         if isinstance(event, Invocation):
             if event.op in begun:
                 raise BadHistory(f"operation {event.op} is invoked twice")

@@ -15,6 +15,8 @@ from queenmq.verify.history import (
     Acked,
     AckStatus,
     Answer,
+    Cancel,
+    Cancelled,
     Completion,
     Dead,
     Delivered,
@@ -32,6 +34,7 @@ from queenmq.verify.history import (
     Renew,
     Renewed,
     Request,
+    Schedule,
     Seek,
     Stored,
     Transact,
@@ -69,8 +72,8 @@ class ModelQueue:
         """So many steps of clients, then what every workload does at its end."""
         for _ in range(steps):
             step = self._chance.choices(
-                (self._push, self._consume, self._push_again, self._transact, self._abandon, self._seek),
-                weights=(10, 12, 2, 2, 2, 0.2),
+                (self._push, self._consume, self._push_again, self._transact, self._abandon, self._seek, self._timer),
+                weights=(10, 12, 2, 2, 2, 0.2, 1),
             )[0]
             step()
         for group in self._groups:
@@ -165,6 +168,21 @@ class ModelQueue:
                 reader.failures.clear()
                 reader.lease = ""
         self._complete(op, "ok", Done())
+
+    def _timer(self) -> None:
+        """It is stored at its moment, unless it is cancelled before."""
+        partition, name = self._partition(), self._new_id()
+        seconds = self._chance.uniform(1, 5)
+        outcome: Outcome = self._chance.choices(("ok", "fail", "info"), weights=(8, 1, 1))[0]
+        due = self._now + seconds
+        self._complete(self._invoke(Schedule(QUEUE, partition, name, seconds)), outcome, Done())
+        is_there = outcome == "ok"
+        if self._chance.random() < 0.3:
+            self._complete(self._invoke(Cancel(QUEUE, name)), "ok", Cancelled(is_there))
+            is_there = False
+        self._now = max(self._now, due) + 0.1
+        if is_there:
+            self._store(partition, [name])
 
     def _drain(self, group: str) -> None:
         self._now += 2 * LEASE_S

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from queenmq.client import NetworkError, QueenError, ResponseError, TransactionFailed
 from queenmq.clock import Clock
-from queenmq.verify.history import Ack, Answer, Completion, History, Invocation, Outcome, Request, Seek
+from queenmq.verify.history import Answer, Completion, Fault, History, Invocation, Outcome, Request
 
 T = TypeVar("T")
 _LONGEST_ERROR = 200
+UNKNOWN = "outcome_unknown"
 
 
 class Recorder:
@@ -30,7 +31,7 @@ class Recorder:
         try:
             result = await call()
         except QueenError as error:
-            self.complete(op, outcome_of(request, error), error=str(error)[:_LONGEST_ERROR])
+            self.complete(op, outcome_of(error), error=str(error)[:_LONGEST_ERROR])
             return None
         self.complete(op, "ok", answer(result))
         return result
@@ -43,19 +44,22 @@ class Recorder:
     def complete(self, op: int, outcome: Outcome, answer: Answer | None = None, error: str = "") -> None:
         self.history.append(Completion(op, self._clock.monotonic(), outcome, answer, error, self._clock.wall()))
 
+    def note(self, fault: str, begun: float, ended: float) -> None:
+        """A fault of the servers, by the same monotonic clock."""
+        self.history.append(Fault(fault, begun, ended, self._clock.wall() - self._clock.monotonic() + begun))
 
-def outcome_of(request: Request, error: QueenError) -> Outcome:
+
+def outcome_of(error: QueenError) -> Outcome:
     """What is known after an error of a call that was tried once.
 
-    429 and 503 say that nothing was kept. A 503 of an acknowledgement or a seek may also mean that its outcome is
-    unknown.
+    429 and 503 say that nothing was kept, but for a 503 with the code `outcome_unknown`.
     """
     match error:
         case TransactionFailed(uncertain=False) | NetworkError(sent=False):
             return "fail"
         case ResponseError(status=status) if 400 <= status < 500 and status != 408:
             return "fail"
-        case ResponseError(status=503) if not isinstance(request, Ack | Seek):
+        case ResponseError(status=503) if error.code != UNKNOWN:
             return "fail"
         case _:
             return "info"

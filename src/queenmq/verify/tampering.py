@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from queenmq.verify.history import Completion, Delivered, Event, Invocation, Popped, Read, Request, Stored
+from queenmq.verify.history import Completion, Delivered, Event, Fault, Invocation, Popped, Read, Request, Stored
 
 
 class NotHere(Exception):
@@ -30,7 +30,7 @@ class Tampering:
         self.events = list(history)
         self.chance = chance
         self.all = [Both(begun[event.op], event) for event in history if isinstance(event, Completion)]
-        self.last = max(event.op for event in history)
+        self.last = max(event.op for event in history if not isinstance(event, Fault))
 
     def some(self, request: type[Request], is_fit: Callable[[Any, Any], bool] = lambda request, answer: True) -> Both:
         """One of the operations that were answered with `ok`, by request and answer."""

@@ -1,220 +1,22 @@
-"""Workloads: clients that use a queue of their own on real servers, and record what they see.
-
-Every call is tried once, so that each outcome has the meaning that `history` gives it.
-"""
+"""Workloads: what the clients do with a queue of their own, and how a run of one is recorded."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from typing import Any, Final, TypeAlias
 
-from queenmq.client import Item, Message, OperationTimeout, PushResults, Queen, QueenError
+from queenmq.client import Queen, QueenError
 from queenmq.client.options import Options
-from queenmq.clock import SYSTEM, Clock
-from queenmq.verify.history import (
-    Ack,
-    Acked,
-    AckStatus,
-    Dead,
-    Delivered,
-    Done,
-    Drain,
-    History,
-    ListDead,
-    Pop,
-    Popped,
-    Push,
-    Pushed,
-    Read,
-    Renew,
-    Renewed,
-    Seek,
-    Stored,
-    Transact,
-)
+from queenmq.clock import SYSTEM
+from queenmq.verify.clients import PAUSE_S, RETRY_LIMIT, Clients, Load
+from queenmq.verify.history import History, Push
 from queenmq.verify.recorder import Recorder
 
-RETRY_LIMIT = 2
-_WORDS: Final = {"queued": "stored", "accepted": "accepted", "buffered": "accepted", "duplicate": "duplicate"}
-_PAGE = 1000
-_PAUSE_S = 0.2
+__all__ = ["OWN_CLUSTER_ONLY", "WORKLOADS", "Load", "run"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """How much is done. Rates are not bounded: each client sends its next request after the answer to the last."""
-
-    seconds: float = 10
-    producers: int = 4
-    consumers: int = 4
-    partitions: int = 8
-    batch: int = 10
-    lease_s: int = 2
-    settle_s: float = 60
-    """How long a group may take to read the rest, and an accepted push to be stored."""
-    seed: int = 0
-
-
-class Clients:
-    """The clients of one workload on one queue."""
-
-    def __init__(self, queen: Queen, queue: str, load: Load, recorder: Recorder, clock: Clock = SYSTEM) -> None:
-        self.queue = queue
-        self.load = load
-        self.groups: list[str] = ["readers"]
-        self.chance = random.Random(load.seed)  # noqa: S311 - a workload can be repeated by its seed
-        self._queen = queen
-        self._recorder = recorder
-        self._clock = clock
-        self._end = clock.monotonic() + load.seconds
-        self._operations: set[str] = set()
-        self._pushed = 0
-
-    @property
-    def is_over(self) -> bool:
-        return self._clock.monotonic() >= self._end
-
-    async def pause(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-
-    def partition(self) -> str:
-        return f"p{self.chance.randrange(self.load.partitions)}"
-
-    def new_ids(self, process: str, count: int) -> list[str]:
-        self._pushed += count
-        return [f"{process}-{self._pushed - count + number}" for number in range(count)]
-
-    async def push(self, process: str, partition: str, ids: Sequence[str]) -> PushResults | None:
-        target = self._queen.queue(self.queue).partition(partition)
-
-        async def send() -> PushResults:
-            items = [Item({"id": name}, transaction_id=name) for name in ids]
-            return await target.push(items).on_error(lambda results, error: None)
-
-        results = await self._recorder.attempt(process, Push(self.queue, partition, list(ids)), send, _pushed)
-        if results is not None:
-            self._operations.update(results.operations)
-        return results
-
-    async def pop(self, process: str, group: str, batch: int | None = None, wait_ms: int = 200) -> list[Message]:
-        messages = await self._try_pop(process, group, batch or self.load.batch, wait_ms)
-        if messages is None:
-            await self.pause(_PAUSE_S)
-        return messages or []
-
-    async def _try_pop(self, process: str, group: str, batch: int, wait_ms: int) -> list[Message] | None:
-        """None if no server has answered it."""
-        ask = self._queen.queue(self.queue).group(group).batch(batch).timeout_millis(wait_ms)
-        return await self._recorder.attempt(process, Pop(self.queue, group, self.load.lease_s), ask.pop, _popped)
-
-    async def ack(self, process: str, messages: Sequence[Message], status: AckStatus = "completed") -> None:
-        request = Ack(messages[0].lease_id, [message.transaction_id for message in messages], status)
-        await self._recorder.attempt(
-            process,
-            request,
-            lambda: self._queen.ack(list(messages), status),
-            lambda results: Acked([one.success for one in results], [one.dlq for one in results]),
-        )
-
-    async def renew(self, process: str, message: Message) -> None:
-        await self._recorder.attempt(
-            process,
-            Renew(message.lease_id, self.load.lease_s),
-            lambda: self._queen.renew(message, self.load.lease_s),
-            lambda result: Renewed(result.success),
-        )
-
-    async def transact(self, process: str, messages: Sequence[Message], pushes: Sequence[Push]) -> None:
-        transaction = self._queen.transaction().ack(messages)
-        for push in pushes:
-            transaction.queue(push.queue).partition(push.partition).push(
-                [Item({"id": name}, transaction_id=name) for name in push.ids]
-            )
-        acks = [Ack(messages[0].lease_id, [message.transaction_id for message in messages])]
-        await self._recorder.attempt(process, Transact(list(pushes), acks), transaction.commit, lambda _: Done())
-
-    async def seek(self, process: str, group: str) -> None:
-        """To the beginning."""
-        call = lambda: self._queen.admin.seek_consumer_group(group, self.queue, timestamp="1970-01-01T00:00:00Z")  # noqa: E731
-        await self._recorder.attempt(process, Seek(self.queue, group), call, lambda _: Done())
-
-    # What every workload ends with
-
-    async def end(self) -> None:
-        """Wait for what was accepted, let each group read the rest, then read what is stored.
-
-        Raises OperationTimeout if an accepted push is still queued then: the history could not be judged.
-        """
-        for operation in self._operations:
-            await self._settled(operation)
-        for group in self.groups:
-            await self._drain(group)
-        for number in range(self.load.partitions):
-            await self._read(f"p{number}")
-        for group in self.groups:
-            await self._dead_letters(group)
-
-    async def _settled(self, operation: str) -> None:
-        end = self._clock.monotonic() + self.load.settle_s
-        while self._clock.monotonic() < end:
-            try:
-                if (await self._queen.operation(operation)).done:
-                    return
-            except QueenError:
-                pass
-            await self.pause(_PAUSE_S)
-        raise OperationTimeout(f"an accepted push has not been stored within {self.load.settle_s} s", operation)
-
-    async def _drain(self, group: str) -> None:
-        """Until nothing has come for as long as leases and retries may keep messages back."""
-        op = self._recorder.invoke("end", Drain(self.queue, group))
-        quiet_since = self._clock.monotonic()
-        end = quiet_since + self.load.settle_s
-        while self._clock.monotonic() < min(end, quiet_since + self.load.lease_s + 2):
-            messages = await self._try_pop("end", group, self.load.batch, 500)
-            if messages:
-                await self.ack("end", messages)
-            elif messages is None:
-                await self.pause(_PAUSE_S)
-            if messages != []:
-                quiet_since = self._clock.monotonic()
-        self._recorder.complete(op, "ok" if self._clock.monotonic() < end else "info", Done())
-
-    async def _read(self, partition: str) -> None:
-        found: list[Delivered] = []
-
-        async def read() -> list[Delivered]:
-            source, offset = self._queen.queue(self.queue).partition(partition), 0
-            while page := await source.read(offset, limit=_PAGE):
-                found.extend(Delivered(partition, one.offset, one.transaction_id) for one in page)
-                offset = page.next_offset
-            return found
-
-        await self._recorder.attempt("end", Read(self.queue, partition), read, Stored)
-
-    async def _dead_letters(self, group: str) -> None:
-        async def read() -> list[str]:
-            found: list[str] = []
-            while page := await self._queen.queue(self.queue).dlq(group).limit(_PAGE).offset(len(found)).get():
-                found += [letter.transaction_id for letter in page]
-            return found
-
-        await self._recorder.attempt("end", ListDead(self.queue, group, RETRY_LIMIT), read, Dead)
-
-
-def _pushed(results: PushResults) -> Pushed:
-    return Pushed([_WORDS.get(result.status, "refused") for result in results])  # type: ignore[misc]
-
-
-def _popped(messages: list[Message]) -> Popped:
-    lease = messages[0].lease_id if messages else ""
-    return Popped(lease, [Delivered(one.partition, one.offset or 0, one.transaction_id) for one in messages])
-
-
-# The workloads
+_FLOOD = 8
 
 
 async def log(clients: Clients) -> None:
@@ -249,10 +51,31 @@ async def seek(clients: Clients) -> None:
     await asyncio.gather(*_producers(clients, 1), *_each(clients, _reader), _seeking(clients))
 
 
+async def pipeline(clients: Clients) -> None:
+    """Each message becomes another one exactly once, although transactions come too late, in part or again."""
+    await asyncio.gather(*_producers(clients, 1), *_each(clients, _moving))
+
+
+async def timers(clients: Clients) -> None:
+    """Messages that are pushed later, some of which are cancelled."""
+    await asyncio.gather(*_each(clients, _scheduling), *_each(clients, _reader))
+
+
+async def overload(clients: Clients) -> None:
+    """More pushes at once than the servers are made to take: they are deferred (202) or refused (429)."""
+    await asyncio.gather(*_each(clients, _flooding), *_each(clients, _reader))
+
+
+async def journal(clients: Clients) -> None:
+    """Pushes are switched off and on again, so that they go to the journals of the servers."""
+    await asyncio.gather(*_producers(clients), *_each(clients, _reader), _maintaining(clients))
+
+
 Workload: TypeAlias = Callable[[Clients], Awaitable[None]]
-WORKLOADS: Final[dict[str, Workload]] = {
-    work.__name__.replace("_", "-"): work for work in (log, lease, transaction, deduplication, dead_letters, seek)
-}
+_ALL: Final = (log, lease, transaction, pipeline, deduplication, dead_letters, seek, timers, overload, journal)
+WORKLOADS: Final[dict[str, Workload]] = {work.__name__.replace("_", "-"): work for work in _ALL}
+# Other users of the servers would notice them.
+OWN_CLUSTER_ONLY: Final = ("overload", "journal")
 
 
 def _each(clients: Clients, what: Callable[[Clients, str], Awaitable[None]]) -> list[Awaitable[None]]:
@@ -267,7 +90,7 @@ async def _producer(clients: Clients, process: str) -> None:
     while not clients.is_over:
         ids = clients.new_ids(process, clients.chance.randint(1, clients.load.batch))
         if await clients.push(process, clients.partition(), ids) is None:
-            await clients.pause(_PAUSE_S)
+            await clients.pause(PAUSE_S)
 
 
 async def _consumer(clients: Clients, process: str, group: str) -> None:
@@ -296,7 +119,8 @@ async def _forgetful(clients: Clients, process: str) -> None:
                 await clients.pause(clients.load.lease_s * 0.75)
                 await clients.ack(process, messages)
             case 2:
-                await clients.ack(process, messages[: clients.chance.randint(1, len(messages))])
+                some = set(clients.chance.sample(range(len(messages)), clients.chance.randint(1, len(messages))))
+                await clients.ack(process, [one for number, one in enumerate(messages) if number in some])
             case 3:
                 await clients.ack(process, messages, "retry")
             case _:
@@ -328,6 +152,55 @@ async def _failing(clients: Clients, process: str) -> None:
             )
 
 
+async def _moving(clients: Clients, process: str) -> None:
+    """What is in the first half of the partitions goes to the other half, under a name that it always gets."""
+    half = max(clients.load.partitions // 2, 1)
+    while not clients.is_over:
+        messages = await clients.pop(process, "readers")
+        if not messages:
+            continue
+        if all(one.data["id"].endswith(".moved") for one in messages):
+            await clients.ack(process, messages)
+            continue
+        if clients.chance.random() < 0.1:
+            await clients.pause(clients.load.lease_s * 1.5)  # too late
+        chosen = messages[: clients.chance.randint(1, len(messages))]
+        target = f"p{half + int(chosen[0].partition.removeprefix('p')) % half}"
+        ids = [f"{one.data['id']}.moved" for one in chosen]
+        await clients.transact(process, chosen, [Push(clients.queue, target, ids)])
+
+
+async def _scheduling(clients: Clients, process: str) -> None:
+    while not clients.is_over:
+        [name] = clients.new_ids(process, 1)
+        seconds = clients.chance.uniform(0.1, 2)
+        await clients.schedule(process, clients.partition(), name, seconds)
+        if clients.chance.random() < 0.3:
+            await clients.pause(clients.chance.choice((0, seconds / 2, seconds)))
+            await clients.cancel(process, name)
+
+
+async def _flooding(clients: Clients, process: str) -> None:
+    while not clients.is_over:
+        size = 10 * clients.load.batch
+        pushes = (
+            clients.push(f"{process}.{lane}", clients.partition(), clients.new_ids(f"{process}.{lane}", size))
+            for lane in range(_FLOOD)
+        )
+        if None in await asyncio.gather(*pushes):
+            await clients.pause(PAUSE_S)
+
+
+async def _maintaining(clients: Clients) -> None:
+    try:
+        while not clients.is_over:
+            for enabled in (True, False):
+                await clients.pause(clients.load.seconds / 8)
+                await clients.maintain(enabled)
+    finally:
+        await clients.maintain(False)
+
+
 async def _seeking(clients: Clients) -> None:
     while not clients.is_over:
         await clients.pause(clients.load.seconds / 4)
@@ -335,24 +208,48 @@ async def _seeking(clients: Clients) -> None:
 
 
 async def run(
-    servers: Sequence[str], workload: str, queue: str, load: Load, *, keep: bool = False, **options: Any
+    servers: Sequence[str],
+    workload: str,
+    queue: str,
+    load: Load,
+    *,
+    keep: bool = False,
+    beside: Callable[[Recorder], Awaitable[None]] | None = None,
+    **options: Any,
 ) -> History:
-    """Run a workload on a new queue, and return its history. The queue is deleted unless `keep` is said."""
+    """Run a workload on a new queue, and return its history. The queue is deleted unless `keep` is said.
+
+    `beside` goes on at the same time, and is awaited before what is left is read.
+    """
     single: Options = {
         "retry_attempts": 1,
         "retry_on_429": False,
         "timeout_millis": 10_000,
         "load_balancing": "round-robin",
     }
-    async with Queen(servers, **single, **options) as queen:
+    async with AsyncExitStack() as stack:
+        queen = await stack.enter_async_context(Queen(servers, **single, **options))
+        each = {one: await stack.enter_async_context(Queen(one, **single, **options)) for one in servers}
         limits = {"leaseTime": load.lease_s, "retryLimit": RETRY_LIMIT, "retryDelay": 10}
         await queen.queue(queue).config(limits).create()
         recorder = Recorder(SYSTEM)
-        clients = Clients(queen, queue, load, recorder)
+        clients = Clients(queen, each, queue, load, recorder)
         try:
-            await WORKLOADS[workload](clients)
+            others = () if beside is None else (beside(recorder),)
+            await asyncio.gather(WORKLOADS[workload](clients), *others)
             await clients.end()
         finally:
             if not keep:
-                await queen.queue(queue).delete()
+                await _deleted(queen, queue)
         return recorder.history
+
+
+async def _deleted(queen: Queen, queue: str) -> None:
+    for attempt in range(3):
+        try:
+            await queen.queue(queue).delete()
+            return
+        except QueenError:
+            if attempt == 2:
+                raise
+            await SYSTEM.sleep(PAUSE_S)

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from queenmq.cli import exits
-from queenmq.cli.arguments import COUNT, as_json
+from queenmq.cli.arguments import COUNT, Kind, as_json
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import failure, server, servers, token, trusted_context
 from queenmq.cli.show import Column, listing, note, plural, print_json, table
 
 if TYPE_CHECKING:
     from queenmq.verify import History, Verdict
+    from queenmq.verify.clients import Load
+    from queenmq.verify.history import Fault
+    from queenmq.verify.recorder import Recorder
 
 _SHOWN = 5
-_NAMES = ("log", "lease", "transaction", "deduplication", "dead-letters", "seek")
+_NAMES = ("log", "lease", "transaction", "pipeline", "deduplication", "dead-letters", "seek", "timers")
+_OWN = ("overload", "journal")
+_FAULTS = ("kill", "pause", "restart", "failover", "cut", "forge", "clock", "horizon", "full-disk", "slow-disk")
+
+
+def _faults(raw: str) -> tuple[str, ...]:
+    named = tuple(name.strip() for name in raw.split(",") if name.strip())
+    if named in (("all",), ("none",)):
+        return _FAULTS if named == ("all",) else ()
+    if unknown := [name for name in named if name not in _FAULTS] or ([] if named else [raw]):
+        raise ValueError(f"{unknown[0]!r} is not a fault; there are {', '.join(_FAULTS)}; or all, or none")
+    return named
 
 
 @group(
@@ -34,13 +51,26 @@ def command() -> None:
     """Check that servers keep their promises. Without a subcommand, run all workloads."""
 
 
-@under(command, "run", "queen verify run --seconds 30 --histories .", "queen verify run --workload log --seed 7")
+@under(
+    command,
+    "run",
+    "queen verify run --seconds 30 --histories .",
+    "queen verify run --workload log --seed 7",
+    "queen verify run --faults all --seconds 60 --histories .",
+)
 @click.option(
     "--workload",
     "workloads",
-    type=click.Choice(_NAMES),
+    type=click.Choice((*_NAMES, *_OWN)),
     multiple=True,
-    help="Workload to run; all of them if none is named. Can be given more than once.",
+    help="Workload to run; all of them if none is named. Can be given more than once. overload and journal disturb "
+    "others: they run only on a cluster of their own, with --faults.",
+)
+@click.option(
+    "--faults",
+    type=Kind("NAMES", _faults),
+    help=f"Start two servers and a PostgreSQL of their own in a temporary folder, and harm them meanwhile: names "
+    f"separated by commas ({', '.join(_FAULTS)}), all, or none.",
 )
 @click.option("--seconds", type=COUNT, default=10, show_default=True, help="Time for which each workload pushes.")
 @click.option("--partitions", type=COUNT, default=8, show_default=True, help="Number of partitions.")
@@ -55,12 +85,13 @@ def command() -> None:
 @click.option(
     "--histories",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Folder to write the histories to, as one JSON document a line.",
+    help="Folder to write the histories to, as one JSON document a line, and a plot of each as SVG.",
 )
 @as_json
 @server
 def run(
     workloads: tuple[str, ...],
+    faults: tuple[str, ...] | None,
     seconds: int,
     partitions: int,
     producers: int,
@@ -76,29 +107,98 @@ def run(
     """Run workloads on new queues, record every request and answer, and check the histories.
 
     It is safe beside other users of the servers: it creates queues whose names begin with the prefix, and deletes only
-    these. The exit status is 1 if a promise was broken.
+    these. With --faults it does not touch them at all. The exit status is 1 if a promise was broken.
     """
-    from queenmq.client import QueenError
-    from queenmq.ids import uuid7_text
     from queenmq.verify import check, workload, write_history
+    from queenmq.verify.plot import plot
 
+    # The client logs what it could not do; here it is in the history.
+    logging.getLogger("queenmq.client").addHandler(logging.NullHandler())
+    if faults is None and (alone := [name for name in workloads if name in _OWN]):
+        raise exits.Failed(
+            f"the workload {alone[0]} would disturb other users of the servers; run it on a cluster of its own, with "
+            "--faults none or with faults",
+            exits.USAGE,
+        )
+    source = click.get_current_context().get_parameter_source("server")
+    if faults is not None and source is ParameterSource.COMMANDLINE:
+        raise exits.Failed("--faults starts servers of its own; leave out --server", exits.USAGE)
     load = workload.Load(
         seconds=seconds, producers=producers, consumers=consumers, partitions=partitions, lease_s=lease, seed=seed
     )
-    options = {"bearer_token": token(), "ssl_context": trusted_context()}
-    results = []
-    for name in workloads or _NAMES:
-        queue = f"{prefix}.{name}.{uuid7_text()}"
-        if not as_json:
-            note(f"{name}: {plural(seconds, 'second')} on the queue {queue}")
+    chosen = workloads or (_NAMES if faults is None else (*_NAMES, *_OWN))
+    tell = (lambda text: None) if as_json else note
+    if faults is None:
+        recorded = asyncio.run(_on_servers(server, chosen, load, prefix, keep, tell))
+    else:
+        recorded = asyncio.run(_on_own_cluster(faults, chosen, load, prefix, tell))
+    results = [(name, check(history), history) for name, history in recorded]
+    if histories is not None:
+        for name, verdict, history in results:
+            write_history(histories / f"{name}.jsonl", history)
+            title = f"{name}, seed {seed}: {plural(len(verdict.violations), 'violation')}"
+            (histories / f"{name}.svg").write_text(plot(title, history, verdict))
+    return _report(results, as_json)
+
+
+async def _on_servers(
+    server: str, names: Sequence[str], load: Load, prefix: str, keep: bool, tell: Callable[[str], None]
+) -> list[tuple[str, History]]:
+    from queenmq.client import QueenError
+    from queenmq.verify import workload
+
+    recorded = []
+    for name in names:
+        queue = _queue(prefix, name, load, tell)
         try:
-            history = asyncio.run(workload.run(servers(server), name, queue, load, keep=keep, **options))
+            history = await workload.run(
+                servers(server),
+                name,
+                queue,
+                load,
+                keep=keep,
+                bearer_token=token(),
+                ssl_context=trusted_context(),
+            )
         except QueenError as error:
             raise failure(error, server) from error
-        if histories is not None:
-            write_history(histories / f"{name}.jsonl", history)
-        results.append((name, check(history), history))
-    return _report(results, as_json)
+        recorded.append((name, history))
+    return recorded
+
+
+async def _on_own_cluster(
+    faults: Sequence[str], names: Sequence[str], load: Load, prefix: str, tell: Callable[[str], None]
+) -> list[tuple[str, History]]:
+    from queenmq.client import QueenError
+    from queenmq.faults.cluster import started
+    from queenmq.faults.injection import harm
+    from queenmq.verify import workload
+
+    tell("starting two servers and PostgreSQL" + (" with a standby" if "failover" in faults else ""))
+    recorded = []
+    async with started(standby="failover" in faults) as cluster:
+        for name in names:
+            queue = _queue(prefix, name, load, tell)
+
+            async def harming(recorder: Recorder) -> None:
+                await harm(cluster, faults, load.seconds, load.seed, recorder.note)
+
+            try:
+                history = await workload.run(
+                    cluster.urls, name, queue, load, keep=True, beside=harming if faults else None
+                )
+            except QueenError as error:
+                raise failure(error, cluster.urls[0]) from error
+            recorded.append((name, history))
+    return recorded
+
+
+def _queue(prefix: str, name: str, load: Load, tell: Callable[[str], None]) -> str:
+    from queenmq.ids import uuid7_text
+
+    queue = f"{prefix}.{name}.{uuid7_text()}"
+    tell(f"{name}: {plural(int(load.seconds), 'second')} on the queue {queue}")
+    return queue
 
 
 @under(command, "check", "queen verify check history.jsonl", "queen verify check --json *.jsonl")
@@ -158,10 +258,11 @@ def self_test(as_json: bool) -> int:
 
 
 def _report(results: Sequence[tuple[str, Verdict, History]], as_json: bool) -> int:
-    from queenmq.verify import offending
+    from queenmq.verify import lines
+    from queenmq.verify.shrink import minimal
 
     if as_json:
-        print_json([_as_json(name, verdict) for name, verdict, _ in results])
+        print_json([_as_json(*result) for result in results])
     else:
         rows = [
             {
@@ -170,16 +271,20 @@ def _report(results: Sequence[tuple[str, Verdict, History]], as_json: bool) -> i
                 "checks": sum(verdict.checked.values()),
                 "failed": verdict.outcomes.get("fail", 0),
                 "unknown": verdict.outcomes.get("info", 0),
+                "faults": len(_faults_of(history)),
                 "violations": len(verdict.violations),
             }
-            for name, verdict, _ in results
+            for name, verdict, history in results
         ]
-        names = ("operations", "checks", "failed", "unknown", "violations")
+        names = ("operations", "checks", "failed", "unknown", "faults", "violations")
         table(rows, Column("workload"), *(Column(name, number=True) for name in names))
+        counts = Counter(fault.name for _, _, history in results for fault in _faults_of(history))
+        if counts:
+            print("faults: " + ", ".join(f"{count} × {name}" for name, count in counts.most_common()))
         for name, verdict, history in results:
             for violation in verdict.violations[:_SHOWN]:
                 print(f"\n{name} breaks {violation.rule}: {violation.text}")
-                for line in offending(history, violation):
+                for line in lines(minimal(history, violation)):
                     print(f"    {line}")
             if len(verdict.violations) > _SHOWN:
                 print(f"\n{name}: {len(verdict.violations) - _SHOWN} more; --json has all of them")
@@ -191,12 +296,32 @@ def _report(results: Sequence[tuple[str, Verdict, History]], as_json: bool) -> i
     return exits.FAILED if broken else exits.OK
 
 
-def _as_json(name: str, verdict: Verdict) -> dict[str, Any]:
+def _faults_of(history: History) -> list[Fault]:
+    from queenmq.verify.history import Fault
+
+    return [event for event in history if isinstance(event, Fault)]
+
+
+def _as_json(name: str, verdict: Verdict, history: History) -> dict[str, Any]:
+    """With the smallest history that shows it, of the first violations."""
+    import msgspec
+
+    from queenmq.verify.shrink import minimal
+
     return {
         "name": name,
         "valid": verdict.is_valid,
         "operations": verdict.operations,
         "outcomes": verdict.outcomes,
         "checked": verdict.checked,
-        "violations": [{"rule": one.rule, "text": one.text, "operations": list(one.ops)} for one in verdict.violations],
+        "faults": [msgspec.to_builtins(fault) for fault in _faults_of(history)],
+        "violations": [
+            {
+                "rule": one.rule,
+                "text": one.text,
+                "operations": list(one.ops),
+                "history": msgspec.to_builtins(minimal(history, one)) if number < _SHOWN else [],
+            }
+            for number, one in enumerate(verdict.violations)
+        ],
     }

@@ -1,4 +1,4 @@
-"""The network between servers, in the hands of a test: it loses, delays, doubles, records, replays and cuts.
+"""The network between servers, in foreign hands: it loses, delays, doubles, records, replays, forges and cuts.
 
 Every two servers have a pair of sockets, one that stands for the other at each end. What a server sends to its socket
 leaves from the other one, because servers answer to where a packet came from.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from queenmq.cluster.messages import MessageType
+from queenmq.clock import SYSTEM
 
 Address = tuple[str, int]
 
@@ -27,7 +27,7 @@ class Path:
     doubled: float = 0.0
     longest_delay_s: float = 0.0  # each packet has its own, so that they overtake each other
     cut: bool = False
-    lost: frozenset[MessageType] = frozenset()
+    lost: frozenset[int] = frozenset()  # kinds of packets, the second byte of each
     recorded: list[bytes] = field(default_factory=list)
     passed: int = 0
 
@@ -52,8 +52,7 @@ class _Door(asyncio.DatagramProtocol):
 
     @property
     def address(self) -> Address:
-        assert self._transport is not None
-        host, port = self._transport.get_extra_info("sockname")
+        host, port = self._transport.get_extra_info("sockname") if self._transport is not None else _LOOPBACK
         return host, port
 
     def deliver(self, datagram: bytes) -> None:
@@ -73,7 +72,7 @@ class Relay:
         self.servers = servers
         self.paths = {pair: Path() for pair in permutations(servers, 2)}
         self._doors: dict[tuple[str, str], _Door] = {}
-        self._random = random.Random(random.getrandbits(32))
+        self._random = random.Random(random.getrandbits(32))  # noqa: S311 - a bad network, not a secret
         self.recording = False
 
     async def open(self) -> None:
@@ -114,6 +113,14 @@ class Relay:
         for datagram in datagrams:
             self._doors[receiver, sender].deliver(datagram)
 
+    def forge(self) -> None:
+        """Deliver every recorded packet again to where it went: as it was, changed, and cut short."""
+        for (near, far), path in self.paths.items():
+            for datagram in tuple(path.recorded):
+                at = self._random.randrange(len(datagram))
+                changed = datagram[:at] + bytes([datagram[at] ^ self._random.randrange(1, 256)]) + datagram[at + 1 :]
+                self.inject(near, far, [datagram, changed, datagram[:at], self._random.randbytes(len(datagram))])
+
     def _forward(self, near: str, far: str, datagram: bytes) -> None:
         path, chance = self.paths[near, far], self._random
         if self.recording:
@@ -124,6 +131,6 @@ class Relay:
         for _ in range(2 if chance.random() < path.doubled else 1):
             if path.longest_delay_s:
                 delay_s = chance.uniform(0, path.longest_delay_s)
-                asyncio.get_running_loop().call_later(delay_s, self._doors[far, near].deliver, datagram)
+                SYSTEM.call_later(delay_s, self._doors[far, near].deliver, datagram)
             else:
                 self._doors[far, near].deliver(datagram)

@@ -1,27 +1,31 @@
-"""A primary and its standby, two PostgreSQL of the bundled kind, and what an operator does with them."""
+"""A primary and its standby, two PostgreSQL of the bundled kind, and what an operator or a fault does with them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import asyncpg
-import psutil
-from ports import free_port
 
+from queenmq.clock import SYSTEM
+from queenmq.errors import StartupError
+from queenmq.faults.processes import children, is_alive, send
 from queenmq.storage import launcher
-from queenmq.storage.embedded import ENVIRONMENT
+from queenmq.storage.embedded import ENVIRONMENT, free_port
 
-PATIENCE_S = 60.0
-USER = "queen"
-DATABASE = "queen"
-CONFIG = """
+PATIENCE_S: Final = 60.0
+USER: Final = "queen"
+DATABASE: Final = "queen"
+CONFIG: Final = """
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
 max_connections = 100
@@ -29,21 +33,25 @@ shared_buffers = '64MB'
 wal_keep_size = '512MB'
 max_wal_senders = 5
 wal_receiver_timeout = '5s'
+"""
+WITHOUT_FSYNC: Final = """
 fsync = off
 full_page_writes = off
 """
-BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-CAUGHT_UP = "SELECT bool_and(replay_lsn >= pg_current_wal_lsn()) FROM pg_stat_replication"
+BROKEN: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+CAUGHT_UP: Final = "SELECT bool_and(replay_lsn >= pg_current_wal_lsn()) FROM pg_stat_replication"
 
 
 class Postgres:
-    """One of them, on a port of its own in all its lives. Everybody who reaches the port may do everything."""
+    """One of them, on a port of its own in all its lives. Its password is in its URL."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, password: str | None = None, *, fsync: bool = True) -> None:
         self.name = name
         self.port = free_port()
         self.host = f"127.0.0.1:{self.port}"
-        self.url = f"postgresql://{USER}@{self.host}/{DATABASE}"
+        self.password = password or secrets.token_urlsafe(16)
+        self.url = f"postgresql://{USER}:{self.password}@{self.host}/{DATABASE}"
+        self._config = CONFIG if fsync else CONFIG + WITHOUT_FSYNC
         self._folder = folder / name
         self._data = self._folder / "data"
         self._folder.mkdir()
@@ -59,7 +67,8 @@ class Postgres:
         command = [self._launcher.binary(program), "-D", self._launcher.name_of(self._data), *arguments]
         log = os.open(self._folder / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         try:
-            return self._launcher.start(command, self._data, log, ENVIRONMENT)
+            # Not as an argument: everybody can see those.
+            return self._launcher.start(command, self._data, log, ENVIRONMENT | {"PGPASSWORD": self.password})
         finally:
             os.close(log)
 
@@ -67,17 +76,23 @@ class Postgres:
         process = self._run(program, *arguments)
         async with asyncio.timeout(PATIENCE_S):
             while process.poll() is None:
-                await asyncio.sleep(0.01)
-        assert process.returncode == 0, self.log
+                await SYSTEM.sleep(0.01)
+        if process.returncode:
+            raise StartupError(f"{program} failed: {self.log}")
 
     @property
     def log(self) -> str:
-        return (self._folder / "log").read_text()[-4000:]
+        return (self._folder / "log").read_text(errors="replace")[-4000:]
 
     async def create(self) -> None:
-        await self._done("initdb", "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
+        secret = self._folder / "password"
+        secret.touch(mode=0o600)
+        secret.write_text(self.password)
+        launcher.give(secret, self._user)
+        way = f"--pwfile={self._launcher.name_of(self._data)}/../password"
+        await self._done("initdb", "-U", USER, "-A", "scram-sha-256", way, "-E", "UTF8", "--no-sync")
         with (self._data / "postgresql.conf").open("a") as file:
-            file.write(CONFIG)
+            file.write(self._config)
 
     async def copy(self, primary: Postgres) -> None:
         """Become a standby of `primary`, whatever it was before."""
@@ -87,42 +102,67 @@ class Postgres:
 
     async def start(self) -> None:
         self._process = self._run("postgres", "-p", str(self.port))
+        await self.answers()
+
+    async def answers(self) -> None:
+        """Return when it takes sessions. Raises StartupError if it has ended."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                assert self._process.poll() is None, self.log
-                with contextlib.suppress(*BROKEN):
+                if not self.is_running():
+                    raise StartupError(f"PostgreSQL has ended: {self.log}")
+                with suppress(*BROKEN):
                     await self.execute("SELECT 1", database="postgres")
                     return
-                await asyncio.sleep(0.05)
+                await SYSTEM.sleep(0.05)
+
+    @property
+    def pids(self) -> list[int]:
+        """The postmaster first, so that it notices nothing of what happens to the others."""
+        return [self._process.pid, *children(self._process.pid)] if self._process is not None else []
+
+    def fill_disk(self) -> None:
+        """From now on the kernel refuses what it writes to files (EFBIG), as a full disk does. Raises StartupError."""
+        self._bound_files("0")
+
+    def free_disk(self) -> None:
+        self._bound_files("unlimited")
+
+    def _bound_files(self, most: str) -> None:
+        # As the user of these processes: not even root may do it in many containers.
+        for pid in self.pids:
+            if self._launcher.run("prlimit", f"--pid={pid}", f"--fsize={most}:") is None and is_alive(pid):
+                raise StartupError("files of PostgreSQL cannot be bounded: the program prlimit is missing or refuses")
 
     def kill(self) -> None:
-        """kill -9, the postmaster first so that it notices nothing."""
-        assert self._process is not None
-        children = psutil.Process(self._process.pid).children()
-        self._process.kill()
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
+        """kill -9 of all of it."""
+        if self._process is None:
+            return
+        family = self.pids
+        send(family, signal.SIGKILL)
         self._process.wait()
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.wait(PATIENCE_S)
+        deadline = SYSTEM.monotonic() + PATIENCE_S
+        # The others are children of nobody by now: when they are gone, the port and the shared memory are free.
+        while any(is_alive(pid) for pid in family) and SYSTEM.monotonic() < deadline:
+            time.sleep(0.01)
 
     async def stop(self) -> None:
         """Orderly: sessions are ended, and the standby gets everything."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self.is_running():
             return
         self._process.send_signal(signal.SIGINT)
         async with asyncio.timeout(PATIENCE_S):
-            while self._process.poll() is None:
-                await asyncio.sleep(0.01)
+            while self.is_running():
+                await SYSTEM.sleep(0.01)
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    async def fetchval(self, query: str, *, database: str = DATABASE) -> object:
+    async def connect(self, database: str = DATABASE) -> asyncpg.Connection:
         url = self.url.rpartition("/")[0] + "/" + database
-        connection = await asyncpg.connect(url, timeout=PATIENCE_S, command_timeout=PATIENCE_S)
+        return await asyncpg.connect(url, timeout=PATIENCE_S, command_timeout=PATIENCE_S)
+
+    async def fetchval(self, query: str, *, database: str = DATABASE) -> object:
+        connection = await self.connect(database)
         try:
             return await connection.fetchval(query)
         finally:
@@ -139,20 +179,22 @@ class Postgres:
         """Until it answers that question with yes."""
         async with asyncio.timeout(PATIENCE_S):
             while not await self.fetchval(query, database="postgres"):
-                await asyncio.sleep(0.02)
+                await SYSTEM.sleep(0.02)
 
 
 class Pair:
-    def __init__(self, folder: Path, *, synchronous: bool = True) -> None:
-        self.primary, self.standby = Postgres(folder, "a"), Postgres(folder, "b")
+    """Without a standby at first: `attach` makes it."""
+
+    def __init__(self, folder: Path, *, synchronous: bool = True, fsync: bool = True) -> None:
+        password = secrets.token_urlsafe(16)
+        self.primary, self.standby = (Postgres(folder, name, password, fsync=fsync) for name in "ab")
         self._synchronous = synchronous
-        self.url = f"postgresql://{USER}@{self.primary.host},{self.standby.host}/{DATABASE}"
+        self.url = f"postgresql://{USER}:{password}@{self.primary.host},{self.standby.host}/{DATABASE}"
 
     async def start(self) -> None:
         await self.primary.create()
         await self.primary.start()
         await self.primary.execute(f"CREATE DATABASE {DATABASE}", database="postgres")
-        await self.attach()
 
     async def attach(self) -> None:
         """The standby is a new copy of the primary, and waited for by commits if it is synchronous."""
@@ -178,11 +220,13 @@ class Pair:
                 one.kill()
 
 
-@contextlib.asynccontextmanager
-async def pair(folder: Path, *, synchronous: bool = True) -> AsyncIterator[Pair]:
-    running = Pair(folder, synchronous=synchronous)
+@asynccontextmanager
+async def pair(folder: Path, *, synchronous: bool = True, fsync: bool = True) -> AsyncIterator[Pair]:
+    """A primary with its standby."""
+    running = Pair(folder, synchronous=synchronous, fsync=fsync)
     try:
         await running.start()
+        await running.attach()
         yield running
     finally:
         await running.stop()

@@ -1,0 +1,189 @@
+"""What groups may get, and when: the rules of the checker that are about deliveries, leases and acknowledgements."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from queenmq.verify.facts import FOREVER, Delivery, Facts, Finding, Group, Lease, Tally
+from queenmq.verify.history import Delivered
+
+
+def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    for (queue, group), op in facts.drained.items():
+        got = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group]}
+        leased = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group] if one.lease}
+        unfinished = leased - {
+            (said.lease.partitions.get(said.id, ""), said.id) for said in facts.said[queue, group] if said.may_finish
+        }
+        for (of, partition), messages in facts.sent.items():
+            if of != queue:
+                continue
+            for name, sent in messages.items():
+                if sent.known < FOREVER:
+                    tally(1)
+                    if (partition, name) not in got:
+                        yield f"{group} did not get {name} of {queue}/{partition}", (sent.known_by, op)
+                    elif (partition, name) in unfinished:
+                        yield f"{group} did not get {name} of {queue}/{partition} again", (sent.known_by, op)
+
+
+def order_of_delivery(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    known = sorted({(queue, seen.partition, seen.offset, seen.id) for _, queue, seen in facts.observations()})
+    by_partition: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for queue, partition, offset, name in known:
+        by_partition[queue, partition].append((offset, name))
+    for group, leases in _by_epoch(facts).items():
+        finished = _earliest_finishes(facts, group)
+        for (epoch, partition), deliveries in leases.items():
+            messages, index = by_partition[group[0], partition], 0
+            for delivery, batch in deliveries:
+                offsets = [message.offset for message in batch]
+                tally(len(offsets))
+                if sorted(set(offsets)) != offsets:
+                    yield f"{group[1]} got {offsets} of {group[0]}/{partition} in one batch", (delivery.op,)
+                # Everything before the batch is finished, or was when an earlier batch came.
+                while index < len(messages) and messages[index][0] < min(offsets):
+                    name = messages[index][1]
+                    index += 1
+                    if min(finished[epoch, partition, name], finished[None, partition, name]) > delivery.ended:
+                        text = f"{group[1]} got {batch[0].id} of {group[0]}/{partition} before it finished {name}"
+                        yield text, (delivery.op,)
+
+
+def _by_epoch(facts: Facts) -> dict[Group, dict[tuple[int, str], list[tuple[Delivery, list[Delivered]]]]]:
+    """The batches of each group, by epoch of its seeks and by partition, in the order in which they came."""
+    found: dict[Group, dict[tuple[int, str], list[tuple[Delivery, list[Delivered]]]]] = {}
+    for group, deliveries in facts.deliveries.items():
+        batches: dict[tuple[int, int, str], tuple[Delivery, list[Delivered]]] = {}
+        for one in deliveries:
+            epoch = _epoch(facts, group, one.begun, one.ended)
+            if epoch is not None and one.lease:
+                batches.setdefault((one.op, epoch, one.message.partition), (one, []))[1].append(one.message)
+        ordered = sorted(batches.items(), key=lambda item: item[1][0].ended)
+        own = found.setdefault(group, defaultdict(list))
+        for (_, epoch, partition), batch in ordered:
+            own[epoch, partition].append(batch)
+    return found
+
+
+def _earliest_finishes(facts: Facts, group: Group) -> dict[tuple[int | None, str, str], float]:
+    """When each message may have been finished at the earliest, by epoch and partition.
+
+    A lease that was given out during a seek is of no epoch: what was finished under it may count in any.
+    """
+    earliest: dict[tuple[int | None, str, str], float] = defaultdict(lambda: FOREVER)
+    for said in facts.said[group]:
+        partition = said.lease.partitions.get(said.id)
+        if said.may_finish and partition is not None:
+            key = (_epoch(facts, group, said.lease.begun, said.lease.ended), partition, said.id)
+            earliest[key] = min(earliest[key], said.begun)
+    return earliest
+
+
+def _epoch(facts: Facts, group: Group, begun: float, ended: float) -> int | None:
+    return facts.seeks[group].epoch(begun, ended) if group in facts.seeks else 0
+
+
+def nothing_after_its_ack(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    for group, acks in facts.said.items():
+        finished: dict[tuple[int, str, str], tuple[float, int]] = {}
+        for said in acks:
+            partition = said.lease.partitions.get(said.id)
+            epoch = _epoch(facts, group, said.lease.begun, said.ended)
+            if said.is_finish and partition is not None and epoch is not None:
+                key = (epoch, partition, said.id)
+                finished[key] = min(finished.get(key, (FOREVER, -1)), (said.ended, said.op))
+        for one in facts.deliveries[group]:
+            epoch = _epoch(facts, group, one.begun, one.ended)
+            if epoch is None:
+                continue
+            tally(1)
+            ended, op = finished.get((epoch, one.message.partition, one.message.id), (FOREVER, -1))
+            if ended < one.begun:
+                where = f"{group[0]}/{one.message.partition}"
+                yield f"{group[1]} got {one.message.id} of {where} again after it had finished it", (op, one.op)
+
+
+def one_lease_at_a_time(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    for lease, op in facts.given_twice:
+        yield f"{lease.group[1]} got the lease {lease.id} of {lease.group[0]} twice", (lease.op, op)
+    for (group, partition), leases in _leases(facts).items():
+        by_end = sorted(leases, key=lambda lease: lease.ended)
+        index = 0
+        longest: tuple[float, int] = (0, -1)
+        for lease in sorted(leases, key=lambda lease: lease.begun):
+            while index < len(by_end) and by_end[index].ended < lease.begun:
+                if not facts.may_be_forgotten(by_end[index]):
+                    longest = max(longest, (by_end[index].held_until(), by_end[index].op))
+                index += 1
+            tally(1)
+            if lease.ended < longest[0]:
+                text = f"{group[1]} got {group[0]}/{partition} while another lease of it was alive"
+                yield text, (longest[1], lease.op)
+
+
+def stale_leases_are_refused(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    successors: dict[tuple[str, str], tuple[float, int]] = {}
+    for (_, of), leases in _leases(facts).items():
+        earliest: tuple[float, int] = (FOREVER, -1)
+        following = sorted(leases, key=lambda lease: lease.begun)
+        for lease in sorted(leases, key=lambda lease: lease.ended, reverse=True):
+            while following and following[-1].begun > lease.ended:
+                earliest = min(earliest, (following[-1].ended, following[-1].op))
+                following.pop()
+            successors[lease.id, of] = earliest
+    for group, acks in facts.said.items():
+        before: set[tuple[str, str]] = set()
+        for said in sorted(acks, key=lambda said: said.begun):
+            partition = said.lease.partitions.get(said.id)
+            if partition is None:
+                continue
+            tally(1)
+            ended, op = successors[said.lease.id, partition]
+            # One that is repeated may be answered as the first one was.
+            if said.taken is True and ended < said.begun and (said.lease.id, said.id) not in before:
+                where = f"{group[0]}/{partition}"
+                yield (
+                    f"{group[1]} finished {said.id} of {where} under a lease that was over",
+                    (said.lease.op, op, said.op),
+                )
+            if said.taken is not False:
+                before.add((said.lease.id, said.id))
+
+
+def _leases(facts: Facts) -> dict[tuple[Group, str], list[Lease]]:
+    found: dict[tuple[Group, str], list[Lease]] = defaultdict(list)
+    for lease in facts.leases.values():
+        for partition in dict.fromkeys(message.partition for message in lease.messages):
+            found[lease.group, partition].append(lease)
+    return found
+
+
+def dead_letters(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    for group, (op, limit, dead) in facts.dead.items():
+        # Failures before a seek need not count after it.
+        certain: Counter[tuple[str, int | None]] = Counter()
+        possible: Counter[str] = Counter()
+        called: dict[str, int] = {}
+        forced: set[str] = set()
+        for said in facts.said[group]:
+            if said.status == "failed":
+                certain[said.id, _epoch(facts, group, said.begun, said.ended)] += said.taken is True
+                possible[said.id] += said.taken is not False
+            elif said.status == "dlq" and said.taken is not False:
+                forced.add(said.id)
+            if said.dead:
+                called[said.id] = said.op
+        for name in dead - forced:
+            tally(1)
+            if possible[name] <= limit:
+                text = f"{name} is a dead letter of {group[1]} in {group[0]} after {possible[name]} failures"
+                yield f"{text}, and {limit + 1} are needed", (op,)
+        for (name, epoch), failures in certain.items():
+            tally(1)
+            if failures > limit and epoch is not None and name not in dead:
+                yield f"{name} failed {failures} times for {group[1]} in {group[0]} and is no dead letter", (op,)
+        for name, by in called.items():
+            if name not in dead:
+                yield f"{name} was made a dead letter of {group[1]} in {group[0]} and is none", (by, op)
