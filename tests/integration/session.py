@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from queenmq.broker.ack import Acked, acked_of, run_columns
+from queenmq.broker.ack import Acked, acked_of, columns, run_columns
 from queenmq.broker.finish import finish_columns
 from queenmq.core.acknowledgement import Acknowledgement, Finish, runs_of
 from queenmq.core.message import BETWEEN, Message
@@ -126,8 +126,9 @@ class Session:
         )
 
     async def pop_merged(self, pops: Sequence[Pop]) -> list[Popped]:
+        # As the broker chooses (`Popper._call`).
         rows = await self.sql.fetch(
-            statement("pop"),
+            statement("pop" if any(p.auto_ack for p in pops) else "pop_leased"),
             [p.queue for p in pops],
             [p.partition for p in pops],
             [p.group for p in pops],
@@ -168,6 +169,17 @@ class Session:
 
     async def finish(self, *finishes: Finish) -> list[asyncpg.Record]:
         return await self.sql.fetch(statement("finish"), *finish_columns(list(finishes)), LOCK_TIMEOUT)
+
+    async def take(self, finish: Finish, queue: str) -> None:
+        """Finish a lease and pop again."""
+        claim = ([queue], [None], [QUEUE_MODE], [100], [10], [False], [str(uuid7())], 2**24, 2**25)
+        await self.sql.fetch(statement("take"), *finish_columns([finish]), *claim, LOCK_TIMEOUT)
+
+    async def transact(self, items: list[tuple[str, str, str]], acks: list[Acknowledgement]) -> None:
+        """Push, and acknowledge under the leases of the acknowledgements."""
+        call = PushCall.merge([Message(q, p, f'"{t}"'.encode(), str(uuid7()), t) for q, p, t in items])
+        leases = [item.lease_id for item in acks]
+        await self.sql.fetchrow(statement("transact"), *call.arguments(), *columns(acks), leases, None, LOCK_TIMEOUT)
 
     async def renew(self, *leases: str, seconds: int = 60) -> set[str]:
         """Which of the leases were live."""
