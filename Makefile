@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
-.PHONY: sbom audit verify fuzz docs pipeline-soak release
+.PHONY: sbom audit verify fuzz docs pipeline-soak release soak
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -23,6 +23,7 @@ help:
 	@echo "make fuzz     send changed packets, requests and messages to servers, for thirty minutes"
 	@echo "make docs     write the documentation as a site to build/site"
 	@echo "make pipeline-soak  run a supervised pipeline for an hour while everything around it is killed (MINUTES=10)"
+	@echo "make soak     run the whole product for an hour at 70 % while everything around it fails (MINUTES=10)"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"
@@ -107,6 +108,10 @@ MINUTES ?= 60
 # A supervised pipeline under load, with kills of its driver, workers, PostgreSQL and supervisor. CLUSTER=1: of executors.
 pipeline-soak: setup
 	PYTHONPATH=tests $(BIN)/python -m pipeline.soak --minutes $(MINUTES) $(if $(CLUSTER),--cluster)
+
+# All workloads of `queen verify` at once, with faults, in rounds. The figures and their plot are in build/soak.
+soak: setup
+	PYTHONPATH=tests $(BIN)/python -m chaos.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 format: setup
 	$(BIN)/ruff check --fix

@@ -89,7 +89,7 @@ class Relay:
             door.close()
 
     def peers_of(self, server: str) -> tuple[Address, ...]:
-        """What the server is to be told of the others."""
+        """The addresses at which the server finds the others."""
         return tuple(door.address for (near, _), door in self._doors.items() if near == server)
 
     def of(self, *servers: str) -> list[Path]:
