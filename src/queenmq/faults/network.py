@@ -19,7 +19,7 @@ Address = tuple[str, int]
 _LOOPBACK: Address = ("127.0.0.1", 0)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Path:
     """What happens to the packets from one server to another."""
 
