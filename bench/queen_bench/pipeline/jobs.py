@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from queen_bench.pipeline.latency import OverHttp, Way, WithinTheDatabase
 from queen_bench.pipeline.source import RepeatedDataSource
-from queen_bench.processes import Watch
+from queen_bench.processes import Watch, resident_kb
 from queenmq.ids import uuid7_text
 from queenmq.pipeline.connection import arrow_connection, connection, rows
 from queenmq.pipeline.frames import read, read_stream, write, write_stream
@@ -35,7 +35,9 @@ PLAIN: Final = (
     "FROM queen.messages m JOIN queen.partitions p ON p.id = m.partition_id WHERE p.queue_id = '{queue}'"
 )
 JDBC_TASKS: Final = 4
+STREAM_BATCH: Final = 250_000
 LATENCIES: Final = 100
+PEAK_S: Final = 0.5
 LATENCY_WARM: Final = 10
 
 
@@ -59,6 +61,7 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     postgres_cpu: list[float] = field(default_factory=list)
+    peak_kb: int = 0
 
     @property
     def rate(self) -> float:
@@ -69,6 +72,29 @@ class Measured:
         """Rows for a second of CPU, on our side and PostgreSQL's."""
         used = [a + b for a, b in zip(self.cpu, self.postgres_cpu, strict=True)]
         return self.rows / max(0.001, statistics.median(used))
+
+
+class Peak:
+    """The most memory that this process, the JVM and the workers had at once."""
+
+    def __init__(self) -> None:
+        self.kb = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while True:
+            self.kb = max(self.kb, resident_kb(os.getpid()))
+            if self._ended.wait(PEAK_S):
+                return
 
 
 class Bench:
@@ -82,16 +108,20 @@ class Bench:
         self._watch = Watch(os.getpid(), settings.postgres)
         self.results: dict[str, Measured] = {}
         self.latencies: list[float] = []
+        self.steps: dict[str, dict[str, float]] = {}
 
     def queue(self, name: str) -> str:
         return f"{self._stem}-{name}"
 
     def measure(self, name: str, work: Callable[[], None]) -> None:
         before, begun = self._watch.usage(), time.perf_counter()
-        work()
-        seconds, after = time.perf_counter() - begun, self._watch.usage()
+        with Peak() as peak:
+            work()
+            seconds = time.perf_counter() - begun
+        after = self._watch.usage()
         found = self.results.setdefault(name, Measured(name, self._settings.messages))
         found.seconds.append(seconds)
+        found.peak_kb = max(found.peak_kb, peak.kb)
         found.cpu.append((after.server_cpu_s or 0) - (before.server_cpu_s or 0))
         found.postgres_cpu.append((after.postgres_cpu_s or 0) - (before.postgres_cpu_s or 0))
 
@@ -112,7 +142,13 @@ class Bench:
             for name, work in reads.items():
                 if self.wanted(name) and (name != "read jdbc" or settings.jdbc):
                     self.measure(name, work)
-        jobs = {"archive": self._archive, "replay": self._replay, "copy": self._copy, "window": self._window}
+        jobs = {
+            "stream": self._stream,
+            "archive": self._archive,
+            "replay": self._replay,
+            "copy": self._copy,
+            "window": self._window,
+        }
         for name, work in {**jobs, "audit": self._audit}.items():
             if self.wanted(name):
                 self.measure(name, work)
@@ -141,7 +177,8 @@ class Bench:
             server = self._settings.server
             way: Way = OverHttp(server, source, target) if server else WithinTheDatabase(opened, source, target)
             stop = threading.Event()
-            thread = threading.Thread(target=window.run_until, args=(self._spark, chosen, stop), daemon=True)
+            given = (self._spark, chosen, stop, lambda query: self._note_steps("of a batch here", query))
+            thread = threading.Thread(target=window.run_until, args=given, daemon=True)
             thread.start()
             try:
                 took = [self._one_latency(way, "ab"[n % 2]) for n in range(LATENCY_WARM + LATENCIES)]
@@ -149,6 +186,33 @@ class Bench:
                 stop.set()
                 thread.join(60)
         self.latencies = sorted(took[LATENCY_WARM:])
+        self._alone()
+
+    def _alone(self) -> None:
+        """The same window without us: a source of Spark's own, and a sink that does nothing."""
+        from pyspark.sql import functions
+
+        rate = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        counted = rate.groupBy(functions.window("timestamp", "1 hour"), "value").count()
+        writer = counted.writeStream.outputMode("update").foreachBatch(
+            lambda batch, _: batch.write.format("noop").mode("overwrite").save()
+        )
+        query = writer.option("checkpointLocation", str(self._folder / "alone")).start()
+        try:
+            while query.isActive and len(query.recentProgress) < LATENCIES:
+                time.sleep(0.2)
+            self._note_steps("of a batch with Spark alone", query)
+        finally:
+            query.stop()
+
+    def _note_steps(self, name: str, query: Any) -> None:
+        """How long the steps of a micro-batch took, at the median, in milliseconds."""
+        found: dict[str, list[int]] = {}
+        for progress in query.recentProgress[LATENCY_WARM:]:
+            if progress["numInputRows"]:
+                for step, took in progress["durationMs"].items():
+                    found.setdefault(step, []).append(took)
+        self.steps[name] = {step: statistics.median(took) for step, took in found.items()}
 
     def _one_latency(self, way: Way, partition: str) -> float:
         begun = time.perf_counter()
@@ -235,15 +299,17 @@ class Bench:
         chosen = replay.Settings(url=self._settings.url, queue=source, lake=lake, into=self.queue("replayed"))
         replay.replay(self._spark, chosen, self._run("replay"))
 
+    def _stream(self) -> None:
+        """Reading alone, in several batches."""
+        writer = self._source_stream().writeStream.format("noop").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(self._folder / "stream")).start().awaitTermination()
+
+    def _source_stream(self) -> Any:
+        url, queue = self._settings.url, self.queue("source")
+        return read_stream(self._spark, url, queue, startingOffsets="earliest", maxOffsetsPerTrigger=STREAM_BATCH)
+
     def _copy(self) -> None:
-        source = read_stream(
-            self._spark,
-            self._settings.url,
-            self.queue("source"),
-            startingOffsets="earliest",
-            maxOffsetsPerTrigger=250_000,
-        )
-        frame = source.select("value", "partition")
+        frame = self._source_stream().select("value", "partition")
         checkpoint = str(self._folder / "copy")
         query = (
             write_stream(frame, self._settings.url, self.queue("copy"), checkpoint).trigger(availableNow=True).start()
@@ -297,6 +363,8 @@ def bench(spark: Any, settings: Settings, run: Run) -> Outcome:
         summary[f"window, push to result{' popped over HTTP' if settings.server else ''}"] = (
             f"p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
         )
+    for name, steps in trial.steps.items():
+        summary[name] = ", ".join(f"{step} {took:.0f} ms" for step, took in steps.items())
     run.outcome.rows = settings.messages
     run.outcome.summary = summary
     return run.outcome

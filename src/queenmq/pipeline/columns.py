@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from queenmq.core.encryption import PayloadKeys, Place
 from queenmq.errors import QueenError
 from queenmq.pipeline.errors import BadOption, PipelineError
@@ -16,16 +18,34 @@ from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range
 
 BASE: Final = ("queue", "partition", "offset", "timestamp", "transactionId", "traceId", "value")
-HEADERS: Final = ("messageId", "partitionId", "encrypted")
+HEADERS: Final = ("messageId", "partitionId", "encrypted", "headers")
+# The type of `headers`: that of Spark's Kafka connector.
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 PARSED: Final = "data"
 MISFIT: Final = "misfit"
+
+_headers_of: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def schema(options: ReadOptions) -> Any:
     """The Spark schema of a read with these options."""
-    from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        BooleanType,
+        LongType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampType,
+    )
 
-    types: dict[str, Any] = {"offset": LongType(), "timestamp": TimestampType(), "encrypted": BooleanType()}
+    types: dict[str, Any] = {
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "encrypted": BooleanType(),
+        "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+    }
     names = BASE + (HEADERS if options.headers else ())
     fields = [StructField(name, types.get(name, StringType())) for name in names]
     if options.value_schema:
@@ -46,6 +66,11 @@ def wanted(given: Any, options: ReadOptions) -> list[str]:
                 f"column {asked.name!r} is {known[asked.name].simpleString()}; valueSchema parses the value"
             )
     return [asked.name for asked in given.fields]
+
+
+def archived() -> Any:
+    """The columns of files in a lake, as Arrow has them, without parsed values."""
+    return Columns(ReadOptions(url="", queue="", headers=True), [*BASE, *HEADERS]).schema
 
 
 class Columns:
@@ -74,6 +99,7 @@ class Columns:
             "traceId": lambda batch, _: batch.column("trace_id"),
             "messageId": lambda batch, _: batch.column("id"),
             "encrypted": lambda batch, _: compute.less(batch.column("range_index"), 0),
+            "headers": lambda batch, _: self._headers(batch.column("headers")),
         }
         self.schema = pyarrow.schema([(name, self._type(name)) for name in names])
 
@@ -84,6 +110,10 @@ class Columns:
     @property
     def needs_id(self) -> bool:
         return "messageId" in self._names
+
+    @property
+    def needs_headers(self) -> bool:
+        return "headers" in self._names
 
     @property
     def statement(self) -> str:
@@ -132,8 +162,32 @@ class Columns:
         pa = self._pa
         if name == PARSED and self._options.value_schema:
             return arrow_type(self._options.value_schema)
-        special = {"offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "encrypted": pa.bool_()}
+        special = {
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", "UTC"),
+            "encrypted": pa.bool_(),
+            "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        }
         return special.get(name, pa.string())
+
+    def _headers(self, texts: Any) -> Any:
+        """A list for each message, of the JSON that is stored; null for one without headers."""
+        pa, kind = self._pa, self._type("headers")
+        if texts.null_count == len(texts):
+            return pa.nulls(len(texts), kind)
+        starts: list[int | None] = []
+        keys: list[str] = []
+        values: list[bytes] = []
+        for text in texts.to_pylist():
+            starts.append(None if text is None else len(keys))
+            if text is not None:
+                for name, value in _headers_of.decode(text).items():
+                    keys.append(name)
+                    values.append(value.encode())
+        pairs = pa.StructArray.from_arrays(
+            [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(kind.value_type)
+        )
+        return pa.ListArray.from_arrays(pa.array([*starts, len(keys)], pa.int32()), pairs, type=kind)
 
     def _value(self, batch: Any, partitions: tuple[Any, Any]) -> Any:
         payloads = batch.column("payload")

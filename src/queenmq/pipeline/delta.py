@@ -13,12 +13,11 @@ from datetime import date, datetime
 from typing import Any, Final
 
 from queenmq.clock import utc_now
-from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
+from queenmq.pipeline.columns import PARSED, archived
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.json_values import arrow_of, spark_of
 from queenmq.pipeline.lake import Lake, folder_of
 from queenmq.pipeline.lake_table import BESIDE, KEPT, PartlyDeleted, TableChanged
-from queenmq.pipeline.options import ReadOptions
 
 DATE: Final = "date"
 
@@ -43,8 +42,7 @@ class DeltaTable:
                     "whole. Nothing was changed"
                 ) from None
             return
-        columns = Columns(ReadOptions(url="", queue=queue, headers=True), [*BASE, *HEADERS]).schema
-        made = deltalake.Schema.from_arrow(columns.append(pa.field(DATE, pa.date32())))
+        made = deltalake.Schema.from_arrow(archived().append(pa.field(DATE, pa.date32())))
         self._table = deltalake.DeltaTable.create(
             lake.native(self._folder),
             made,
@@ -82,12 +80,22 @@ class DeltaTable:
         return kind
 
     def evolve(self, kind: Any) -> None:
-        import deltalake
         import pyarrow as pa
 
-        added = deltalake.Schema.from_arrow(pa.schema([pa.field(PARSED, arrow_of(kind))]))
+        self._add(pa.schema([pa.field(PARSED, arrow_of(kind))]))
+
+    def complete(self) -> None:
+        import pyarrow as pa
+
+        there = set(pa.schema(self._table.schema().to_arrow()).names)
+        if missing := [field for field in archived() if field.name not in there]:
+            self._add(pa.schema(missing))
+
+    def _add(self, columns: Any) -> None:
+        import deltalake
+
         with _told():
-            self._table.alter.add_columns(list(added.fields))
+            self._table.alter.add_columns(list(deltalake.Schema.from_arrow(columns).fields))
 
     def commit(self, added: list[Any], note: dict[str, str]) -> None:
         from deltalake import CommitProperties, Transaction

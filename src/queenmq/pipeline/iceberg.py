@@ -19,14 +19,13 @@ from urllib.parse import quote
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from queenmq.clock import utc_now
-from queenmq.pipeline.columns import BASE, HEADERS, PARSED, Columns
+from queenmq.pipeline.columns import PARSED, archived
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.files import COMPRESSION, ROWS_PER_GROUP
 from queenmq.pipeline.json_values import arrow_of, spark_of, spark_type
 from queenmq.pipeline.lake import Lake, fitted, folder_of
 from queenmq.pipeline.lake_table import BESIDE, KEPT, PartlyDeleted, TableChanged
-from queenmq.pipeline.options import ReadOptions
 
 CATALOG: Final = "queen"
 NAMESPACE: Final = "queen"
@@ -52,7 +51,7 @@ class IcebergTable:
         found = {name: _loaded(catalog, name) for name in names}
         for name in names:
             if make and found[name] is None and not any(map(self._is_here, found.values())):
-                found[name] = _create(catalog, (NAMESPACE, name), self._location, queue)
+                found[name] = _create(catalog, (NAMESPACE, name), self._location)
         here = [table for table in found.values() if self._is_here(table)]
         if not here:
             raise PipelineError(
@@ -91,23 +90,31 @@ class IcebergTable:
                 text = text.replace(f'"{key}":"{small}"', f'"{key}":"integer"')
         made = spark_type(text)
         try:
-            self._union(self._table.transaction(), made)
+            self._union(self._table.transaction(), _parsed(made))
         except ValidationError as error:
             raise TypeError(str(error)) from None
         return made
 
     def evolve(self, kind: Any) -> None:
+        self._add(_parsed(kind))
+
+    def complete(self) -> None:
+        import pyarrow as pa
+
+        there = {field.name for field in self._table.schema().fields}
+        if missing := [field for field in archived() if field.name not in there]:
+            self._add(pa.schema(missing))
+
+    def _add(self, columns: Any) -> None:
         try:
             with self._table.transaction() as transaction:
-                self._union(transaction, kind)
+                self._union(transaction, columns)
         except CommitFailedException as error:
             raise TableChanged(BESIDE) from error
 
-    def _union(self, transaction: Any, kind: Any) -> None:
-        import pyarrow as pa
-
+    def _union(self, transaction: Any, columns: Any) -> None:
         with transaction.update_schema() as update:
-            update.union_by_name(pa.schema([pa.field(PARSED, arrow_of(kind))]))
+            update.union_by_name(columns)
 
     def commit(self, added: list[Any], note: dict[str, str]) -> None:
         paths = [self._lake.location(file["path"]) for file in added]
@@ -205,15 +212,25 @@ class IcebergTable:
         }
 
     def _hint(self) -> None:
-        """For readers that know the folder and no catalog; an older snapshot is no harm."""
-        name = self._table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json").encode()
-        path = f"{self._folder}/metadata/version-hint.text"
-        if self._lake.digest(path) != hashlib.sha256(name).hexdigest():
-            with suppress(PipelineError):
-                self._lake.write(path, name)
+        write_hint(self._lake, self._folder, self._table)
 
     def _path(self, file: Any) -> str:
         return f"{self._folder}/{file.file_path.removeprefix(self._location + '/')}"
+
+
+def _parsed(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(PARSED, arrow_of(kind))])
+
+
+def write_hint(lake: Lake, folder: str, table: Any) -> None:
+    """For readers that know the folder and no catalog; an older snapshot is no harm."""
+    name = table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json").encode()
+    path = f"{folder}/metadata/version-hint.text"
+    if lake.digest(path) != hashlib.sha256(name).hexdigest():
+        with suppress(PipelineError):
+            lake.write(path, name)
 
 
 def _packed(files: list[Any], size: int) -> Iterator[list[Any]]:
@@ -256,13 +273,12 @@ def _loaded(catalog: Any, name: str) -> Any:
         return None
 
 
-def _create(catalog: Any, name: tuple[str, str], location: str, queue: str) -> Any:
+def _create(catalog: Any, name: tuple[str, str], location: str) -> Any:
     from pyiceberg.exceptions import TableAlreadyExistsError
     from pyiceberg.transforms import DayTransform
 
-    columns = Columns(ReadOptions(url="", queue=queue, headers=True), [*BASE, *HEADERS]).schema
     try:
-        made = catalog.create_table_transaction(name, columns, location, properties=PROPERTIES)
+        made = catalog.create_table_transaction(name, archived(), location, properties=PROPERTIES)
         with made as transaction, transaction.update_spec() as spec:
             spec.add_field("timestamp", DayTransform(), "date")
     except TableAlreadyExistsError:

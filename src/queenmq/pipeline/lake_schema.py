@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from queenmq.pipeline.columns import PARSED
+from queenmq.pipeline.columns import HEADERS_TYPE, PARSED
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.json_values import spark_type
 from queenmq.pipeline.lake import File, Lake
@@ -31,6 +31,7 @@ def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
 
     paths = [file.path for file in files]
     if not paths:
@@ -38,11 +39,13 @@ def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:
     if not can_read(spark, lake.uri("")):
         return native_frame(spark, lake, paths)
     try:
-        return spark.read.option("mergeSchema", "true").parquet(*map(lake.uri, paths))
+        found = spark.read.option("mergeSchema", "true").parquet(*map(lake.uri, paths))
     except (PySparkException, Py4JJavaError) as error:
         if "CANNOT_MERGE" not in str(error):
             raise
-    return _evolved(spark, lake, paths)
+        found = _evolved(spark, lake, paths)
+    # Older versions wrote files without them.
+    return found if "headers" in found.columns else found.withColumn("headers", f.lit(None).cast(HEADERS_TYPE))
 
 
 def check_schema(spark: Any, lake: Lake, files: list[File], schema: str) -> None:

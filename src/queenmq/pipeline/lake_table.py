@@ -80,6 +80,9 @@ class LakeTable(Protocol):
     def evolve(self, kind: Any) -> None:
         """Give the table a column for parsed values of this type, or its new fields."""
 
+    def complete(self) -> None:
+        """Give the table the columns that it lacks because an older version has made it."""
+
     def commit(self, added: list[Any], note: dict[str, str]) -> None:
         """Let files (path, rows, bytes) count, all of them or none. The note stays with the commit.
 
@@ -107,6 +110,12 @@ def format_of(lake: Lake, queue: str) -> str:
     return PARQUET
 
 
+def check_installed(chosen: str) -> None:
+    """Raise PipelineError with what to install unless the package of the format is there."""
+    if find_spec(_NEEDED[chosen]) is None:
+        raise PipelineError(f"the format {chosen} needs {_NEEDED[chosen]}: pip install 'queenmq[pipeline,{chosen}]'")
+
+
 @contextmanager
 def open_table(lake: Lake, url: str, queue: str, wanted: str | None = None) -> Iterator[LakeTable | None]:
     """The queue as a table, made if a format is wanted and it is not there; None if the lake has it, or is to have it,
@@ -121,8 +130,7 @@ def open_table(lake: Lake, url: str, queue: str, wanted: str | None = None) -> I
     if chosen == PARQUET:
         yield None
         return
-    if find_spec(_NEEDED[chosen]) is None:
-        raise PipelineError(f"the format {chosen} needs {_NEEDED[chosen]}: pip install 'queenmq[pipeline,{chosen}]'")
+    check_installed(chosen)
     filled = any(path.endswith(".parquet") for path, _ in lake.listed(queue))
     if there == PARQUET and filled:
         raise BadOption(f"the lake {lake.place} has queue {queue!r} as plain Parquet: use another lake for {chosen}")
@@ -143,6 +151,7 @@ def fit(table: LakeTable, schema: str | None) -> str | None:
 
     Raises BadOption if they do not go together.
     """
+    table.complete()
     there = table.parsed()
     given = spark_type(schema) if schema else None
     if given is None:

@@ -46,6 +46,7 @@ MOST_ENTRIES: Final = 100
 MOST_PUSH_BYTES: Final = 4_000_000
 OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
 NO_PARTITION: Final = "UNKNOWN_TOPIC_OR_PARTITION"
+NULL: Final = msgspec.Raw(b"null")
 
 
 class _Record(msgspec.Struct, rename="camel"):
@@ -55,6 +56,7 @@ class _Record(msgspec.Struct, rename="camel"):
     payload: msgspec.Raw
     ts: datetime
     trace_id: str | None
+    headers: msgspec.Raw = NULL
 
 
 class _Entry(msgspec.Struct, rename="camel"):
@@ -209,6 +211,7 @@ def _batch(records: list[_Record], index: int) -> Any:
             "trace_id": pa.array([one.trace_id for one in records], pa.string()),
             "id": pa.array([one.id for one in records], pa.string()),
             "payload": pa.array([bytes(one.payload) for one in records], pa.binary()),
+            "headers": pa.array([None if one.headers is NULL else bytes(one.headers) for one in records], pa.string()),
         }
     )
 
@@ -332,9 +335,7 @@ def push(access: Access, options: WriteOptions, sink: str, epoch: int, batches: 
     count = 0
     with closing(Server(access, reached=True)) as server:
         for batch in batches:
-            rows = (
-                stager.make(batch).select(["queue", "partition", "transaction_id", "trace_id", "payload"]).to_pylist()
-            )
+            rows = stager.make(batch).to_pylist()
             items, size = [], 0
             for row in rows:
                 items.append(_item(row, f"{sink} {epoch} {task}", seen))
@@ -349,14 +350,17 @@ def push(access: Access, options: WriteOptions, sink: str, epoch: int, batches: 
 
 
 def _item(row: dict[str, Any], scope: str, seen: Counter[bytes]) -> dict[str, Any]:
-    transaction_id = row["transaction_id"]
+    transaction_id, headers = row["transaction_id"], row.get("headers")
     if transaction_id is None:
-        content = sha256(msgspec.json.encode([scope, row["queue"], row["partition"]]) + row["payload"]).digest()
+        named = [scope, row["queue"], row["partition"], *([headers] if headers else [])]
+        content = sha256(msgspec.json.encode(named) + row["payload"]).digest()
         seen[content] += 1
         transaction_id = f"{content.hex()}-{seen[content]}"
     item = {"queue": row["queue"], "partition": row["partition"], "transactionId": transaction_id}
     if row["trace_id"] is not None:
         item["traceId"] = row["trace_id"]
+    if headers is not None:
+        item["headers"] = msgspec.Raw(headers.encode())
     return item | {"payload": msgspec.Raw(row["payload"])}
 
 

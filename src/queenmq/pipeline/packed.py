@@ -32,10 +32,13 @@ class PackedRange(NamedTuple):
     ids: bytes | None
     payloads: bytes | None
     payload_lengths: bytes | None
+    headers: bytes | None
+    header_lengths: bytes | None
 
     @property
     def size(self) -> int:
-        return len(self.payloads or b"") + len(self.transaction_ids or b"") + 12 * self.messages
+        texts = (self.payloads, self.transaction_ids, self.headers)
+        return sum(len(text or b"") for text in texts) + 12 * self.messages
 
 
 def unpack(found: Sequence[PackedRange], ranges: Sequence[tuple[int, int]]) -> Any | None:
@@ -68,6 +71,9 @@ def unpack(found: Sequence[PackedRange], ranges: Sequence[tuple[int, int]]) -> A
         ),
         "trace_id": _uuids(_glued(part.trace_ids for part in found), total),
         "id": _uuids(_glued(part.ids for part in found), total),
+        "headers": _some_texts(
+            _glued(part.headers for part in found), _glued(part.header_lengths for part in found), total
+        ),
     }
     if found[0].payload_lengths is not None:
         columns["payload"] = _texts(
@@ -92,6 +98,17 @@ def _texts(glued: bytes, lengths: bytes, kind: Any) -> Any | None:
     if len(glued) != ends[-1]:
         return None
     return pa.Array.from_buffers(kind, len(found), [None, pa.py_buffer(ends), pa.py_buffer(glued)])
+
+
+def _some_texts(glued: bytes, lengths: bytes, total: int) -> Any | None:
+    """Texts of which those without a length are null."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not glued:
+        return pa.nulls(total, pa.string())
+    found = _texts(glued, lengths, pa.string())
+    return None if found is None else compute.if_else(compute.equal(compute.binary_length(found), 0), None, found)
 
 
 def _uuids(glued: bytes, total: int) -> Any | None:

@@ -159,7 +159,8 @@ class _Reader:
         ids = [self._ranges[index].partition_id for index, _, _ in portion]
         first = [first for _, first, _ in portion]
         last = [last for _, _, last in portion]
-        wanted = (self._columns.needs_payload, self._columns.needs_id, packed.LARGEST)
+        columns = self._columns
+        wanted = (columns.needs_payload, columns.needs_id, packed.LARGEST, columns.needs_headers)
         with database_errors(), self._connection.cursor() as cursor:
             found = cursor.stream(statement("pipeline_packed"), (ids, first, last, *wanted), binary=True)
             yield from map(packed.PackedRange._make, found)
@@ -184,7 +185,8 @@ class _Reader:
         last = "{" + ",".join(str(last) for _, _, last in portion) + "}"
         with arrow_errors():
             cursor = self._arrow_cursor
-            cursor.execute(statement("pipeline_slice"), (ids, first, last))
+            headers = "on" if self._columns.needs_headers else "off"
+            cursor.execute(statement("pipeline_slice"), (ids, first, last, headers))
             cursor.fetchall()
             cursor.adbc_statement.set_options(**{BATCH_HINT: str(BATCH_BYTES)})
             cursor.execute(statement(self._columns.statement))

@@ -32,7 +32,7 @@ from queenmq.pipeline.generation import generation_of_environment
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.patience import Patience, patiently
 from queenmq.pipeline.registry import CheckedQueues, checked_queues
-from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, Stager
+from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, HEADERS_TYPES, Stager
 
 BATCH_EPOCH: Final = 0
 # How long queued pushes of a partition are waited for.
@@ -58,15 +58,19 @@ def check_target(options: WriteOptions, schema: Any, overwrite: bool) -> WriteOp
     """Raise BadOption unless rows of this schema can go into a queue."""
     if overwrite:
         raise BadOption("a queue cannot be overwritten: use mode('append')")
-    types = {f.name: f.dataType.typeName() for f in schema.fields}
+    kinds = {f.name: f.dataType for f in schema.fields}
+    types = {name: (k.simpleString() if name == "headers" else k.typeName()) for name, k in kinds.items()}
     if "value" not in types:
         raise BadOption("rows to write need a column value with the JSON text")
     for name, kind in types.items():
         if name not in COLUMNS:
             raise BadOption(f"unknown column {name!r}: rows to write have {', '.join(COLUMNS)}")
-        if kind != ("boolean" if name == "encrypted" else "string"):
-            hint = ": to_json makes text of it" if name == "value" else ""
-            raise BadOption(f"column {name!r} cannot be {kind}{hint}")
+        if kind not in {"encrypted": ("boolean",), "headers": HEADERS_TYPES}.get(name, ("string",)):
+            hint = {
+                "value": ": to_json makes text of it",
+                "headers": f": it is {HEADERS_TYPES[0]} or {HEADERS_TYPES[-1]}",
+            }
+            raise BadOption(f"column {name!r} cannot be {kind}{hint.get(name, '')}")
     if "queue" not in types and options.queue is None:
         raise BadOption("the option queue is missing: it names the queue to write to, where rows have no column queue")
     return options

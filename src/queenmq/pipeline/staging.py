@@ -5,20 +5,26 @@ What the server checks of a push is checked here: names, ids, and that the value
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, Final
 from zlib import crc32
 
 import msgspec
 
 from queenmq.core.encryption import DecryptionFailed, PayloadKeys, Place, is_bound
+from queenmq.core.headers import encode_headers
 from queenmq.core.names import check_name
 from queenmq.errors import InvalidRequest
 from queenmq.ids import is_uuid, uuid7_text
+from queenmq.pipeline.columns import HEADERS_TYPE
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.registry import CheckedQueues
 
-COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted")
+COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted", "headers")
+# What `headers` of a row may be: as Spark's Kafka connector has them, or a map.
+HEADERS_TYPES: Final = (HEADERS_TYPE, "array<struct<key:string,value:string>>", "map<string,string>")
 # `place` is the task, then the row: the order of the data frame.
 ROW_BITS: Final = 40
 # Sums over rows stay within a bigint.
@@ -56,13 +62,14 @@ class Stager:
         if self._schemas:
             self._check_schemas(batch, queues, payloads)
         transactions = self._transactions(batch)
-        self._add_up(batch, queues, partitions, transactions, payloads)
+        headers = self._headers(batch)
+        self._add_up(batch, (queues, partitions, transactions), payloads, headers)
         message_ids = self._message_ids(batch)
         places = (queues, partitions, transactions, message_ids)
         sealed, flags = self._seal(batch, queues, payloads, places)
         first = (self._task << ROW_BITS) + self.rows
         self.rows += count
-        return pa.table(
+        made = pa.table(
             {
                 "attempt": pa.repeat(pa.scalar(self._attempt, pa.int64()), count),
                 "place": pa.array(range(first, first + count), pa.int64()),
@@ -75,6 +82,7 @@ class Stager:
                 "payload": sealed,
             }
         )
+        return made if headers is None else made.append_column("headers", headers)
 
     def _check_schemas(self, batch: Any, queues: Any, payloads: Any) -> None:
         """Of what comes in clear. Raises PipelineError for a row that does not fit the schema of its queue."""
@@ -92,14 +100,16 @@ class Stager:
                     "checkSchema=false writes it all the same"
                 )
 
-    def _add_up(self, batch: Any, queues: Any, partitions: Any, transactions: Any, payloads: Any) -> None:
+    def _add_up(self, batch: Any, named: Sequence[Any], payloads: Any, headers: Any | None) -> None:
         """A checksum of the rows before encryption; it does not depend on their order or on the tasks."""
-        named = [queues, partitions, transactions]
+        named = list(named)
         named += [batch.column(name) for name in ("messageId", "traceId") if name in batch.schema.names]
         keys = zip(*(column.to_pylist() for column in named), strict=True)
+        texts = repeat(None, len(payloads)) if headers is None else headers.to_pylist()
         total = 0
-        for key, payload in zip(keys, payloads.to_pylist(), strict=True):
-            total += crc32(payload, crc32(repr(key).encode()))
+        for key, payload, text in zip(keys, payloads.to_pylist(), texts, strict=True):
+            number = crc32(payload, crc32(repr(key).encode()))
+            total += number if text is None else crc32(text.encode(), number)
         self.checksum = (self.checksum + total) & CHECKSUM_MASK
 
     def _column(self, batch: Any, name: str) -> Any:
@@ -144,6 +154,13 @@ class Stager:
                 except InvalidRequest as error:
                     raise PipelineError(f"a row cannot be written: {error.message}") from None
         return column
+
+    def _headers(self, batch: Any) -> Any | None:
+        """As they are stored, texts of JSON; None if no row has any."""
+        if "headers" not in batch.schema.names or batch.column("headers").null_count == batch.num_rows:
+            return None
+        made = [None if given is None else _headers_text(given) for given in batch.column("headers").to_pylist()]
+        return self._pa.array(made, self._pa.string())
 
     def _message_ids(self, batch: Any) -> Any:
         """Ids for rows that bring none. Made here, because PostgreSQL asks the system for every one."""
@@ -213,6 +230,24 @@ class Stager:
                 f"to {place.queue!r}, give the option encryptionKey, which encrypts them anew"
             )
         return stored
+
+
+def _headers_text(given: list[Any]) -> str | None:
+    """The headers of a row: pairs of a map, or structs of an array."""
+    pairs = [(pair["key"], pair["value"]) if isinstance(pair, dict) else pair for pair in given if pair is not None]
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name is None or value is None or name in found:
+            why = "has no value" if value is None else "is there twice"
+            raise PipelineError(f"a row cannot be written: its header {name!r} {why if name else 'has no name'}")
+        try:
+            found[name] = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            raise PipelineError(f"a row cannot be written: its header {name!r} is no text in UTF-8") from None
+    try:
+        return encode_headers(found, "headers")
+    except InvalidRequest as error:
+        raise PipelineError(f"a row cannot be written: {error.message}") from None
 
 
 def _short(payload: bytes) -> str:

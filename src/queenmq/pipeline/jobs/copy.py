@@ -1,6 +1,6 @@
 """copy: the messages of a queue into another one as a stream, all of them or those that fit a condition.
 
-They keep their partitions, transaction ids and trace ids, so that a message that is there already is not stored again.
+They keep their partitions, transaction ids, trace ids and headers. A message that is there already is not stored again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def copy(spark: Any, settings: Settings, run: Run) -> Outcome:
 
 
 def _start(spark: Any, settings: Settings) -> Any:
-    options: dict[str, Any] = {"startingOffsets": settings.start}
+    options: dict[str, Any] = {"startingOffsets": settings.start, "includeHeaders": True}
     if settings.most_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = settings.most_per_trigger
     if settings.schema:
@@ -51,7 +51,7 @@ def _start(spark: Any, settings: Settings) -> Any:
     found = read_stream(spark, settings.url, settings.source, **options, **sealed)
     if settings.where:
         found = found.where(f"coalesce({settings.where}, false)")
-    wanted = found.select("value", "partition", "transactionId", "traceId")
+    wanted = found.select("value", "partition", "transactionId", "traceId", "headers")
     writer = write_stream(wanted, settings.url, settings.target, settings.checkpoint, **sealed)
     trigger = {"availableNow": True} if settings.available_now else {"processingTime": settings.trigger}
     return writer.queryName(f"{settings.source} copy").trigger(**trigger).start()

@@ -23,12 +23,12 @@ from queenmq.pipeline.lake_table import check_whole
 from queenmq.pipeline.named_write import write_once
 from queenmq.pipeline.options import COMMIT_ROWS
 from queenmq.pipeline.runs import Outcome, Run
+from queenmq.pipeline.staging import COLUMNS
 
 STEP_ROWS: Final = 200_000
 # How long a step of a throttled replay takes.
 STEP_S: Final = 5.0
 MOST_MOMENTS: Final = 20_000
-COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted")
 
 
 @dataclass(frozen=True, kw_only=True)

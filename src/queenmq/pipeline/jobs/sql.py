@@ -15,7 +15,7 @@ from queenmq.pipeline.jobs.window import TRIGGER, write_updates
 from queenmq.pipeline.options import key_of_environment
 from queenmq.pipeline.registry import registered_schema
 from queenmq.pipeline.runs import Outcome, Run
-from queenmq.pipeline.staging import COLUMNS
+from queenmq.pipeline.staging import COLUMNS, HEADERS_TYPES
 from queenmq.pipeline.streaming import run_query
 
 # Texts and comments come first, so that nothing is found within them.
@@ -25,7 +25,7 @@ _TOKENS: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 # What of a result goes beside the payload.
-_BESIDE: Final = tuple(name for name in COLUMNS if name not in ("value", "encrypted"))
+_BESIDE: Final = tuple(name for name in COLUMNS if name not in ("value", "encrypted", "headers"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,13 @@ class Settings:
 
     @property
     def sources(self) -> list[str]:
-        """The queues that the query reads."""
-        found = (match["quoted"] or match["plain"] for match in _TOKENS.finditer(self.query))
-        return list(dict.fromkeys(name for name in found if name))
+        return sources(self.query)
+
+
+def sources(query: str) -> list[str]:
+    """The queues that a query reads."""
+    found = (match["quoted"] or match["plain"] for match in _TOKENS.finditer(query))
+    return list(dict.fromkeys(name for name in found if name))
 
 
 def sql(spark: Any, settings: Settings, run: Run) -> Outcome:
@@ -106,6 +110,8 @@ def _replaced(match: re.Match[str], views: dict[str, str]) -> str:
 
 def _messages(spark: Any, settings: Settings, queue: str) -> Any:
     options: dict[str, Any] = {"startingOffsets": settings.start}
+    if re.search(r"\bheaders\b", settings.query, re.IGNORECASE):
+        options["includeHeaders"] = True
     if settings.most is not None:
         options["maxOffsetsPerTrigger"] = settings.most
     if kind := settings.schemas.get(queue) or registered_schema(settings.url, queue):
@@ -121,10 +127,17 @@ def rows(found: Any) -> Any:
 
     types = dict(found.dtypes)
     beside = [f.col(name).cast("string").alias(name) for name in _BESIDE if name in types]
+    has_headers = types.get("headers") in HEADERS_TYPES
+    if has_headers:
+        beside.append(f.col("headers"))
     if types.get("value") == "string":
         value = f.col("value")
     else:
-        named = [f.col(f"`{name}`") for name in found.columns if name not in _BESIDE]
+        named = [
+            f.col(f"`{name}`")
+            for name in found.columns
+            if name not in _BESIDE and not (name == "headers" and has_headers)
+        ]
         if not named:
             raise BadOption("the result of the query has no column for the payload")
         value = f.to_json(f.struct(*named))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from queenmq.pipeline.window_spec import ARRIVAL, ERROR, QUEUE, WindowSpec
 TRIGGER: Final = "1 second"
 # The name of what is counted beside the results.
 LEFT_OUT: Final = "left out"
+# Of a message that goes to a side queue.
+KEPT: Final = ("value", "partition", "transactionId", "traceId", "headers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +81,14 @@ def _queries(spark: Any, settings: Settings) -> list[Any]:
     return queries
 
 
-def run_until(spark: Any, settings: Settings, stop: threading.Event) -> None:
-    """Run only the results until `stop` is set; for measurements."""
+def run_until(spark: Any, settings: Settings, stop: threading.Event, seen: Callable[[Any], None]) -> None:
+    """Run only the results until `stop` is set, and call `seen` with the query then; for measurements."""
     spec = settings.spec
     query = _start(results(source(spark, settings), spec), settings, "results", spec.target, spec.updates)
     try:
         while query.isActive and not stop.wait(LOOK_S):
             pass
+        seen(query)
     finally:
         query.stop()
 
@@ -92,7 +96,9 @@ def run_until(spark: Any, settings: Settings, stop: threading.Event) -> None:
 def source(spark: Any, settings: Settings) -> Any:
     """The stream of messages with `at`, the time that windows go by, and `late`."""
     spec = settings.spec
-    options = {"startingOffsets": settings.start}
+    options: dict[str, Any] = {"startingOffsets": settings.start}
+    if spec.late is not None or spec.undated is not None or "headers" in (spec.where or ""):
+        options["includeHeaders"] = True
     if spec.schema:
         options["valueSchema"] = spec.schema
         if not spec.bad_values:
@@ -187,12 +193,12 @@ def results(messages: Any, spec: WindowSpec) -> Any:
 def late(messages: Any, spec: WindowSpec) -> Any:
     """Late messages as they were, in the partition they had."""
     which = "late AND NOT undated" if spec.bad_time == QUEUE else "late"
-    return messages.where(which).select("value", "partition", "transactionId", "traceId")
+    return messages.where(which).select(*KEPT)
 
 
 def undated(messages: Any) -> Any:
     """Messages without a time that can be read, as they were, in the partition they had."""
-    return messages.where("undated").select("value", "partition", "transactionId", "traceId")
+    return messages.where("undated").select(*KEPT)
 
 
 def _start(frame: Any, settings: Settings, name: str, queue: str, updates: bool = False) -> Any:

@@ -57,9 +57,9 @@ BEGIN
         END IF;
         IF NOT v_small THEN
             INSERT INTO queen.pipeline_promoting
-                (promotion, place, queue, partition, message_id, transaction_id, trace_id, is_encrypted, payload)
+                (promotion, place, queue, partition, message_id, transaction_id, trace_id, is_encrypted, payload, headers)
             SELECT p_attempts[1], row_number() OVER (ORDER BY s.queue, s.partition, s.place), s.queue, s.partition, s.message_id,
-                   s.transaction_id, s.trace_id, s.is_encrypted, s.payload
+                   s.transaction_id, s.trace_id, s.is_encrypted, s.payload, s.headers
             FROM queen.pipeline_staged s WHERE s.attempt = ANY (p_attempts);
             UPDATE queen.pipeline_commits c SET rows = v_staged, promotion = p_attempts[1]
             WHERE c.sink = p_sink AND c.epoch = p_epoch;
@@ -126,10 +126,10 @@ BEGIN
         DELETE FROM queen.pipeline_staged WHERE attempt = ANY (p_attempts) RETURNING *
     )
     INSERT INTO queen.messages
-        (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, payload)
+        (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, payload, headers)
     SELECT t.id, t.last_offset + row_number() OVER (PARTITION BY t.id ORDER BY s.place),
            s.message_id::uuid, greatest(v_now, t.last_time), s.is_encrypted,
-           coalesce(s.transaction_id, s.message_id), s.trace_id::uuid, s.payload
+           coalesce(s.transaction_id, s.message_id), s.trace_id::uuid, s.payload, s.headers::jsonb
     FROM moved s
     JOIN unnest(v_queues, v_partitions, v_ids, v_base, v_at) AS t (queue, partition, id, last_offset, last_time)
       ON t.queue = s.queue AND t.partition = s.partition;

@@ -53,10 +53,10 @@ BEGIN
         WHERE r.promotion = v_commit.promotion AND r.place > v_commit.promoted AND r.place <= v_last
     ), written AS (
         INSERT INTO queen.messages
-            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, payload)
+            (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, payload, headers)
         SELECT h.id, h.last_offset + row_number() OVER (PARTITION BY h.id ORDER BY h.place),
                h.message_id::uuid, greatest(v_now, h.last_time), h.is_encrypted,
-               coalesce(h.transaction_id, h.message_id), h.trace_id::uuid, h.payload
+               coalesce(h.transaction_id, h.message_id), h.trace_id::uuid, h.payload, h.headers::jsonb
         FROM here h
         -- LIMIT keeps it at one probe of the index a row.
         LEFT JOIN LATERAL (
