@@ -173,12 +173,12 @@ class Lake:
             found = parquet.read_schema(opened)
         return str(spark_of(found.field(PARSED).type).json()) if PARSED in found.names else None
 
-    def batches(self, path: str, rows: int) -> Iterator[Any]:
-        """The messages of a file, in pieces."""
+    def batches(self, path: str, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
+        """The messages of a file, in pieces, with all columns or some of these."""
         from pyarrow import parquet
 
         with self._files.open_input_file(f"{self.root}/{path}") as opened:
-            yield from parquet.ParquetFile(opened).iter_batches(rows)
+            yield from parquet.ParquetFile(opened).iter_batches(rows, columns=columns)
 
     def delete(self, path: str) -> None:
         self._files.delete_file(f"{self.root}/{path}")

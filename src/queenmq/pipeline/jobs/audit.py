@@ -8,22 +8,24 @@ or deleted meanwhile is not a finding.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from queenmq.pipeline import tallies
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import PipelineError, explained
-from queenmq.pipeline.heads import Heads, find_queue, heads, partitions
-from queenmq.pipeline.lake import Lake, lost, published, unpublished
-from queenmq.pipeline.lake_schema import frame
+from queenmq.pipeline.heads import Heads, batch_ranges, find_queue, heads, partitions
+from queenmq.pipeline.lake import File, Lake, lost, published, unpublished
 from queenmq.pipeline.lake_table import differences, open_table
 from queenmq.pipeline.options import ReadOptions
+from queenmq.pipeline.planning import Range, slices
 from queenmq.pipeline.runs import Outcome, Run
 
 MOST_SHOWN: Final = 50
 IDS: Final = {"messageId": "message id", "transactionId": "transaction id"}
 KEYS: Final = "partition string, partitionId string, offset long, transactionId string, messageId string"
-ALL: Final = f"{KEYS}, encrypted boolean, value string"
 
 
 @dataclass(frozen=True)
@@ -104,25 +106,26 @@ def _letters(opened: Any, queue_id: str) -> list[Finding]:
 
 
 def _stored(spark: Any, settings: Settings, opened: Any, before: Heads, seen: Seen) -> list[Finding]:
-    from pyspark.sql import functions as f
-
-    keys = source(spark, settings, KEYS)
+    options = ReadOptions(url=settings.url, queue=settings.queue, encrypted="raw", fail_on_data_loss=False)
+    ranges = batch_ranges(opened, options)
+    large = [part for part in ranges if part.offsets > tallies.WHOLE]
+    context, url, queue = spark.sparkContext, settings.url, settings.queue
+    tasks = 2 * context.defaultParallelism
+    work = tallies.whole_slices([part for part in ranges if part.offsets <= tallies.WHOLE], tasks) + slices(
+        large, tasks
+    )
+    counted = _done(spark, work, lambda task: tallies.stored(url, queue, task))
+    by_id: dict[str, tuple[int, int, int]] = {}
+    doubled: set[str] = set()
+    for one in counted:
+        rows_, first, last = by_id.get(one.partition_id, (0, one.first, one.last))
+        by_id[one.partition_id] = (rows_ + one.rows, min(first, one.first), max(last, one.last))
+        doubled |= one.doubled
+    if large:
+        doubled |= _twice_in(spark, settings, [part.partition for part in large])
     found: list[Finding] = []
-    # Hashes cost a fraction of the ids; what they find twice is checked again.
-    hashes = [f.xxhash64("partitionId", name).alias(name) for name in IDS]
-    hashed = keys.select("partitionId", "partition", "offset", *hashes).persist()
-    try:
-        counted = (
-            hashed.groupBy("partitionId", "partition")
-            .agg(f.count("*").alias("rows"), f.min("offset").alias("first"), f.max("offset").alias("last"))
-            .collect()
-        )
-        for name, words in IDS.items():
-            if _is_any_twice(hashed, f.col(name)):
-                found += _doubled(keys, name, words)
-    finally:
-        hashed.unpersist()
-    by_id = {row["partitionId"]: row for row in counted}
+    for name in (name for name in IDS if name in doubled):
+        found += _doubled(source(spark, settings, KEYS), name, IDS[name])
     after = heads(opened, before.queue_id)
     [(seen.deleted_by_hand,)] = rows(opened, "audit_holes", before.queue_id)
     for number, partition in partitions(opened, before.queue_id).items():
@@ -130,11 +133,11 @@ def _stored(spark: Any, settings: Settings, opened: Any, before: Heads, seen: Se
             continue
         # Messages that retention has deleted meanwhile are not missing; those pushed meanwhile are not checked.
         first, last = after.first[number], before.last[number]
-        row = by_id.get(partition.id)
-        seen.messages += row["rows"] if row else 0
+        count, low, high = by_id.get(partition.id, (0, 0, 0))
+        seen.messages += count
         seen.stored[partition.name] = (first, last)
-        complete = row is not None and row["first"] <= first and row["rows"] == row["last"] - row["first"] + 1
-        if last >= first and not (complete and row is not None and row["last"] == last):
+        complete = count > 0 and low <= first and count == high - low + 1
+        if last >= first and not (complete and high >= last):
             for a, b in rows(opened, "audit_gaps", partition.id, first, last):
                 found.append(
                     Finding("offsets", partition.name, f"{a} to {b} are missing" if b > a else f"{a} is missing")
@@ -142,15 +145,23 @@ def _stored(spark: Any, settings: Settings, opened: Any, before: Heads, seen: Se
     return found
 
 
-def source(spark: Any, settings: Settings, schema: str) -> Any:
+def _twice_in(spark: Any, settings: Settings, names: list[str]) -> set[str]:
+    """The columns in which a value seems to be twice in one of these partitions, each of which several tasks read."""
+    from pyspark.sql import functions as f
+
+    keys = source(spark, settings, KEYS, partitions=json.dumps(names))
+    hashed = keys.select(*(f.xxhash64("partitionId", name).alias(name) for name in IDS)).persist()
+    try:
+        return {name for name in IDS if hashed.groupBy(name).count().where("count > 1").take(1)}
+    finally:
+        hashed.unpersist()
+
+
+def source(spark: Any, settings: Settings, schema: str, **options: str) -> Any:
     """Everything stored, gaps and all, payloads as they are stored."""
     reader = spark.read.format("queen").schema(schema).option("url", settings.url).option("subscribe", settings.queue)
     reader = reader.option("includeHeaders", "true").option("encryptedPayloads", "raw")
-    return reader.option("failOnDataLoss", "false").load()
-
-
-def _is_any_twice(frame: Any, number: Any) -> bool:
-    return bool(frame.groupBy(number.alias("number")).count().where("count > 1").take(1))
+    return reader.option("failOnDataLoss", "false").options(**options).load()
 
 
 def _doubled(keys: Any, column: str, words: str) -> list[Finding]:
@@ -201,9 +212,8 @@ def _archive(spark: Any, settings: Settings, opened: Any, queue_id: str, lake: L
     ]
     done = dict(rows(opened, "archive_positions", lake.name, queue_id))
     known = partitions(opened, queue_id)
-    archived = frame(spark, lake, sound)
     try:
-        return found + _compare(spark, settings, opened, queue_id, lake, known, done, archived, seen)
+        return found + _compare(spark, settings, opened, queue_id, lake, known, done, sound, seen)
     except PipelineError:
         raise
     except Exception as error:
@@ -212,12 +222,15 @@ def _archive(spark: Any, settings: Settings, opened: Any, queue_id: str, lake: L
 
 def digests(spark: Any, place: str, paths: list[str]) -> list[str | None]:
     """The SHA-256 of each file, computed by tasks."""
-    if not paths:
-        return []
+    return _done(spark, [[path] for path in paths], lambda some: [Lake(place).digest(path) for path in some])
 
+
+def _done(spark: Any, work: list[Any], do: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """What tasks make of the pieces of work, in order."""
+    if not work:
+        return []
     context = spark.sparkContext
-    given = context.parallelize(paths, min(len(paths), 2 * context.defaultParallelism))
-    found: list[str | None] = given.map(lambda path: Lake(place).digest(path)).collect()
+    found: list[Any] = context.parallelize(work, min(len(work), 4 * context.defaultParallelism)).flatMap(do).collect()
     return found
 
 
@@ -229,87 +242,98 @@ def _compare(
     lake: Lake,
     known: dict[int, Any],
     done: dict[int, int],
-    archived: Any,
+    files: list[File],
     seen: Seen,
 ) -> list[Finding]:
     """Per partition: the archive has no gap and no message twice, reaches its position, and equals what is still
     stored.
     """
-    from pyspark.sql import functions as f
-
     found: list[Finding] = []
-    # Reencryption changes stored payloads, and not those in the lake; who changes one of either cannot decrypt it.
-    value = f.when(~f.col("encrypted"), f.col("value"))
-    number = f.xxhash64("partitionId", "offset", "transactionId", "messageId", value)
-    # In halves, whose sums stay within a bigint.
-    checksum = f.struct(f.sum(f.shiftright(number, 32)), f.sum(number.bitwiseAND(f.lit(0xFFFFFFFF))))
-    by_id: dict[str, Any] = {}
-    if archived is not None:
-        # As in `_stored`: they are counted apart only if some are there twice.
-        doubled = _is_any_twice(archived, f.xxhash64("partitionId", "offset"))
-        shape = archived.groupBy("partitionId", "partition").agg(
-            f.count("*").alias("rows"),
-            f.min("offset").alias("first"),
-            f.max("offset").alias("last"),
-            (f.count_distinct("offset") if doubled else f.count("*")).alias("distinct"),
-        )
-        by_id = {row["partitionId"]: row for row in shape.collect()}
-    spans = list(by_id), [row["first"] for row in by_id.values()], [row["last"] for row in by_id.values()]
+    place, paths = lake.place, [file.path for file in files]
+    many = 4 * spark.sparkContext.defaultParallelism
+    work = [paths[number::many] for number in range(min(many, len(paths)))]
+    shapes = shapes_of(_done(spark, work, lambda some: tallies.archived(place, some)))
+    spans = list(shapes), [shape.first for shape in shapes.values()], [shape.last for shape in shapes.values()]
     by_hand = {str(key): count for key, count in rows(opened, "archive_gaps", lake.name, *spans)}
-    deleted = _deleted(spark, opened, queue_id)
-    seen.archived_messages = sum(row["rows"] for row in by_id.values())
-    for row in by_id.values():
-        seen.archived[row["partition"]] = (row["first"], row["last"])
-        if row["rows"] > row["distinct"]:
-            found.append(
-                Finding("archive", row["partition"], f"{row['rows'] - row['distinct']} messages are there twice")
-            )
-        missing = row["last"] - row["first"] + 1 - row["distinct"] - by_hand.get(row["partitionId"], 0)
+    seen.archived_messages = sum(shape.rows for shape in shapes.values())
+    for key, shape in shapes.items():
+        seen.archived[shape.partition] = (shape.first, shape.last)
+        if shape.rows > shape.distinct:
+            found.append(Finding("archive", shape.partition, f"{shape.rows - shape.distinct} messages are there twice"))
+        missing = shape.last - shape.first + 1 - shape.distinct - by_hand.get(key, 0)
         if missing > 0:
-            found.append(Finding("archive", row["partition"], f"{missing} messages are missing"))
+            found.append(Finding("archive", shape.partition, f"{missing} messages are missing"))
     current = heads(opened, queue_id)
-    bounds = []
+    windows: dict[str, tuple[int, int]] = {}
+    numbers: dict[str, int] = {}
     for number, position in done.items():
         if number not in known or number not in current.first:
             continue
         partition = known[number]
-        row = by_id.get(partition.id)
-        upto = row["last"] if row else 0
+        there = shapes.get(partition.id)
+        upto = there.last if there else 0
         if upto < position and _lacks(opened, lake, partition.id, upto + 1, position):
             found.append(Finding("archive", partition.name, f"it ends at {upto}, its position is {position}"))
-        if row is not None and current.first[number] <= position:
+        if there is not None and current.first[number] <= position:
             low = current.first[number]
-            if row["first"] > low and not _lacks(opened, lake, partition.id, low, row["first"] - 1):
-                low = row["first"]  # before it the lake has let messages expire
-            bounds.append((partition.id, low, position))
-    if archived is None or not bounds:
-        return found
-    window = f.broadcast(spark.createDataFrame(bounds, "partitionId string, low long, high long"))
-
-    def summed(side: Any) -> Any:
-        part = side.join(window, "partitionId").where("offset between low and high")
-        if deleted is not None:  # of what was deleted by hand, the archive may have a copy and the source has none
-            within = (part["partitionId"] == deleted["id"]) & part["offset"].between(deleted["first"], deleted["last"])
-            part = part.join(deleted, within, "left_anti")
-        return part.groupBy("partitionId", "partition").agg(f.count("*").alias("rows"), checksum.alias("checksum"))
-
-    left, right = summed(source(spark, settings, ALL)), summed(archived)
-    joined = left.alias("s").join(right.alias("a"), "partitionId", "full_outer")
-    differing = joined.where("s.rows is distinct from a.rows or s.checksum is distinct from a.checksum")
-    for row in (
-        differing.selectExpr(
-            "coalesce(s.partition, a.partition) as partition",
-            "coalesce(s.rows, 0) as stored",
-            "coalesce(a.rows, 0) as archived",
-        )
-        .orderBy("partition")
-        .limit(MOST_SHOWN)
-        .collect()
-    ):
-        detail = f"{row['stored']} messages are stored and {row['archived']} archived of the same offsets"
-        if row["stored"] == row["archived"]:
+            if there.first > low and not _lacks(opened, lake, partition.id, low, there.first - 1):
+                low = there.first  # before it the lake has let messages expire
+            windows[partition.id] = (low, position)
+            numbers[partition.id] = number
+    # Of what was deleted by hand, the archive may have a copy and the source has none.
+    deleted: dict[str, list[tuple[int, int]]] = {}
+    for key, first, last in rows(opened, "audit_deleted", queue_id):
+        deleted.setdefault(str(key), []).append((first, last))
+    url, queue = settings.url, settings.queue
+    ranges = [Range(key, known[numbers[key]].name, *window) for key, window in sorted(windows.items())]
+    bounds = spark.sparkContext.broadcast((windows, deleted))
+    left = tallies.merged(
+        _done(spark, slices(ranges, many), lambda task: [tallies.stored_sums(url, queue, task, bounds.value[1])])
+    )
+    right = tallies.merged(
+        _done(spark, work, lambda some: [tallies.archived_sums(place, some, *bounds.value)]) if windows else []
+    )
+    first_now = heads(opened, queue_id).first
+    differing = []
+    for key, number in numbers.items():
+        # What retention has deleted meanwhile cannot be compared any more.
+        if left.get(key) != right.get(key) and first_now.get(number, 0) <= windows[key][0]:
+            differing.append((known[number].name, left.get(key, (0, 0))[0], right.get(key, (0, 0))[0]))
+    for name, here, there_ in sorted(differing)[:MOST_SHOWN]:
+        detail = f"{here} messages are stored and {there_} archived of the same offsets"
+        if here == there_:
             detail = "messages differ between source and archive"
-        found.append(Finding("archive", row["partition"], detail))
+        found.append(Finding("archive", name, detail))
+    return found
+
+
+@dataclass(slots=True)
+class Shape:
+    """What the archive has of a partition."""
+
+    partition: str
+    rows: int
+    distinct: int
+    first: int
+    last: int
+
+
+def shapes_of(parts: Iterable[tuple[str, str, list[tuple[int, int]]]]) -> dict[str, Shape]:
+    """By the ids of the partitions, of the runs of offsets that tasks have found."""
+    runs: dict[str, list[tuple[int, int]]] = {}
+    names: dict[str, str] = {}
+    for key, name, some in parts:
+        runs.setdefault(key, []).extend(some)
+        names[key] = name
+    found = {}
+    for key, ones in runs.items():
+        ones.sort()
+        distinct, reached = 0, 0
+        for first, last in ones:
+            distinct += max(0, last - max(reached, first - 1))
+            reached = max(reached, last)
+        rows_ = sum(last - first + 1 for first, last in ones)
+        found[key] = Shape(names[key], rows_, distinct, ones[0][0], reached)
     return found
 
 
@@ -317,14 +341,6 @@ def _lacks(opened: Any, lake: Lake, partition_id: str, first: int, last: int) ->
     """Whether the archive lacks more of these offsets than were deleted by hand."""
     known = dict(rows(opened, "archive_gaps", lake.name, [partition_id], [first], [last]))
     return sum(known.values()) < last - first + 1
-
-
-def _deleted(spark: Any, opened: Any, queue_id: str) -> Any:
-    """Ranges of offsets that were deleted by hand, as a frame; None if there are none."""
-    from pyspark.sql import functions as f
-
-    found = rows(opened, "audit_deleted", queue_id)
-    return f.broadcast(spark.createDataFrame(found, "id string, first long, last long")) if found else None
 
 
 def _positions(opened: Any, queue_id: str, names: list[str]) -> dict[str, dict[str, int]]:
