@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from pipeline.db import Db
+from pipeline.supervision import Site
+from pipeline.test_outage import Restarted
 from queenmq.pipeline.session import session
 
 
@@ -36,3 +39,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def db(database_url: str) -> Iterator[Db]:
     with psycopg.connect(database_url, autocommit=True, options="-c timezone=UTC") as connection:
         yield Db(database_url, connection)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    postgres = Restarted(tmp_path)
+    made = Site(postgres, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

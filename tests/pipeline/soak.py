@@ -23,9 +23,9 @@ import psycopg
 
 from pipeline.cluster import cluster
 from pipeline.db import Db
-from pipeline.supervision import SupervisorProcess, end, until
+from pipeline.supervision import Site, SupervisorProcess, end, until
 from pipeline.test_outage import Restarted
-from pipeline.test_supervised import COPY, Site
+from pipeline.test_supervised import COPY
 
 LAG_S = 5.0
 WITHIN_S = 60.0

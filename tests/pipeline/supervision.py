@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 from ports import free_port
+
+from pipeline.db import Db
+from pipeline.test_outage import Restarted
+from queenmq.cli.main import main
 
 PATIENCE_S = 180
 MARK = "QUEEN_TEST_SUPERVISORS"
@@ -79,3 +84,61 @@ def end_all(mark: str) -> None:
         with contextlib.suppress(psutil.Error):
             if one.environ().get(MARK) == mark:
                 end(one)
+
+
+class Site:
+    """A database that can be restarted, a folder, and the supervisors on it."""
+
+    def __init__(self, postgres: Restarted, folder: Path) -> None:
+        self.postgres = postgres
+        self.folder = folder
+        self.log = folder / "log"
+        self.supervisors: list[SupervisorProcess] = []
+
+    def apply(self, *options: str, **pipelines: dict[str, Any]) -> int:
+        file = self.folder / "pipelines.yaml"
+        file.write_text(yaml.safe_dump({"pipelines": pipelines}))
+        return main(["pipeline", "apply", str(file), "--url", self.postgres.url, *options])
+
+    def run(self, *options: str) -> SupervisorProcess:
+        self.supervisors.append(SupervisorProcess(self.postgres.url, self.log, *options))
+        return self.supervisors[-1]
+
+    def fill(self, each: int) -> None:
+        self.postgres.ask(lambda db: db.fill("orders", 5, each))
+
+    def status(self, name: str = "copy") -> dict[str, Any]:
+        def read(db: Db) -> dict[str, Any]:
+            cursor = db.connection.execute(
+                "SELECT s.*, l.generation, l.holder_name FROM queen.pipeline_states s JOIN queen.pipeline_leases l "
+                "USING (name) WHERE name = %s",
+                (name,),
+            )
+            assert cursor.description is not None
+            return dict(zip([c.name for c in cursor.description], cursor.fetchone() or (), strict=True))
+
+        found: dict[str, Any] = self.postgres.ask(read)
+        return found
+
+    def caught_up(self, patience_s: float = 180) -> None:
+        counted = (
+            "SELECT (SELECT count(*) FROM queen.messages m JOIN queen.partitions p ON p.id = m.partition_id JOIN "
+            "queen.queues q ON q.id = p.queue_id WHERE q.name = 'orders') = (SELECT count(*) FROM queen.messages m "
+            "JOIN queen.partitions p ON p.id = m.partition_id JOIN queen.queues q ON q.id = p.queue_id "
+            "WHERE q.name = 'copies')"
+        )
+        until(lambda: self.postgres.ask(lambda db: db.one(counted)), self.said, patience_s)
+
+    def close(self) -> None:
+        end_all(str(self.log))
+        for one in self.supervisors:
+            one.process.wait()
+        self.postgres.close()
+
+    def said(self) -> str:
+        return self.log.read_text()[-3000:] if self.log.exists() else ""
+
+    def audit(self) -> None:
+        self.postgres.ask(lambda db: db.assert_copied("orders", "copies"))
+        ids = "transaction_id"
+        assert self.postgres.ask(lambda db: db.partitions("copies", ids) == db.partitions("orders", ids))

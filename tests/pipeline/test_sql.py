@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
+from pyiceberg.table import StaticTable
 
 from pipeline.db import Db
-from queenmq.pipeline import write
+from queenmq.pipeline import iceberg_upsert, read_stream, write, write_stream_jdbc
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.jobs import upsert as upserts
 from queenmq.pipeline.jobs.sql import Settings, sql
@@ -67,34 +69,50 @@ def test_a_query_reads_queues_as_streams(spark: Any, db: Db, tmp_path: Path) -> 
             ran(spark, db, query, "x", tmp_path / "x")
 
 
-def test_a_table_has_the_newest_message_of_each_key(spark: Any, db: Db, tmp_path: Path) -> None:
-    table = str(tmp_path / "customers")
+def table_rows(table: Path, kind: str) -> tuple[Any, int]:
+    """What the format's own library reads, without our database, and the number of commits."""
+    if kind == "delta":
+        found = deltalake.DeltaTable(str(table))
+        return pa.table(found.to_pyarrow_table()), found.version()
+    hint = (table / "metadata" / "version-hint.text").read_text()
+    read = StaticTable.from_metadata(f"{table}/metadata/{hint}.metadata.json")
+    return read.scan().to_arrow(), int(hint.partition("-")[0])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_has_the_newest_message_of_each_key(spark: Any, db: Db, tmp_path: Path, kind: str) -> None:
+    table = tmp_path / "customers"
     settings = upserts.Settings(
-        url=db.url, queue="customers", table=table, keys=("id",), schema="id INT, name STRING, gone BOOLEAN",
-        checkpoint=str(tmp_path / "checkpoint"), delete="data.gone", available_now=True, most=4,
+        url=db.url, queue="customers", table=str(table), keys=("id",), schema="id INT, name STRING, gone BOOLEAN",
+        checkpoint=str(tmp_path / "checkpoint"), delete="data.gone", available_now=True, most=4, format=kind,
     )  # fmt: skip
 
     def rows() -> list[tuple[int, str]]:
         with Run(db.url, "upsert", "customers", "local", {}) as run:
             upserts.upsert(spark, settings, run)
-        found = pa.table(deltalake.DeltaTable(table).to_pyarrow_table()).select(["id", "name"]).to_pylist()
-        return sorted((one["id"], one["name"]) for one in found)
+        return sorted((one["id"], one["name"]) for one in table_rows(table, kind)[0].to_pylist())
 
     changes = [(1, "ann"), (2, "bob"), (1, "anna"), (3, "cid"), (3, "gone"), (2, "bobby"), (4, "dan")]
     push(spark, db, "customers", *[("p", {"id": n, "name": name, "gone": name == "gone"}) for n, name in changes])
     assert rows() == [(1, "anna"), (2, "bobby"), (4, "dan")]
     push(spark, db, "customers", ("p", {"id": 3, "name": "cindy"}), ("p", {"id": 4, "name": "", "gone": True}))
     assert rows() == [(1, "anna"), (2, "bobby"), (3, "cindy")]
-    version = deltalake.DeltaTable(table).version()
+    version = table_rows(table, kind)[1]
     assert rows() == [(1, "anna"), (2, "bobby"), (3, "cindy")]
-    assert deltalake.DeltaTable(table).version() == version
+    # As if the driver had died after the commit of the table, before Spark could note it.
+    newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink()
+    assert rows() == [(1, "anna"), (2, "bobby"), (3, "cindy")]
+    assert table_rows(table, kind)[1] == version
     push(spark, db, "customers", ("p", {"name": "nobody"}))
     with pytest.raises(Exception, match="no value for the key 'id'"):
         rows()
 
 
-def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
-    def batch(*values: tuple[int, str, int]) -> Any:
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_batch_that_comes_again_changes_nothing(db: Db, tmp_path: Path, kind: str) -> None:
+    def batch(*values: tuple[int, str, int], **more: Any) -> Any:
         return pa.table(
             {
                 "id": pa.array([one[0] for one in values], pa.int32()),
@@ -103,19 +121,98 @@ def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
                 "queen_offset": [one[2] for one in values],
                 "queen_timestamp": pa.array([0] * len(values), pa.timestamp("us", "UTC")),
                 "queen_deleted": [False] * len(values),
+                **more,
             }
         )
+
+    def apply(rows: Any, query: str, number: int) -> None:
+        if kind == "delta":
+            upserts.apply(place, rows, ("id",), f"queen:{query}", number)
+        else:
+            iceberg_upsert.apply(db.url, place, rows, ("id",), "queen_deleted", query, number)
 
     place = str(tmp_path / "table")
     first = upserts.newest(batch((1, "a", 1), (1, "b", 2)), ("id",))
     assert first.column("name").to_pylist() == ["b"]
-    upserts.apply(place, first, ("id",), "queen:q", 0)
-    upserts.apply(place, batch((1, "c", 3)), ("id",), "queen:q", 1)
-    upserts.apply(place, first, ("id",), "queen:q", 0)
-    upserts.apply(place, first, ("id",), "queen:another", 0)  # an older message never replaces a newer one
-    assert deltalake.DeltaTable(place).to_pyarrow_table().column("name").to_pylist() == ["c"]
+    apply(first, "q", 0)
+    apply(batch((1, "c", 3)), "q", 1)
+    apply(first, "q", 0)
+    apply(first, "another", 0)  # an older message never replaces a newer one
+    assert table_rows(tmp_path / "table", kind)[0].column("name").to_pylist() == ["c"]
+    apply(batch((2, "d", 4), (1, "e", 5), age=[7, None]), "q", 2)  # a field that is new
+    found = table_rows(tmp_path / "table", kind)[0].select(["id", "name", "age"]).to_pylist()
+    assert sorted(found, key=lambda row: row["id"]) == [
+        {"id": 1, "name": "e", "age": None},
+        {"id": 2, "name": "d", "age": 7},
+    ]
     with pytest.raises(PipelineError, match="no value for the key 'id': partition p, offset 7"):
         upserts.newest(batch((None, "a", 7)), ("id",))  # type: ignore[arg-type]
+
+
+def derby(spark: Any, url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Rows of the last statement, in a database whose driver comes with PySpark."""
+    connection = spark._jvm.java.sql.DriverManager.getConnection(url)
+    try:
+        for text in statements[:-1]:
+            connection.createStatement().execute(text)
+        found = connection.createStatement().executeQuery(statements[-1])
+        width = found.getMetaData().getColumnCount()
+        rows = []
+        while found.next():
+            rows.append(tuple(found.getObject(place) for place in range(1, width + 1)))
+        return sorted(rows)
+    finally:
+        connection.close()
+
+
+def test_a_table_of_any_database_gets_every_row_once(spark: Any, db: Db, tmp_path: Path) -> None:
+    """The driver dies between the commit of the table and Spark's own; then the checkpoint is an older copy."""
+    url, checkpoint = f"jdbc:derby:{tmp_path}/derby;create=true", tmp_path / "checkpoint"
+    made = "CREATE TABLE orders (customer VARCHAR(20), id INT, PRIMARY KEY (customer, id))"
+    assert derby(spark, url, made, "SELECT * FROM orders") == []
+
+    def run(most: int = 2, **more: str) -> None:
+        found = read_stream(spark, db.url, "orders", startingOffsets="earliest", maxOffsetsPerTrigger=most,
+                            valueSchema="id INT")  # fmt: skip
+        rows = found.selectExpr("data.id AS id", "partition AS Customer")
+        write_stream_jdbc(rows, url, "orders", str(checkpoint), **more).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+
+    push(spark, db, "orders", *[(f"c{n % 2}", {"id": n}) for n in range(5)])
+    run()
+    wanted = sorted((f"c{n % 2}", n) for n in range(5))
+    assert derby(spark, url, "SELECT * FROM orders") == wanted
+    yesterday = tmp_path / "yesterday"
+    shutil.copytree(checkpoint, yesterday)
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink()
+    derby(spark, url, "CREATE TABLE queen_staged_leftover (id INT)", "SELECT * FROM orders")
+    run()
+    assert derby(spark, url, "SELECT * FROM orders") == wanted
+    tables = "SELECT tablename FROM sys.systables WHERE tablename LIKE 'QUEEN%'"
+    assert derby(spark, url, tables) == [("QUEEN_BATCHES",), ("QUEEN_STAGED_LEFTOVER",)]  # which is another stream's
+    [(query, batch)] = derby(spark, url, "SELECT query_id, batch FROM queen_batches")
+    assert int(newest.name) == batch
+
+    push(spark, db, "orders", ("c1", {"id": 7}))
+    run()
+    assert derby(spark, url, "SELECT * FROM orders") == sorted([*wanted, ("c1", 7)])
+    shutil.rmtree(checkpoint)
+    shutil.move(yesterday, checkpoint)
+    push(spark, db, "orders", ("c1", {"id": 9}))
+    with pytest.raises(Exception, match="was restored from an older copy") as told:
+        run(most=100)
+    assert query in str(told.value)
+    assert derby(spark, url, "SELECT * FROM orders") == sorted([*wanted, ("c1", 7)])
+    with pytest.raises(Exception, match="has no column 'nothing': it has CUSTOMER, ID"):
+        write_stream_jdbc(
+            read_stream(spark, db.url, "orders", startingOffsets="earliest").selectExpr("1 AS nothing"),
+            *(url, "orders", str(tmp_path / "c2")),
+        ).trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(BadOption, match="must be one of JDBC"):
+        write_stream_jdbc(spark.range(1), "postgresql://x/y", "t", "c")
 
 
 def test_the_tutorial_of_streams(spark: Any, db: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

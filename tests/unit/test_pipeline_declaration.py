@@ -21,6 +21,16 @@ WINDOW = {
         "late": "orders-late",
     },
 }
+JOIN = {
+    "kind": "join",
+    "left": "orders",
+    "right": "payments",
+    "on": {"data.id": "data.order"},
+    "target": "paid",
+    "checkpoint": "/data/join",
+}
+SQL = {"kind": "sql", "query": "SELECT * FROM STREAM(orders)", "target": "large", "checkpoint": "/data/sql"}
+UPSERT = {"kind": "upsert", "queue": "orders", "table": "/data/orders", "key": "id", "checkpoint": "/data/upsert"}
 COPY = {"kind": "copy", "source": "a", "target": "b", "checkpoint": "s3://bucket/copy"}
 
 
@@ -43,6 +53,9 @@ def test_every_kind_can_be_declared() -> None:
                 "some": COPY | {"kind": "filter", "where": "data.n > 1", "schema": "n INT", "checkpoint": "/data/some"},
                 "lake": {"kind": "archive", "queue": "orders", "lake": "s3://bucket/lake", "format": "delta"},
                 "figures": {"kind": "analytics"},
+                "paid": JOIN | {"type": "left", "select": "left.data AS order"},
+                "large": SQL | {"prepare": ["CREATE TEMPORARY VIEW x AS SELECT 1"], "updates": True},
+                "table": UPSERT | {"key": ["id", "shop"], "format": "iceberg", "delete": "data.gone"},
             }
         }
     )
@@ -51,6 +64,8 @@ def test_every_kind_can_be_declared() -> None:
     assert found["stats"].plan.writes == ("stats", "orders-late")
     assert found["copy"].conf == {"spark.driver.memory": "1g", "spark.ui.enabled": "true"}
     assert found["figures"].plan.reads is None
+    assert (found["paid"].plan.reads, found["paid"].plan.writes) == (("orders", "payments"), ("paid",))
+    assert (found["large"].plan.reads, found["table"].plan.reads) == (("orders",), ("orders",))
     assert {one.kind for one in found.values()} == set(KINDS)
 
 
@@ -68,7 +83,7 @@ def test_every_kind_can_be_declared() -> None:
         ("pipelines: {a: 1}", "a: it must be a mapping with kind"),
         (
             "pipelines: {a: {kind: dance}}",
-            "a: kind must be one of analytics, archive, copy, filter, window, not 'dance'",
+            "a: kind must be one of analytics, archive, copy, filter, join, sql, upsert, window, not 'dance'",
         ),
     ],
 )
@@ -91,6 +106,15 @@ def test_a_bad_file_is_a_sentence(text: str, problem: str) -> None:
         (COPY | {"kind": "filter"}, "one: where is missing"),
         (WINDOW | {"window": {"source": "a"}}, "one: window must be {tumbling: 1 minute}"),
         ({"kind": "archive", "queue": "q", "lake": "s3://KEY:SECRET@bucket"}, "one: the address of the lake"),
+        (JOIN | {"on": {}}, "one: on is missing: the fields that are equal"),
+        (JOIN | {"right": "orders"}, "one: right must be another queue than left"),
+        (JOIN | {"type": "outer"}, "one: type must be inner or left, not 'outer'"),
+        (SQL | {"query": "SELECT 1"}, "one: the query reads no queue: name one as STREAM(orders)"),
+        (SQL | {"target": "orders"}, "one: target must be another queue than those that are read"),
+        (SQL | {"prepare": "x"}, "one: prepare must be a list of statements"),
+        (SQL | {"updates": "yes"}, "one: updates must be true or false, not 'yes'"),
+        (UPSERT | {"key": []}, "one: key must be a field of the message, or a list of fields"),
+        (UPSERT | {"table": "here"}, "one: table must be an absolute path or a URI"),
         ({"kind": "archive", "queue": 5, "lake": "/lake"}, "one: queue must be a text, not 5"),
     ],
 )
@@ -104,7 +128,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "a: source is missing",
         "a: target is missing",
         "a: checkpoint is missing",
-        "b: kind must be one of analytics, archive, copy, filter, window, not 'dance'",
+        "b: kind must be one of analytics, archive, copy, filter, join, sql, upsert, window, not 'dance'",
     ]
 
 

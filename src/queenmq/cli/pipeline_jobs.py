@@ -203,6 +203,7 @@ def _analytics(given: Given, url: str) -> Job:
 
 
 def _bench(given: Given, url: str) -> Job:
+    from queen_bench.pipeline.growth import growth
     from queen_bench.pipeline.jobs import Settings, bench
 
     settings = Settings(
@@ -216,7 +217,8 @@ def _bench(given: Given, url: str) -> Job:
         only=tuple(given.only),
         server=given.server,
     )
-    return lambda spark, run: bench(spark, settings, run)
+    measure = growth if given.growth else bench
+    return lambda spark, run: measure(spark, settings, run)
 
 
 def _backfill(given: Given, url: str) -> Job:

@@ -84,13 +84,11 @@ def _sql(given: Given, url: str) -> Job:
 
 
 def _upsert(given: Given, url: str) -> Job:
-    from importlib.util import find_spec
-
     from queenmq.pipeline.jobs.upsert import Settings, upsert
     from queenmq.pipeline.lake import check_address
+    from queenmq.pipeline.lake_table import check_installed
 
-    if find_spec("deltalake") is None:
-        raise StartupError("upsert needs deltalake: pip install 'queenmq[pipeline,delta]'")
+    check_installed(given.format)
     check_address(given.table)
     settings = Settings(
         url=url,
@@ -104,6 +102,7 @@ def _upsert(given: Given, url: str) -> Job:
         available_now=given.available_now,
         seconds=given.seconds,
         most=given.batch,
+        format=given.format,
     )
     return lambda spark, run: upsert(spark, settings, run)
 

@@ -23,6 +23,7 @@ __all__ = [
     "windowed",
     "write",
     "write_stream",
+    "write_stream_jdbc",
 ]
 
 _FRAMES: Final = ("archived", "read", "read_stream", "windowed", "write", "write_stream")
@@ -52,6 +53,10 @@ def __getattr__(name: str) -> Any:
         from queenmq.pipeline import frames
 
         return getattr(frames, name)
+    if name == "write_stream_jdbc":
+        from queenmq.pipeline.jdbc import write_stream_jdbc
+
+        return write_stream_jdbc
     if name == "start":
         from queenmq.pipeline.session import session
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from queenmq.pipeline.declaration import Fields, Job, Kinds, Plan
 from queenmq.pipeline.errors import BadOption
@@ -78,6 +78,107 @@ def _filter(fields: Fields) -> Plan:
     return _copy(fields)
 
 
+def _sql(fields: Fields) -> Plan:
+    query, schemas = fields.text("query", needed=True) or "", fields.texts("schemas")
+    return _query(fields, query, schemas, {"kind": "sql", "query": " ".join(query.split()), "schemas": schemas})
+
+
+def _join(fields: Fields) -> Plan:
+    """Two queues by equal fields, as a query over both."""
+    left, right = fields.queue("left"), fields.queue("right")
+    kind, within = fields.choice("type", ("inner", "left"), "inner"), fields.span("within", "1 hour")
+    on, select = fields.texts("on"), fields.text("select") or "left.data AS left, right.data AS right, left.partition"
+    schemas = fields.texts("schemas")
+    if not on:
+        fields.wrong("on is missing: the fields that are equal, such as {data.id: data.order}")
+    if left and left == right:
+        fields.wrong("right must be another queue than left")
+    equal = " AND ".join(f"left.{one} = right.{other}" for one, other in on.items())
+    # Each side is kept until no message of the other one can come any more that is near enough.
+    side = "STREAM(`{}`) WATERMARK timestamp DELAY OF INTERVAL {} AS `{}`"
+    near = f"right.timestamp BETWEEN left.timestamp - INTERVAL {within} AND left.timestamp + INTERVAL {within}"
+    query = (
+        f"SELECT {select} FROM {side.format(left, within, 'left')} {kind} JOIN {side.format(right, within, 'right')} "  # noqa: S608 - of Spark, by who may run anything
+        f"ON {equal} AND {near}"
+    )
+    names = {"left": left, "right": right, "on": on, "type": kind, "within": within, "schemas": schemas}
+    return _query(fields, query, schemas, {"kind": "join", **names})
+
+
+def _query(fields: Fields, query: str, schemas: dict[str, str], state: dict[str, Any]) -> Plan:
+    """A query of Spark SQL into a queue. Whether another one can go on from the state is known to Spark alone, so that
+    none can.
+    """
+    from queenmq.pipeline.jobs.sql import sources
+
+    target = fields.queue("target")
+    prepare, updates = fields.any("prepare") or [], fields.any("updates", False)
+    checkpoint, trigger = fields.place("checkpoint"), fields.span("trigger", _TRIGGER)
+    start = fields.choice("start", _START, "earliest")
+    most = fields.number("maxOffsetsPerTrigger")
+    if not isinstance(prepare, list) or not all(isinstance(one, str) for one in prepare):
+        fields.wrong("prepare must be a list of statements")
+    if not isinstance(updates, bool):
+        fields.wrong(f"updates must be true or false, not {updates!r}")
+    reads = tuple(sources(query))
+    if query and not reads:
+        fields.wrong("the query reads no queue: name one as STREAM(orders)")
+    if target in reads:
+        fields.wrong("target must be another queue than those that are read")
+
+    def job(url: str, place: str) -> Job:
+        from queenmq.pipeline.jobs.sql import Settings, sql
+
+        settings = Settings(
+            url=url,
+            query=query,
+            target=target,
+            checkpoint=place,
+            schemas=schemas,
+            prepare=tuple(prepare),
+            updates=updates,
+            trigger=trigger,
+            start=start or "earliest",
+            most=most,
+        )
+        return lambda spark, run: sql(spark, settings, run)
+
+    return Plan(reads=reads, writes=(target,), checkpoint=checkpoint, state=state | {"updates": updates}, job=job)
+
+
+def _upsert(fields: Fields) -> Plan:
+    queue, table = fields.queue("queue"), fields.place("table")
+    form = fields.choice("format", ("delta", "iceberg"), "delta") or "delta"
+    keys = fields.any("key")
+    keys = [keys] if isinstance(keys, str) else keys
+    schema, delete = fields.text("schema") or "auto", fields.text("delete")
+    checkpoint, trigger = fields.place("checkpoint"), fields.span("trigger", _TRIGGER)
+    most = fields.number("maxOffsetsPerTrigger", 100_000)
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+        fields.wrong("key must be a field of the message, or a list of fields")
+        keys = []
+
+    def job(url: str, place: str) -> Job:
+        from queenmq.pipeline.jobs.upsert import MOST_MESSAGES, Settings, upsert
+
+        settings = Settings(
+            url=url,
+            queue=queue,
+            table=table,
+            keys=tuple(keys),
+            checkpoint=place,
+            schema=schema,
+            delete=delete,
+            trigger=trigger,
+            most=most or MOST_MESSAGES,
+            format=form,
+        )
+        return lambda spark, run: upsert(spark, settings, run)
+
+    state = {"kind": "upsert", "queue": queue, "table": table, "key": keys, "format": form}
+    return Plan(reads=(queue,), checkpoint=checkpoint, state=state, job=job)
+
+
 def _archive(fields: Fields) -> Plan:
     queue, lake = fields.queue("queue"), fields.place("lake")
     schema, form = fields.text("schema"), fields.choice("format", ("parquet", "delta", "iceberg"), None)
@@ -120,5 +221,8 @@ KINDS: Final[Kinds] = {
     "archive": _archive,
     "copy": _copy,
     "filter": _filter,
+    "join": _join,
+    "sql": _sql,
+    "upsert": _upsert,
     "window": _window,
 }

@@ -230,7 +230,10 @@ def sql() -> None:
 
 @_job_of("upsert", "queen pipeline upsert --queue customers --table /data/customers --key id --checkpoint ./progress")
 @_queue
-@click.option("--table", required=True, metavar="PLACE", help="Folder or URI of the Delta Lake table.")
+@click.option("--table", required=True, metavar="PLACE", help="Folder or URI of the table.")
+@click.option(
+    "--format", type=click.Choice(("delta", "iceberg")), default="delta", show_default=True, help="Format of the table."
+)
 @click.option("--key", required=True, type=NAMES, metavar="FIELDS", help="Fields of the message that are the key.")
 @_checkpoint
 @click.option(
@@ -242,7 +245,7 @@ def sql() -> None:
 @_seconds
 @click.option("--batch", type=COUNT, default=100_000, show_default=True, metavar="N", help="Most messages of a commit.")
 def upsert() -> None:
-    """Keep a Delta Lake table with one row a key: the newest message of each, until Ctrl-C."""
+    """Keep a Delta Lake or Iceberg table with one row a key: the newest message of each, until Ctrl-C."""
 
 
 @_job_of("analytics", "queen pipeline analytics --queue orders --every 60")
@@ -314,6 +317,11 @@ def compact(**given: Any) -> int:
     "--only", type=NAMES, default="", metavar="NAMES", help="Run only these measurements, such as read,archive."
 )
 @click.option("--server", metavar="URL", help="URL of a server on the same database, to measure latency over HTTP.")
+@click.option(
+    "--growth",
+    is_flag=True,
+    help="Measure with a quarter, half and all of the messages and partitions, and show whether costs grow as they do.",
+)
 def bench() -> None:
     """Measure the source, the sink and the jobs, in temporary queues."""
 

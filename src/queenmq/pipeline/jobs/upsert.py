@@ -1,4 +1,5 @@
-"""upsert: the messages of a queue as changes of a Delta Lake table: one row a key, the newest message counts.
+"""upsert: the messages of a queue as changes of a table of Delta Lake or Iceberg: one row a key, the newest message
+counts.
 
 Every batch of the stream is one commit of the table, with the number of the batch in it, so that a batch that comes
 again changes nothing. A row keeps where its message was, so that an older message never replaces a newer one.
@@ -9,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queenmq.pipeline.connection import connection, database_errors
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.frames import activate, read_stream
+from queenmq.pipeline.generation import hold_generation
 from queenmq.pipeline.jobs.window import TRIGGER
 from queenmq.pipeline.lake import Lake
+from queenmq.pipeline.lake_table import DELTA, ICEBERG, check_installed
 from queenmq.pipeline.options import key_of_environment
 from queenmq.pipeline.registry import AUTO
 from queenmq.pipeline.runs import Outcome, Run
@@ -38,10 +42,12 @@ class Settings:
     available_now: bool = False
     seconds: float | None = None
     most: int = MOST_MESSAGES
+    format: str = DELTA
 
 
 def upsert(spark: Any, settings: Settings, run: Run) -> Outcome:
     """Until everything is read (availableNow), the time is over or Ctrl-C."""
+    check_installed(settings.format)
     run_query(
         lambda: _start(spark, settings),
         run,
@@ -83,13 +89,21 @@ def changes(spark: Any, settings: Settings) -> Any:
 
 
 def _merge(settings: Settings) -> Any:
-    place = Lake(settings.table).native("")
+    place = Lake(settings.table).place
 
     def merge(batch: Any, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query is None:
             raise PipelineError("Spark does not report the query of a batch")
-        apply(place, newest(batch.toArrow(), settings.keys), settings.keys, f"queen:{query}", number)
+        rows = newest(batch.toArrow(), settings.keys)
+        with connection(settings.url) as opened, database_errors(), opened.transaction():
+            hold_generation(opened)  # until the table has committed
+            if settings.format == ICEBERG:
+                from queenmq.pipeline import iceberg_upsert
+
+                iceberg_upsert.apply(settings.url, place, rows, settings.keys, _DELETED, query, number)
+            else:
+                apply(place, rows, settings.keys, f"queen:{query}", number)
 
     return merge
 
