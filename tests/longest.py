@@ -16,6 +16,8 @@ _FILES_S = {
     "cli/test_verify.py": 35,
     "dashboard/test_pages.py": 50,
     "pipeline/test_command.py": 50,
+    "pipeline/test_kinds.py": 50,
+    "pipeline/test_sql.py": 60,
     "integration/test_openapi.py": 48,
     "chaos/test_mixed.py": 45,
     "chaos/test_failover.py": 45,
