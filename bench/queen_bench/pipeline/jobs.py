@@ -52,6 +52,7 @@ class Settings:
     postgres: int | None = None
     only: tuple[str, ...] = ()
     server: str | None = None
+    growth: bool = False
 
 
 @dataclass
@@ -343,6 +344,10 @@ class Bench:
 
 def bench(spark: Any, settings: Settings, run: Run) -> Outcome:
     """Measure everything once, the reads several times."""
+    if settings.growth:
+        from queen_bench.pipeline.growth import growth
+
+        return growth(spark, settings, run)
     trial = Bench(spark, settings)
     try:
         trial.run()

@@ -203,7 +203,6 @@ def _analytics(given: Given, url: str) -> Job:
 
 
 def _bench(given: Given, url: str) -> Job:
-    from queen_bench.pipeline.growth import growth
     from queen_bench.pipeline.jobs import Settings, bench
 
     settings = Settings(
@@ -216,9 +215,9 @@ def _bench(given: Given, url: str) -> Job:
         postgres=given.postgres,
         only=tuple(given.only),
         server=given.server,
+        growth=given.growth,
     )
-    measure = growth if given.growth else bench
-    return lambda spark, run: measure(spark, settings, run)
+    return lambda spark, run: bench(spark, settings, run)
 
 
 def _backfill(given: Given, url: str) -> Job:
