@@ -141,9 +141,11 @@ def test_the_container_is_built_of_what_exists() -> None:
     assert {word for word, _ in container()} <= INSTRUCTIONS | {"ENTRYPOINT", "CMD"}
     images = [image.split()[0] for image in said("FROM")]
     assert all(re.fullmatch(r"[\w/.-]+:\d+\.\d+\.\d+-[\w.-]+", image) for image in images), "pin the base image"
+    sent = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for copied in said("COPY"):
         if not copied.startswith("--from="):
             assert all((ROOT / source).exists() for source in copied.split()[:-1]), copied
+            assert all(source.removeprefix("./").startswith(tuple(sent)) for source in copied.split()[:-1]), copied
     program = json.loads(said("ENTRYPOINT")[-1])
     assert program == ["queen"]
     assert is_a_command(*json.loads(said("CMD")[-1]))
@@ -159,6 +161,8 @@ def test_the_container_installs_what_the_server_needs_by_hash() -> None:
     lock = (ROOT / "constraints.lock").read_text()
     assert supply.IMAGE_LOCK.read_text() == supply.image_lock(lock, needed), "run .ci/supply lock"
     assert {"asyncpg", "click", "setuptools", "PyYAML"} <= set(needed)
+    locked = re.findall(r"^(\S+)==", supply.IMAGE_LOCK.read_text(), re.MULTILINE)
+    assert {supply.plain(name) for name in needed} == {supply.plain(name) for name in locked}
     assert "pyspark" not in needed
     installs = [line for line in " ".join(said("RUN")).split("&&") if "pip install" in line]
     assert all("--no-deps" in line and ("--require-hashes" in line or line.split()[-1] == ".") for line in installs)
