@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import sys
 from collections import Counter
@@ -103,13 +104,14 @@ class Soak:
     def _judge(self, number: int, histories: dict[str, History], faults: Sequence[Fault]) -> dict[str, Any]:
         figures: Counter[str] = Counter()
         for name, history in histories.items():
+            history += faults  # the checker knows by them which leases a crash may have forgotten
             verdict = check(history)
             figures["operations"] += verdict.operations
             figures["checks"] += sum(verdict.checked.values())
             figures["unknown"] += verdict.outcomes.get("info", 0)
             figures["violations"] += len(verdict.violations)
             if verdict.violations:
-                write_history(self._folder / f"round-{number}-{name}.jsonl", [*history, *faults])
+                write_history(self._folder / f"round-{number}-{name}.jsonl", history)
             for violation in verdict.violations[:3]:
                 self.broken.append(f"round {number}, {name}, {violation.rule}: {violation.text}")
                 say(self.broken[-1], *lines(minimal(history, violation)), sep="\n    ", flush=True)
@@ -221,6 +223,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/soak"))
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
+    # The client logs what it could not do; here it is in the histories.
+    logging.getLogger("queenmq.client").addHandler(logging.NullHandler())
     return asyncio.run(soak(given.minutes, given.round, given.seed, given.folder))
 
 

@@ -48,7 +48,7 @@ def test_faults_on_a_cluster_of_its_own(queen: Run, tmp_path: Path) -> None:
             "--workload",
             "journal",
             "--seconds",
-            "8",
+            "5",
             "--lease",
             "1",
             "--seed",

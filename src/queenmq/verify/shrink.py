@@ -34,6 +34,7 @@ def minimal(history: Sequence[Event], violation: Violation) -> History:
 class _Shrinking:
     def __init__(self, history: Sequence[Event], violation: Violation) -> None:
         self._events = [event for event in history if not isinstance(event, Fault)]
+        self._faults = [event for event in history if isinstance(event, Fault)]
         self._violation = violation
         self.ops = list(dict.fromkeys(event.op for event in self._events))
         self._left = _EXAMINED * len(self.ops) + _AND_THEN
@@ -68,4 +69,6 @@ class _Shrinking:
             return False
         self._left -= len(ops)
         of = self._violation
-        return any(one.rule == of.rule and one.text == of.text for one in check(self.part(ops)).violations)
+        return any(
+            one.rule == of.rule and one.text == of.text for one in check([*self.part(ops), *self._faults]).violations
+        )
