@@ -26,7 +26,7 @@ from queenmq.storage.statements import statement
 log = logging.getLogger(__name__)
 
 _PAGE = 1000  # partitions
-_PAGES = 20  # of a queue, in a turn
+_PAGES = 40  # of a queue, in a turn
 _KEPT = 100  # partitions that lag most, and that were written last, of each queue
 _LEAST_PAUSES = 20  # between two turns of a queue, in durations of the last one
 _QUIET_PAUSES = 1000  # of a queue in which nothing seems to have happened: what psql did to it, say
