@@ -27,7 +27,9 @@ OF_THE_COMMAND = {"QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE", "QUEEN_LONG"}
 KNOWN = OF_THE_COMMAND | {
     name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")
 }
-OF_OTHERS = re.compile(r"QUEEN_LONG|OTEL_\w+|[A-Z]+_[A-Z_]*CHECK|DJANGO_\w+|INSTALLED_APPS|SECRET_KEY|USE_TZ")
+OF_OTHERS = re.compile(
+    r"QUEEN_LONG|RLIMIT_\w+|ACK_FIRST|\w+_ON_ERROR|OTEL_\w+|[A-Z]+_[A-Z_]*CHECK|DJANGO_\w+|INSTALLED_APPS|SECRET_KEY|USE_TZ"
+)
 
 
 @pytest.fixture

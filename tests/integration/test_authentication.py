@@ -122,6 +122,8 @@ NEEDED_ROLE = {
     ("POST", "/api/v1/policies"): "read-write",
     ("GET", "/api/v1/policies"): "read-only",
     ("GET", "/api/v1/queues/{queue}/skipped"): "read-only",
+    ("GET", "/api/v1/queues/{queue}/consumers"): "read-only",
+    ("GET", "/api/v1/find"): "read-only",
     ("POST", "/api/v1/timers"): "read-write",
     ("GET", "/api/v1/timers/{queue}"): "read-only",
     ("GET", "/api/v1/timers/{queue}/{timerKey...}"): "read-only",
