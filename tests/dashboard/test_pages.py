@@ -41,13 +41,15 @@ PAGES: dict[str, tuple[str | Callable[[Page], None], str]] = {
     "messages": ("/#/messages?queue=orders", "order-12-5"),
     "message": (_message, "History"),
     "dead-letters": ("/#/dead-letters", "550 mailbox unknown"),
+    "traces": ("/#/traces", "checkout"),
+    "trace": ("/#/traces/checkout", "invoice-1"),
     "operations": ("/#/operations", "orders / customer-01"),
     "operation": (_operation, "Result"),
     "cluster": ("/#/cluster", "queen-2"),
     "pipeline": ("/#/pipeline", "Starts again soon"),
     "declared": ("/#/pipeline/order-stats", "spark-1:4711"),
     "access": ("/#/access", "queues orders.*"),
-    "search": ("/#/search?q=order", "Queues and groups by part"),
+    "search": ("/#/search?q=order", "by part of their name"),
 }
 LOOKS = {"light": {}, "dark": {"dark": True}, "phone": {"phone": True}}
 

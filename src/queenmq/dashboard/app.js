@@ -14,6 +14,7 @@ import { overview } from "./overview.js";
 import { partition } from "./partition.js";
 import { declared, pipeline } from "./pipeline.js";
 import { queue, queues } from "./queues.js";
+import { trace, traces } from "./traces.js";
 import { search, suggestions } from "./search.js";
 import { badge, button, empty, problem } from "./ui.js";
 
@@ -30,6 +31,8 @@ const ROUTES = [
   [/^operations$/, operations],
   [/^operations\/([^/]+)$/, operation],
   [/^cluster$/, cluster],
+  [/^traces$/, traces],
+  [/^traces\/([^/]+)$/, trace],
   [/^pipeline$/, pipeline],
   [/^pipeline\/([^/]+)$/, declared],
   [/^access$/, access],
@@ -42,6 +45,7 @@ const NAVIGATION = [
   ["g", "Groups", "groups", "M8 11a3.500 3.500 0 1 0 0-7 3.500 3.500 0 0 0 0 7m8 0a3 3 0 1 0 0-6 3 3 0 0 0 0 6M2 19c0-3.500 2.700-6 6-6s6 2.500 6 6zm13.500 0H22c0-3-2-5.500-5-5.500-1 0-1.900.2-2.600.7.8 1.300 1.100 3 1.100 4.800"],
   ["m", "Messages", "messages", "M3 5h18v14H3zm2 2.500V9l7 4.500L19 9V7.500l-7 4.500z"],
   ["d", "Dead letters", "dead-letters", "M12 3 1.500 21h21zm-1 6h2v6h-2zm0 7.500h2v2h-2z"],
+  ["t", "Traces", "traces", "M6 3a3 3 0 0 1 1 5.800V11h7a3 3 0 0 1 3 3v1.200a3 3 0 1 1-2 0V14a1 1 0 0 0-1-1H7v2.200a3 3 0 1 1-2 0V8.800A3 3 0 0 1 6 3"],
   ["n", "Operations", "operations", "M12 2a10 10 0 1 0 0 20 10 10 0 0 0 0-20m-1 4.500h2V12l4 2.300-1 1.700-5-3z"],
   ["c", "Cluster", "cluster", "M12 2.500a3 3 0 0 1 1 5.800v2.400l4.300 3.600a3 3 0 1 1-1.300 1.500L12 12.500l-4 3.300a3 3 0 1 1-1.300-1.500l4.300-3.600V8.300a3 3 0 0 1 1-5.800"],
   ["r", "Pipelines", "pipeline", "M3 5h6v5H3zm12 9h6v5h-6zM3 14h6v5H3zm7-7h4.500a3 3 0 0 1 3 3v3h-2v-3a1 1 0 0 0-1-1H10zm0 8.500h4v2h-4z"],

@@ -1,10 +1,13 @@
 // Charts: lines over time, drawn as SVG. Labels are text beside the picture, so they never stretch with it.
 
 import { h } from "./dom.js";
-import { minute, time } from "./format.js";
+import { NONE, date, minute, time } from "./format.js";
 
 const WIDTH = 1000;
 const HEIGHT = 200;
+const TICKS = 5;
+const MINUTES_20 = 1200000;
+const HOURS_36 = 36 * 3600000;
 
 /** A round number at or above `value`, for the top of an axis. */
 export function niceTop(value) {
@@ -23,7 +26,7 @@ function outline(values, top) {
     }
     const x = values.length > 1 ? (index / (values.length - 1)) * WIDTH : WIDTH;
     const y = HEIGHT - (Math.min(value, top) / top) * HEIGHT;
-    path += `${drawing ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    path += `${drawing ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}${drawing ? "" : "h0"}`; // a point between two gaps is a dot
     drawing = true;
   });
   return path;
@@ -37,8 +40,7 @@ export function lines({ points, series, format, what, empty }) {
   const drawn = points.length > 1;
   const top = niceTop(Math.max(0, ...points.flatMap((point) => series.map(({ key }) => point[key] ?? 0))));
   const last = points.at(-1);
-  const label = drawn && last.at - points[0].at > 1200000 ? minute : time;
-  const readout = h("span", { class: "readout", "aria-hidden": "true" });
+  const label = drawn ? labelOf(last.at - points[0].at) : time;
   const cursor = h("i", { class: "cursor", hidden: true });
   const values = series.map(({ key, name, tone }) =>
     h("span", { class: `key tone-${tone}` }, h("i", {}), `${name} `, h("b", {}, last ? format(last[key]) : "–")),
@@ -48,6 +50,7 @@ export function lines({ points, series, format, what, empty }) {
     {
       class: "plot",
       onpointermove: (event) => point(event, points, series, format),
+      onpointerdown: (event) => point(event, points, series, format),
       onpointerleave: (event) => unpoint(event.currentTarget),
     },
     h(
@@ -62,6 +65,7 @@ export function lines({ points, series, format, what, empty }) {
         }),
     ),
     cursor,
+    h("div", { class: "tip", hidden: true, "aria-hidden": "true" }),
     !drawn && h("p", { class: "plot-empty" }, empty ?? "Nothing to draw yet."),
   );
   const summary = last
@@ -70,9 +74,9 @@ export function lines({ points, series, format, what, empty }) {
   return h(
     "figure",
     { class: "chart", role: "img", "aria-label": summary },
-    h("figcaption", { class: "legend" }, values, readout),
+    h("figcaption", { class: "legend" }, values),
     h("div", { class: "frame" }, h("div", { class: "axis-y", "aria-hidden": "true" }, h("span", {}, format(top)), h("span", {}, format(top / 2)), h("span", {}, format(0))), plot),
-    h("div", { class: "axis-x", "aria-hidden": "true" }, drawn && [h("span", {}, label(points[0].at)), h("span", {}, label(last.at))]),
+    h("div", { class: "axis-x", "aria-hidden": "true" }, drawn && ticks(points.length).map((index) => h("span", {}, label(points[index].at)))),
   );
 }
 
@@ -81,22 +85,44 @@ function firstX(points, key) {
   return ((index / (points.length - 1)) * WIDTH).toFixed(1);
 }
 
+/** Which points have a label below the axis, evenly apart. */
+function ticks(count) {
+  const most = Math.min(TICKS, count);
+  return Array.from({ length: most }, (_, index) => Math.round((index * (count - 1)) / (most - 1)));
+}
+
+/** Seconds, minutes or days: what tells the points of a chart of this length apart. */
+function labelOf(length) {
+  if (length > HOURS_36) return (at) => date(new Date(at).toISOString());
+  return length > MINUTES_20 ? minute : time;
+}
+
 function point(event, points, series, format) {
   if (points.length < 2) return;
   const plot = event.currentTarget;
   const box = plot.getBoundingClientRect();
-  const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-  const chosen = points[Math.round(share * (points.length - 1))];
+  const index = Math.round(Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) * (points.length - 1));
+  const share = index / (points.length - 1);
+  const chosen = points[index];
   const cursor = plot.querySelector(".cursor");
   cursor.hidden = false;
   cursor.style.setProperty("left", `${share * 100}%`);
-  const readout = plot.closest(".chart").querySelector(".readout");
-  readout.textContent = `${time(chosen.at)}: ${series.map(({ key, name }) => `${name} ${format(chosen[key])}`).join(", ")}`;
+  const tip = plot.querySelector(".tip");
+  tip.hidden = false;
+  // Beside the cursor, on the side where there is more room.
+  tip.style.setProperty(share > 0.5 ? "right" : "left", `${(share > 0.5 ? 1 - share : share) * 100}%`);
+  tip.style.removeProperty(share > 0.5 ? "left" : "right");
+  const label = labelOf(points.at(-1).at - points[0].at);
+  const nothing = series.every(({ key }) => chosen[key] === undefined || chosen[key] === null);
+  tip.replaceChildren(
+    h("b", {}, label(chosen.at)),
+    ...(nothing ? [h("span", {}, "not measured")] : series.map(({ key, name, tone }) => h("span", { class: `key tone-${tone}` }, h("i", {}), `${name} ${chosen[key] === undefined ? NONE : format(chosen[key])}`))),
+  );
 }
 
 function unpoint(plot) {
   plot.querySelector(".cursor").hidden = true;
-  plot.closest(".chart").querySelector(".readout").textContent = "";
+  plot.querySelector(".tip").hidden = true;
 }
 
 /** A small line without labels, beside a number. */

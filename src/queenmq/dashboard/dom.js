@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "path", "line", "rect", "circle", "g", "title"]);
-const HANDLERS = ["onclick", "oninput", "onchange", "onsubmit", "onkeydown", "onpointermove", "onpointerleave", "onclose"];
+const HANDLERS = ["onclick", "oninput", "onchange", "onsubmit", "onkeydown", "onpointerdown", "onpointermove", "onpointerleave", "onclose"];
 
 /** An element: `class`, `style` (an object), on… handlers and attributes; children are elements, texts, arrays or nothing. */
 export function h(tag, given, ...children) {
@@ -75,6 +75,8 @@ function patch(from, to) {
     if (from.data !== to.data) from.data = to.data;
     return;
   }
+  // What a pointer has made of an element, such as the tip of a chart, stays while it is there.
+  if (from.classList?.contains("tip") || from.classList?.contains("cursor")) return;
   for (const { name } of [...from.attributes]) if (name !== "style" && name !== "open" && !to.hasAttribute(name)) from.removeAttribute(name);
   for (const { name, value } of to.attributes) if (name !== "style" && name !== "open" && from.getAttribute(name) !== value) from.setAttribute(name, value);
   if (from.style.cssText !== to.style.cssText) from.style.cssText = to.style.cssText;

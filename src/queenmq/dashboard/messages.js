@@ -146,7 +146,7 @@ function timeline(told, traces, dead) {
   );
 }
 
-function toneOf(kind) {
+export function toneOf(kind) {
   if (/error|fail/i.test(kind)) return "bad";
   if (/warn/i.test(kind)) return "warn";
   if (/complete|done|success/i.test(kind)) return "good";

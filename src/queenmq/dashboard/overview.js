@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { lines, spark } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, compact, duration, groupName, number, percent, plural, rate } from "./format.js";
+import { history, rangeButtons, rangeTitle } from "./history.js";
 import { isCurrent, live } from "./live.js";
 import { badge, code, empty, heading, link, panel, table, tile, tiles, to } from "./ui.js";
 
@@ -16,14 +17,15 @@ export const overview = {
   every: 15000,
   live: true,
 
-  async load() {
+  async load({ query }) {
     const [status, lagging, horizon] = await Promise.all([get("/api/v1/status"), get("/api/v1/consumer-groups/lagging", { minLagSeconds: LAGGING_S, limit: 6 }), get("/api/v1/analytics/horizon")]);
-    const points = status.throughput.map((point) => ({ ...point, at: Date.parse(point.timestamp), maxLag: point.maxLagMs / 1000, errors: point.dbErrors + point.ackFailed + point.dlqCount }));
-    return { status, lagging, held: horizon.holders.filter((holder) => holder.heldForSeconds > HELD_LONG_S), points: byMinute(points, status.timeRange, status.bucketMinutes) };
+    return { status, lagging, held: horizon.holders.filter((holder) => holder.heldForSeconds > HELD_LONG_S), past: await history(query.range, { hour: status }) };
   },
 
-  view({ status, lagging, held, points }) {
+  view({ status, lagging, held, past }, { query }, page) {
     const now = live.now;
+    const { points } = past;
+    const range = rangeTitle(query.range).toLowerCase();
     return [
       heading("Overview", { note: now ? `${now.server.id}, Queen ${now.server.version}, up for ${duration(now.server.uptimeSeconds)}` : "Waiting for the first live figures…" }),
       health(now, status, lagging, held),
@@ -37,19 +39,19 @@ export const overview = {
           lines({ points: live.history, series: [{ key: "pushed", name: "pushed", tone: "one" }, { key: "popped", name: "delivered", tone: "two" }, { key: "acked", name: "acknowledged", tone: "three" }], format: rate, what: "Messages a second, live", empty: "The first line appears after two beats." }),
         ),
         panel(
-          "Last hour",
-          { note: "Messages a second on all servers, by minute" },
-          lines({ points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: "Messages a second in the last hour" }),
+          rangeTitle(query.range),
+          { note: `Messages a second on all servers, by ${past.width}`, actions: rangeButtons(query, page) },
+          lines({ points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: `Messages a second, ${range}` }),
         ),
         panel(
           "Age at delivery",
           { note: "Seconds that the oldest message of a delivery had waited" },
-          lines({ points, series: [{ key: "maxLag", name: "longest", tone: "four" }], format: duration, what: "Longest wait before a delivery in the last hour" }),
+          lines({ points, series: [{ key: "maxLag", name: "longest", tone: "four" }], format: duration, what: `Longest wait before a delivery, ${range}` }),
         ),
         panel(
           "Errors",
-          { note: "Refused acknowledgements, dead letters and database errors, by minute" },
-          lines({ points, series: [{ key: "errors", name: "errors", tone: "bad" }], format: rate, what: "Errors in the last hour" }),
+          { note: `Refused acknowledgements, dead letters and database errors, by ${past.width}` },
+          lines({ points, series: [{ key: "errors", name: "errors", tone: "bad" }], format: rate, what: `Errors, ${range}` }),
         ),
       ),
       panel(
@@ -104,18 +106,6 @@ export const overview = {
     ];
   },
 };
-
-/** Minutes in which nothing happened have no row: they are zero. The present one is left out: it is not over. */
-function byMinute(points, { from, to: until }, minutes) {
-  const width = minutes * 60000;
-  const known = new Map(points.map((point) => [Math.floor(point.at / width), point]));
-  const first = Math.floor(Date.parse(from) / width);
-  const last = Math.floor(Date.parse(until) / width);
-  const nothing = { ingestedPerSecond: 0, popPerSecond: 0, processedPerSecond: 0, maxLag: 0, errors: 0 };
-  return Array.from({ length: Math.max(0, last - first) }, (_, index) => known.get(first + index) ?? { ...nothing, at: (first + index) * width });
-}
-
-export { byMinute };
 
 function figures(now, status) {
   const backlog = now.backlog;

@@ -55,13 +55,10 @@ export const partition = {
           columns: [
             { name: "Group", cell: (row) => link(to.group(row.name, queue), groupName(row.name), { class: "strong" }) },
             { name: "Read up to", num: true, cell: (row) => number(row.position) },
-            { name: "State", cell: (row) => lease(row) ?? reason(row) },
+            { name: "State", cell: (row) => [lease(row) ?? reason(row), row.leaseId && h("p", { class: "note" }, "held by ", consumer(row.heldBy))] },
             { name: "Unread", num: true, cell: (row) => number(row.unread) },
             { name: "Ready", num: true, cell: (row) => number(row.ready) },
-            { name: "Failed attempts", num: true, cell: (row) => (row.attempts ? badge("bad", number(row.attempts)) : "0") },
-            { name: "Last failure", cell: (row) => (row.lastAttempt ? [moment(row.lastAttempt.endedAt), " ", h("span", { class: "note" }, attempt(row.lastAttempt))] : "–") },
-            { name: "Held by", cell: (row) => (row.leaseId ? consumer(row.heldBy) : "–") },
-            { name: "Next try", cell: (row) => moment(row.retryAt) },
+            { name: "Failures", wide: true, cell: failures },
             { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
             { name: "", actions: true, cell: (row) => may("read-write") && h("div", { class: "actions" }, row.leaseId && button("Release", () => release(row, page), { title: "End the lease" }), button("Seek", () => seekDialog({ group: row.name, queue, partition: name, done: page.reload }))) },
           ],
@@ -71,6 +68,15 @@ export const partition = {
     ];
   },
 };
+
+function failures({ attempts, lastAttempt, retryAt }) {
+  if (!attempts && !lastAttempt) return "–";
+  return [
+    attempts > 0 && badge("bad", plural(attempts, "failed attempt")),
+    lastAttempt && h("p", { class: "note" }, moment(lastAttempt.endedAt), ": ", attempt(lastAttempt)),
+    retryAt && h("p", { class: "note" }, "next try ", moment(retryAt)),
+  ];
+}
 
 /** What can be done about it from here. */
 function remedies(told, queue, name, head, page) {

@@ -4,7 +4,7 @@ import { get, may, path, post, remove } from "./api.js";
 import { lines } from "./chart.js";
 import { h } from "./dom.js";
 import { compact, duration, groupName, number, rate } from "./format.js";
-import { byMinute } from "./overview.js";
+import { history, rangeButtons, rangeTitle } from "./history.js";
 import { changeSettings, createQueue, pushMessage } from "./queue_forms.js";
 import { ask, badge, button, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
@@ -54,20 +54,19 @@ export const queue = {
     const groups = await get("/api/v1/consumer-groups", { queue: name, limit: 100 });
     // Without a choice, ask for the group that is furthest behind.
     const asked = query.group ?? groups.reduce((worst, row) => ((row.unread ?? 0) > (worst?.unread ?? -1) ? row : worst), null)?.name;
-    const [status, heads, told, history, policies, skipped, pauses] = await Promise.all([
+    const [status, heads, told, past, policies, skipped, pauses] = await Promise.all([
       get(path`/api/v1/status/queues/${name}`, { limit: 1 }),
       get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.search, limit: PAGE + 1, offset }),
       get(path`/api/v1/explain/${name}`, { consumerGroup: asked }),
-      get("/api/v1/status", { queue: name }),
+      history(query.range, { queue: name }),
       get("/api/v1/policies", { queue: name }),
       get(path`/api/v1/queues/${name}/skipped`, { limit: PAGE }),
       get("/api/v1/pauses", { queue: name }),
     ]);
-    const points = byMinute(history.throughput.map((point) => ({ ...point, at: Date.parse(point.timestamp), maxLag: 0, errors: 0 })), history.timeRange, history.bucketMinutes);
-    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, points, policies: policies.policies, skipped: skipped.messages, pauses: pauses.pauses };
+    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, past, policies: policies.policies, skipped: skipped.messages, pauses: pauses.pauses };
   },
 
-  view({ status, heads, more, offset, groups, told, points, policies, skipped, pauses }, { params: [name], query }, page) {
+  view({ status, heads, more, offset, groups, told, past, policies, skipped, pauses }, { params: [name], query }, page) {
     const { totals, queue: about } = status;
     const { options } = about;
     return [
@@ -93,7 +92,7 @@ export const queue = {
         "div",
         { class: "columns" },
         panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told), groupChooser(told, query, page)),
-        panel("Last hour", { note: "Messages a second, by minute" }, lines({ points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: `Messages a second of ${name} in the last hour` })),
+        panel(rangeTitle(query.range), { note: `Messages a second, by ${past.width}`, actions: rangeButtons(query, page) }, lines({ points: past.points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: `Messages a second of ${name}, ${rangeTitle(query.range).toLowerCase()}` })),
       ),
       panel("Consumer groups", {}, groupTable(groups)),
       pauses.length > 0 && panel("Paused", { note: "Not delivered until it is resumed" }, pauseTable(pauses, page)),

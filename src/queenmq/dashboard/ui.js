@@ -19,6 +19,7 @@ export const to = {
   deadLetters: (queue) => path`#/dead-letters?queue=${queue}`,
   operation: (id) => path`#/operations/${id}`,
   pipeline: (name) => path`#/pipeline/${name}`,
+  trace: (name) => path`#/traces/${name}`,
 };
 
 /** A state in colour, shape and words. Tones: good, warn, bad, busy, calm. */
@@ -71,8 +72,8 @@ export function problem(sentence, ...more) {
   return h("div", { class: "problem", role: "alert" }, badge("bad", "Problem"), h("p", {}, sentence), more);
 }
 
-export function button(text, onclick, { kind = "", title, disabled, type = "button" } = {}) {
-  return h("button", { type, class: `button ${kind}`, onclick, title, "aria-label": kind.startsWith("icon") ? title : undefined, disabled }, text);
+export function button(text, onclick, { kind = "", title, disabled, pressed, type = "button" } = {}) {
+  return h("button", { type, class: `button ${kind}`, onclick, title, "aria-pressed": pressed === undefined ? undefined : String(pressed), "aria-label": kind.startsWith("icon") ? title : undefined, disabled }, text);
 }
 
 /** Columns are {name, cell, num, wide}; the first one is the title of a row where the table becomes a list. */

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -133,6 +134,22 @@ def by_bucket(found: Iterable[Sample]) -> dict[datetime, Together]:
     for sample in found:
         gathered.setdefault(sample.bucket, []).append(sample.measured())
     return {bucket: together(measured) for bucket, measured in gathered.items()}
+
+
+def measured(found: Iterable[Sample], span: TimeRange, every_s: float) -> list[datetime]:
+    """In which buckets of `span` some server measured what was done. A sample is stored at the end of what it is about,
+    every `every_s` and somewhat later; of what ended last, it may be still to come."""
+    width, late = timedelta(minutes=span.bucket_minutes), timedelta(seconds=2 * every_s)
+    stored = sorted(sample.at for sample in found)
+    bucket = datetime.fromtimestamp(span.since.timestamp() // width.total_seconds() * width.total_seconds(), UTC)
+    buckets = []
+    while bucket <= span.until:
+        following = bisect_right(stored, bucket)
+        end = bucket + width + late
+        if end > span.until or (following < len(stored) and stored[following] <= end):
+            buckets.append(bucket)
+        bucket += width
+    return buckets
 
 
 def together(servers: Sequence[Measured]) -> Together:

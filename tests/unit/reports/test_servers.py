@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from queenmq.reports.servers import Sample, by_bucket, last_of_each, together
+from queenmq.reports.scope import TimeRange
+from queenmq.reports.servers import Sample, by_bucket, last_of_each, measured, together
 
 BUCKET = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
@@ -56,3 +57,15 @@ def test_each_bucket_has_its_own_state_and_each_server_its_newest_sample() -> No
     samples = [sample("a"), sample("a", later), sample("b")]
     assert {bucket: state.connections for bucket, state in by_bucket(samples).items()} == {BUCKET: 10, later: 5}
     assert {name: newest.bucket for name, newest in last_of_each(samples).items()} == {"a": later, "b": BUCKET}
+
+
+def test_when_no_server_measured() -> None:
+    """From minute 10 to 28 nobody was there; the samples of the last minutes may be still to come."""
+    there = [*range(10), *range(30, 58)]
+    samples = [sample("a", BUCKET + timedelta(minutes=n)) for n in there]
+    hour = TimeRange(BUCKET + timedelta(seconds=17), BUCKET + timedelta(minutes=60))
+    found = [round((bucket - BUCKET) / timedelta(minutes=1)) for bucket in measured(samples, hour, 60)]
+    assert found == [*range(10), *range(28, 61)]
+    day = TimeRange(BUCKET - timedelta(hours=23), BUCKET + timedelta(minutes=59))
+    assert all(bucket >= BUCKET - timedelta(minutes=17) for bucket in measured(samples, day, 60))
+    assert measured([], hour, 60)[0] > BUCKET + timedelta(minutes=56)

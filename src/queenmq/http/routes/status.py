@@ -64,6 +64,7 @@ async def status(request: Request, context: Context) -> Response:
     states = servers.by_bucket(samples)
     body = {
         **_span(span, series),
+        "measured": None if visible(request) is not None else _measured(samples, span, context),
         "throughput": [_point(point, span.bucket_minutes) | state_of(states.get(point.bucket)) for point in series],
         "queues": [_queue(queue) for queue in found.queues],
         "messages": _messages(row, series),
@@ -153,6 +154,14 @@ async def status_of_buffers(_: Request, context: Context) -> Response:
         "worker": context.settings.server.worker_id,
     }
     return Response(200, body)
+
+
+def _measured(samples: list[servers.Sample], span: TimeRange, context: Context) -> list[str] | None:
+    """None if samples are not taken."""
+    statistics = context.settings.statistics
+    if not statistics.sample_interval_ms:
+        return None
+    return [iso_millis(bucket) for bucket in servers.measured(samples, span, statistics.aggregate_interval_s)]
 
 
 def _scope(request: Request) -> Scope:
