@@ -58,9 +58,12 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def visit(browser: Browser, url: str, *, dark: bool = False, phone: bool = False) -> Iterator[Page]:
+def visit(
+    browser: Browser, url: str, *, dark: bool = False, phone: bool = False, provider: str | None = None
+) -> Iterator[Page]:
     """A page in a fresh profile. Whatever it complains of in its console is a failure, and so is every request to
-    somebody else."""
+    somebody else than its server and its OpenID provider."""
+    known = (url,) if provider is None else (url, provider)
     context = browser.new_context(
         viewport=PHONE if phone else DESKTOP,
         color_scheme="dark" if dark else "light",
@@ -82,7 +85,7 @@ def visit(browser: Browser, url: str, *, dark: bool = False, phone: bool = False
     page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
-    page.on("request", lambda request: None if request.url.startswith(url) else complaints.append(request.url))
+    page.on("request", lambda request: None if request.url.startswith(known) else complaints.append(request.url))
     try:
         yield page
         assert complaints == []

@@ -13,6 +13,7 @@ from cluster.processes import ServeProcess
 from playwright.sync_api import Browser, Page, expect
 
 from dashboard.browser import outside, visit
+from dashboard.provider import CLIENT, Provider, provider
 from dashboard.scene import Shop
 
 if TYPE_CHECKING:
@@ -22,11 +23,19 @@ SECRET = "a secret of more than thirty-two bytes"
 
 
 def token(role: str) -> str:
-    return jwt.encode({"sub": "alice", "role": role, "exp": time.time() + 86_400}, SECRET, "HS256")
+    return jwt.encode({"sub": "alice", "role": role, "aud": CLIENT, "exp": time.time() + 86_400}, SECRET, "HS256")
 
 
 @pytest.fixture(scope="module")
-def guarded(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def people() -> Iterator[Provider]:
+    with provider() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    browser: Browser, postgres: Postgres, people: Provider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("tokens")
     url = outside(postgres.create())
     with ExitStack() as stack:
@@ -37,6 +46,11 @@ def guarded(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempP
             DATABASE_URL=url,
             JWT_ENABLED="true",
             JWT_SECRET=SECRET,
+            JWT_ALGORITHM="auto",
+            JWT_JWKS_URL=f"{people.url}/keys",
+            JWT_AUDIENCE=CLIENT,
+            QUEEN_OIDC_ISSUER=people.url,
+            QUEEN_OIDC_CLIENT_ID=CLIENT,
             DB_POOL_SIZE="6",
             FILE_BUFFER_DIR=str(folder / "journal"),
         )
@@ -51,8 +65,8 @@ def guarded(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture
-def page(browser: Browser, guarded: str) -> Iterator[Page]:
-    with visit(browser, guarded) as opened:
+def page(browser: Browser, guarded: str, people: Provider) -> Iterator[Page]:
+    with visit(browser, guarded, provider=people.url) as opened:
         yield opened
 
 
@@ -130,3 +144,36 @@ def test_others_see_quotas_only(page: Page) -> None:
     expect(page.get_by_role("region", name="Tokens")).to_have_count(0)
     expect(page.get_by_role("region", name="Audit log")).to_have_count(0)
     expect(page.get_by_role("button", name="Set a quota")).to_have_count(0)
+
+
+def test_somebody_signs_in_at_the_provider_and_comes_back(page: Page, people: Provider) -> None:
+    page.goto("/#/queues/orders")
+    page.get_by_role("button", name="Sign in at 127.0.0.1").click()
+    before = people.issued
+    page.get_by_role("link", name="Sign in as alice").click()
+    expect(page.locator(".who")).to_have_text("alice: admin")
+    expect(page.get_by_role("heading", name="orders")).to_be_visible()
+    assert people.issued == before + 1
+    assert page.evaluate("location.search + location.hash") == "#/queues/orders"
+    assert page.evaluate("[localStorage.length, Object.keys(sessionStorage)]") == [0, ["queen.token"]]
+    page.reload()
+    expect(page.locator(".live")).to_have_text("Live")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("dialog")).to_contain_text("or give a token")
+    assert people.issued == before + 1
+
+
+def test_a_refusal_of_the_provider_is_shown(page: Page) -> None:
+    page.goto("/")
+    page.get_by_role("button", name="Sign in at 127.0.0.1").click()
+    page.get_by_role("link", name="Refuse").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("The provider refused: access_denied")
+
+
+def test_a_code_that_nobody_asked_for_is_not_used(page: Page, people: Provider) -> None:
+    """Else a stranger could have somebody work in the stranger's name."""
+    before = people.issued
+    page.goto("/?code=stolen&state=made-up")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Nobody asked for this sign-in")
+    assert people.issued == before
+    assert page.evaluate("location.search") == ""

@@ -144,6 +144,7 @@ NEEDED_ROLE = {
     ("GET", "/assets/{file}"): None,
     ("GET", "/docs"): None,
     ("GET", "/favicon.ico"): None,
+    ("GET", "/api/v1/login"): None,
     ("GET", "/health"): None,
     ("GET", "/metrics"): None,
     ("GET", "/metrics/prometheus"): None,

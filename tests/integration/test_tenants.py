@@ -205,7 +205,16 @@ def test_every_route_declares_its_scope() -> None:
 
 def test_only_routes_without_queues_are_open_to_everybody() -> None:
     free = {route.path for route in ROUTES if route.scope is not None and route.scope.__name__ == "nothing"}
-    assert free == {"/", "/assets/{file}", "/docs", "/favicon.ico", "/health", "/openapi.json", "/api/v1/session"}
+    assert free == {
+        "/",
+        "/api/v1/login",
+        "/api/v1/session",
+        "/assets/{file}",
+        "/docs",
+        "/favicon.ico",
+        "/health",
+        "/openapi.json",
+    }
 
 
 @dataclass

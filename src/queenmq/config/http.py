@@ -160,7 +160,7 @@ class AuthSettings:
         "JWT_SKIP_PATHS",
         ("/health", "/metrics/prometheus", "/metrics", "/"),
         "Paths that need no token, separated by commas; a path that ends with `/` stands for everything below it. "
-        "`/health`, `/`, `/assets/`, `/docs` and `/openapi.json` never need a token.",
+        "`/health`, `/`, `/assets/`, `/docs`, `/openapi.json` and `/api/v1/login` never need a token.",
         parse.items,
     )
     roles_claim: str = setting("JWT_ROLES_CLAIM", "role", "Claim that holds one role.")
@@ -185,6 +185,24 @@ class AuthSettings:
         "Require a token with every request, and accept those that `queen token create` has made. With `JWT_ENABLED` "
         "they are accepted beside JWTs in any case.",
         parse.flag,
+    )
+    oidc_issuer: str | None = setting(
+        "QUEEN_OIDC_ISSUER",
+        None,
+        "Address of an OpenID provider at which people sign in to the dashboard. Its tokens are verified as others "
+        "are: set `JWT_ENABLED`, `JWT_JWKS_URL` and `JWT_AUDIENCE`, too.",
+    )
+    oidc_client_id: str | None = setting(
+        "QUEEN_OIDC_CLIENT_ID", None, "Name under which the provider knows the dashboard: a public client with PKCE."
+    )
+    oidc_scopes: str = setting(
+        "QUEEN_OIDC_SCOPES", "openid", "Scopes that the dashboard asks for, with spaces between."
+    )
+    oidc_token: str = setting(
+        "QUEEN_OIDC_TOKEN",
+        "id_token",
+        "Which of the provider's tokens the dashboard shows to Queen: `id_token`, or `access_token` if that is a JWT.",
+        parse.choice("id_token", "access_token"),
     )
     role_read_only: str = setting("JWT_ROLE_READ_ONLY", "read-only", "Name of the role that may only read.")
     insecure: bool = setting(

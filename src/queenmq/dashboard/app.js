@@ -9,6 +9,7 @@ import { time } from "./format.js";
 import { group, groups } from "./groups.js";
 import { again, keepWatching, listen, live } from "./live.js";
 import { message, messages } from "./messages.js";
+import { finish, isReturning, provider, signIn } from "./oidc.js";
 import { operation, operations } from "./operations.js";
 import { overview } from "./overview.js";
 import { partition } from "./partition.js";
@@ -268,19 +269,22 @@ function step(by) {
 
 let asking = false;
 
-function askForToken(sentence) {
+async function askForToken(sentence, failure) {
   if (asking) return;
   asking = true;
   const held = token.get();
+  const known = await provider().catch(() => null);
+  const says = h("p", { class: "says", role: "alert" }, failure ?? (held && `The server says: ${sentence}.`));
   const field = h("input", { type: "password", name: "token", required: true, autocomplete: "off", spellcheck: "false", "aria-label": "Token", placeholder: "eyJhbGciOi…" });
   const form = h(
     "form",
     { method: "dialog" },
     h("h2", {}, "Your token"),
     h("p", {}, "This server requires a token (JWT). It is kept in this tab only, and deleted when you close it."),
-    held && h("p", { class: "says", role: "alert" }, `The server says: ${sentence}.`),
+    says,
+    known && [button(`Sign in at ${new URL(known.issuer).host}`, () => signIn(known).catch((error) => (says.textContent = error.message)), { kind: "primary" }), h("p", { class: "note" }, "or give a token:")],
     h("label", { class: "field" }, h("span", {}, "Token"), field),
-    h("div", { class: "actions" }, button("Go on", null, { kind: "primary", type: "submit" })),
+    h("div", { class: "actions" }, button("Go on", null, { kind: known ? "" : "primary", type: "submit" })),
   );
   const dialog = h("dialog", { class: "token", "aria-label": "Your token" }, form);
   form.onsubmit = (event) => {
@@ -333,5 +337,13 @@ listen(() => {
   if (state.data && (changed || state.page?.live)) draw();
   else drawFrame();
 });
+if (isReturning()) {
+  try {
+    await finish();
+  } catch (error) {
+    token.forget();
+    askForToken("", error.message);
+  }
+}
 await begin();
 keepWatching();

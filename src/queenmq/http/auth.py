@@ -20,6 +20,7 @@ from queenmq.access.tokens import PREFIX, Token, digest_of
 from queenmq.clock import Clock
 from queenmq.config import AuthSettings
 from queenmq.errors import Forbidden, Unauthenticated, UnavailableError
+from queenmq.http.login import check_login
 from queenmq.http.roles import Role, RoleClaims
 from queenmq.http.tokens import Claims, TokenVerifier
 
@@ -85,6 +86,7 @@ class Authenticator:
     @classmethod
     def from_settings(cls, auth: AuthSettings, clock: Clock, known: KnownTokens | None = None) -> Authenticator:
         """Raises StartupError when tokens are demanded that could never be verified."""
+        check_login(auth)
         verifier = TokenVerifier.from_settings(auth, clock) if auth.enabled else None
         return cls(verifier, RoleClaims.from_settings(auth), auth.skip_paths, clock, known if auth.required else None)
 

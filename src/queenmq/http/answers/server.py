@@ -20,6 +20,16 @@ class Session(Struct, kw_only=True):
     grants: tuple[Grant, ...] | UnsetType = UNSET
 
 
+class Login(Struct, kw_only=True, rename="camel"):
+    """The OpenID provider at which people sign in to the dashboard; everything is null if there is none. `token` says
+    which of its tokens is shown to Queen."""
+
+    issuer: str | None = None
+    client_id: str | None = None
+    scopes: str | None = None
+    token: Literal["id_token", "access_token"] | None = None
+
+
 class PipelineRun(Struct, kw_only=True, rename="camel"):
     """One run of a pipeline job; `lost` is one that has said nothing for five minutes."""
 

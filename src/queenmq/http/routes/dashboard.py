@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from queenmq.errors import NotFound
+from queenmq.http.login import origin_of
 from queenmq.http.openapi import ANY_STRING, documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
@@ -23,11 +24,10 @@ _TYPES = {
     ".svg": b"image/svg+xml",
 }
 _POLICY = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'%b; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _SECURITY = (
-    (b"Content-Security-Policy", _POLICY),
     (b"X-Frame-Options", b"DENY"),
     (b"Referrer-Policy", b"no-referrer"),
     # Kept, but asked about each time: a new version of the server is a new dashboard at once.
@@ -56,38 +56,45 @@ class PageFile(NamedTuple):
 @documented({200: "text/html"})
 async def dashboard(request: Request, context: Context) -> Response:
     """The dashboard."""
-    return _answer(request, _PAGE)
+    return _answer(request, context, _PAGE)
 
 
 @documented({200: "text/javascript", 404: Error}, path={"file": ANY_STRING})
 async def asset(request: Request, context: Context) -> Response:
     """A file of the dashboard."""
-    return _answer(request, request.params[0])
+    return _answer(request, context, request.params[0])
 
 
 @documented({200: "image/svg+xml"})
 async def icon(request: Request, context: Context) -> Response:
     """The icon of the dashboard, where browsers ask for it on pages that name none."""
-    return _answer(request, _ICON)
+    return _answer(request, context, _ICON)
 
 
-def _answer(request: Request, name: str) -> Response:
+def _answer(request: Request, context: Context, name: str) -> Response:
     file = _files().get(name)
     if file is None:
         raise NotFound("Not found")
-    return served(request, file)
+    return served(request, file, context.settings.auth.oidc_issuer)
 
 
-def served(request: Request, file: PageFile) -> Response:
-    """The file, or that the browser has it already, with what keeps a page from loading anything else."""
+def served(request: Request, file: PageFile, provider: str | None = None) -> Response:
+    """The file, or that the browser has it already, with what keeps a page from loading anything else, and from asking
+    anybody but this server and the OpenID provider."""
     is_packed = _takes_gzip(request.headers.get(b"accept-encoding", b""))
     tag = file.packed_tag if is_packed else file.tag
-    headers = (*_SECURITY, (b"ETag", tag), _BY_ENCODING)
+    headers = (_policy(provider), *_SECURITY, (b"ETag", tag), _BY_ENCODING)
     if request.headers.get(b"if-none-match") == tag:
         return Response(304, headers=headers)
     if is_packed:
         return Response(200, body=file.packed, content_type=file.content_type, headers=(*headers, _PACKED))
     return Response(200, body=file.body, content_type=file.content_type, headers=headers)
+
+
+@cache
+def _policy(issuer: str | None) -> tuple[bytes, bytes]:
+    origin = b"" if issuer is None else b" " + origin_of(issuer).encode()
+    return b"Content-Security-Policy", _POLICY % origin
 
 
 def _takes_gzip(accepted: bytes) -> bool:

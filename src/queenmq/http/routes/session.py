@@ -1,10 +1,10 @@
-"""GET /api/v1/session: who is asking"""
+"""GET /api/v1/session: who is asking, and GET /api/v1/login: where people sign in"""
 
 from __future__ import annotations
 
 from msgspec import UNSET
 
-from queenmq.http.answers.server import Session
+from queenmq.http.answers.server import Login, Session
 from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
@@ -27,4 +27,22 @@ async def session(request: Request, context: Context) -> Response:
     return Response(200, shown)
 
 
-ROUTES = (Route("GET", "/api/v1/session", session, Role.READ_ONLY, scope=nothing),)
+@documented({200: Login})
+async def login(_: Request, context: Context) -> Response:
+    """The OpenID provider of the dashboard, if there is one."""
+    auth = context.settings.auth
+    if auth.oidc_issuer is None:
+        return Response(200, Login())
+    shown = Login(
+        issuer=auth.oidc_issuer,
+        client_id=auth.oidc_client_id,
+        scopes=auth.oidc_scopes,
+        token=auth.oidc_token,  # type: ignore[arg-type]
+    )
+    return Response(200, shown)
+
+
+ROUTES = (
+    Route("GET", "/api/v1/session", session, Role.READ_ONLY, scope=nothing),
+    Route("GET", "/api/v1/login", login, Role.PUBLIC, scope=nothing),
+)

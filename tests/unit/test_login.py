@@ -1,0 +1,75 @@
+"""Which OpenID providers a server takes, and with which other settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queenmq.config import AuthSettings
+from queenmq.errors import StartupError
+from queenmq.http.login import check_login, origin_of
+from queenmq.http.routes.dashboard import _policy
+
+GOOD: dict[str, Any] = {
+    "enabled": True,
+    "algorithm": "RS256",
+    "jwks_url": "https://id.example.org/keys",
+    "audience": "queen",
+    "oidc_issuer": "https://id.example.org/realms/shop",
+    "oidc_client_id": "queen",
+}
+
+
+def test_a_whole_configuration_and_none_are_fine() -> None:
+    check_login(AuthSettings(**GOOD))
+    check_login(AuthSettings())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"oidc_client_id": None}, "need each other"),
+        ({"oidc_issuer": None}, "need each other"),
+        ({"enabled": False}, "JWT_ENABLED=true and JWT_JWKS_URL"),
+        ({"jwks_url": None}, "JWT_ENABLED=true and JWT_JWKS_URL"),
+        ({"algorithm": "HS256"}, "HS256 has no published keys"),
+        ({"audience": ""}, "JWT_AUDIENCE"),
+        ({"oidc_issuer": "id.example.org"}, "must be an http:// or https:// address"),
+    ],
+)
+def test_what_could_not_work_or_would_let_others_in_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(StartupError, match=says):
+        check_login(AuthSettings(**GOOD | changes))
+
+
+@pytest.mark.parametrize(
+    ("issuer", "origin"),
+    [
+        ("https://id.example.org", "https://id.example.org"),
+        ("https://id.example.org/realms/shop", "https://id.example.org"),
+        ("http://127.0.0.1:9000/", "http://127.0.0.1:9000"),
+        ("http://[::1]:9000/x", "http://[::1]:9000"),
+    ],
+)
+def test_the_policy_of_the_page_has_the_origin_and_nothing_else(issuer: str, origin: str) -> None:
+    assert origin_of(issuer) == origin
+    _, policy = _policy(issuer)
+    assert policy.replace(b"connect-src 'self' " + origin.encode(), b"connect-src 'self'") == _policy(None)[1]
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        "javascript:alert(1)",
+        "https://id.example.org;script-src *",
+        "https://* https://evil.example",
+        "https://alice:secret@id.example.org",
+        "https://id.example.org?x=1",
+        "https://id.example.org:99999",
+        "https://",
+    ],
+)
+def test_an_address_that_would_change_the_policy_is_none(issuer: str) -> None:
+    with pytest.raises(ValueError):
+        origin_of(issuer)
