@@ -19,7 +19,7 @@ _STOPPED: Final = Verdict(
 SWITCHED_OFF: Final = Verdict(
     "paused",
     "Pops are switched off for maintenance on every server; long polls are held meanwhile.",
-    'Switch them on again: POST /api/v1/system/maintenance/pop {"enabled": false}.',
+    'Switch them on again: `queen maintenance off --pops`, or POST /api/v1/system/maintenance/pop {"enabled": false}.',
 )
 
 
