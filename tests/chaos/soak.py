@@ -193,7 +193,9 @@ def plot(rows: list[dict[str, Any]], path: Path, title: str) -> None:
 
 
 async def soak(minutes: float, round_s: float, seed: int, folder: Path) -> int:
-    async with started(standby=True, variables={"QUEEN_PUSH_QUEUE_DEPTH": "10000"}) as cluster:
+    # What is done is forgotten soon, so that the sizes of tables can be seen to stay.
+    variables = {"QUEEN_PUSH_QUEUE_DEPTH": "10000", "QUEEN_OPERATION_KEEP_S": "300"}
+    async with started(standby=True, variables=variables) as cluster:
         running = Soak(cluster, folder, seed)
         await running.measure(min(round_s, 15))
         begun = SYSTEM.monotonic()
