@@ -100,6 +100,36 @@ def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -
     assert message["transactionId"] == "invoice-2"
 
 
+def test_the_overview_leads_to_failing_heads_and_to_dead_letters_of_one_cause(page: Page, served: Served) -> None:
+    queue, shop = fresh("webhooks"), served.shop
+    shop.configure(queue, retryLimit=3, retryDelay=3_600_000)
+    for partition in ("one", "two", "calm"):
+        shop.push(queue, partition, {"n": 1}, name="hook")
+    for partition in ("one", "two"):
+        shop.fail(queue, "senders", partition, "410 gone")
+    broken = fresh("broken")
+    shop.configure(broken, retryLimit=0)
+    for number in range(3):
+        shop.push(broken, f"p{number}", number)
+        shop.fail(broken, "senders", f"p{number}", f"receiver {number} is away")
+    shop.refresh()
+    page.goto("/")
+    worry = page.get_by_role("listitem").filter(has_text=f"2 partitions of {queue} have a failing head")
+    worry.get_by_role("link", name="Look").click()
+    shown = page.get_by_role("region", name="Partitions").last
+    expect(shown.get_by_role("link", name="one", exact=True)).to_be_visible()
+    expect(shown.get_by_role("link", name="two", exact=True)).to_be_visible()
+    expect(shown.get_by_role("link", name="calm", exact=True)).to_have_count(0)
+    page.get_by_label("Show").select_option("all, by name")
+    expect(shown.get_by_role("link", name="calm", exact=True)).to_be_visible()
+    page.goto("/#/groups?only=failing&sort=failing")
+    expect(page.get_by_role("region", name="Consumer groups")).to_contain_text(queue)
+    page.goto("/")
+    page.get_by_role("region", name="Dead letters by error").get_by_role("link", name=re.compile("^receiver")).click()
+    expect(page.locator(".chips")).to_contain_text("receiver * is away")
+    expect(page.locator(".letter")).to_have_count(3)
+
+
 def test_one_field_finds_queues_partitions_groups_and_messages(page: Page, served: Served) -> None:
     queue, shop = fresh("haystack"), served.shop
     shop.push(queue, "needle-7", 1, name="needle-message")
@@ -110,8 +140,8 @@ def test_one_field_finds_queues_partitions_groups_and_messages(page: Page, serve
     field = page.get_by_role("searchbox", name="Search").first
     field.fill("needle")
     offered = page.get_by_role("navigation", name="Suggestions")
-    for text in (f"Partition {queue} / needle-7", f"Group needle-group in {queue}", "Message needle-message in"):
-        expect(offered.get_by_role("link", name=re.compile(f"^{text}"))).to_be_visible()
+    for text in (f"{queue} / needle-7", f"needle-group in {queue}", f"needle-message in {queue} / needle-7"):
+        expect(offered.get_by_text(text, exact=True)).to_be_visible()
     field.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("needle-7")

@@ -342,7 +342,14 @@ async def test_the_status_has_the_throughput_of_the_range(queen: Queen) -> None:
     assert status["deadLetterQueue"] == {
         "totalMessages": 1,
         "affectedPartitions": 1,
-        "topErrors": [{"error": "broken", "count": 1}],
+        "topErrors": [
+            {
+                "error": "broken",
+                "fingerprint": "broken",
+                "count": 1,
+                "lastFailedAt": status["deadLetterQueue"]["topErrors"][0]["lastFailedAt"],
+            }
+        ],
     }
     assert {q["name"] for q in status["queues"]} == {"orders", "bills"}
     narrowed = await get(queen, "status", queue="bills")

@@ -18,8 +18,8 @@ function keyOf(row) {
   return `${row.partitionId}/${row.transactionId}/${row.consumerGroup}`;
 }
 
-function filterOf({ queue, group, partition, error, span }) {
-  return { queue, consumerGroup: group, partition, error, from: span && new Date(Date.now() - (SPANS[span] ?? HOUR_MS)).toISOString() };
+function filterOf({ queue, group, partition, error, span, fingerprint }) {
+  return { queue, consumerGroup: group, partition, error, fingerprint, from: span && new Date(Date.now() - (SPANS[span] ?? HOUR_MS)).toISOString() };
 }
 
 export const deadLetters = {
@@ -35,7 +35,7 @@ export const deadLetters = {
   },
 
   view({ rows, total, offset }, { query }, page) {
-    const narrowed = query.queue || query.group || query.partition || query.error || query.span;
+    const narrowed = query.queue || query.group || query.partition || query.error || query.span || query.fingerprint;
     return [
       heading("Dead letters", {
         note: total ? `${plural(total, "message")} failed, newest first. Fix the consumer, then redrive.` : "Messages that fail more often than their queue allows.",
@@ -48,6 +48,7 @@ export const deadLetters = {
         searchField({ label: "Error", value: query.error, placeholder: "Part of the error", onsearch: (error) => page.set({ error, offset: "" }) }),
         choice({ label: "Failed in", value: query.span, options: [["", "all the time"], ["hour", "the last hour"], ["day", "the last day"], ["week", "the last week"]], onchoose: (span) => page.set({ span, offset: "" }) }),
       ),
+      query.fingerprint && h("p", { class: "chips" }, h("span", { class: "note" }, "Only errors like "), code(query.fingerprint), button("Every error", () => page.set({ fingerprint: "", offset: "" }), { kind: "chip" })),
       rows.length
         ? h("ul", { class: "letters" }, rows.map((row) => letter(row, page)))
         : empty(narrowed ? "No dead letter matches." : "No dead letters.", narrowed ? "Queue, group and partition are matched as a whole, errors by any part." : ["When a consumer answers ", code("failed"), " too often, or ", code("dlq"), ", the message is kept here until you redrive or delete it."]),
@@ -76,8 +77,8 @@ function inOrder(rows) {
 
 /** The server redrives all of a queue, a group or a partition by itself; what else narrows them is looked for here. */
 function redriveAll(total, query, page) {
-  const { queue, group, partition, error, span } = query;
-  const byServer = queue && !error && !span;
+  const { queue, group, partition, error, span, fingerprint } = query;
+  const byServer = queue && !error && !span && !fingerprint;
   const count = byServer ? total : Math.min(total, MOST_AT_ONCE);
   ask({
     title: `Redrive ${plural(count, "dead letter")}${queue ? ` of ${queue}` : ""}?`,

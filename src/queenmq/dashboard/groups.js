@@ -4,7 +4,7 @@ import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
 import { duration, groupName, number, plural } from "./format.js";
 import { groupState, groupTable } from "./queues.js";
-import { ask, button, code, consumer, empty, explanation, heading, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { ask, button, choice, code, consumer, empty, explanation, heading, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const SHOWN = 100;
@@ -15,15 +15,19 @@ export const groups = {
 
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
-    const rows = await get("/api/v1/consumer-groups", { search: query.search, limit: PAGE + 1, offset });
+    const rows = await get("/api/v1/consumer-groups", { search: query.search, sort: query.sort, only: query.only, limit: PAGE + 1, offset });
     return { rows: rows.slice(0, PAGE), more: rows.length > PAGE, offset };
   },
 
   view({ rows, more, offset }, { query }, page) {
     return [
       heading("Consumer groups", { note: "One line for each queue that a group reads. Each group reads every message at its own pace." }),
-      toolbar(searchField({ label: "Search groups", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
-      rows.length || !query.search ? groupTable(rows) : empty("No group name contains that."),
+      toolbar(
+        searchField({ label: "Search groups", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) }),
+        choice({ label: "Show", value: query.only, options: [["", "all"], ["behind", "behind"], ["due", "with messages due"], ["unread", "with unread messages"], ["failing", "with failing heads"]], onchoose: (only) => page.set({ only, offset: "" }) }),
+        choice({ label: "First", value: query.sort, options: [["", "by name"], ["lag", "due longest"], ["unread", "most unread"], ["failing", "failing heads"], ["dead_letters", "most dead letters"]], onchoose: (sort) => page.set({ sort, offset: "" }) }),
+      ),
+      rows.length || !(query.search || query.only) ? groupTable(rows) : empty("No group matches."),
       pager({ offset, limit: PAGE, shown: rows.length, more, go: (next) => page.set({ offset: next || "" }) }),
     ];
   },

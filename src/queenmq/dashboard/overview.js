@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { bytes, compact, duration, groupName, number, percent, plural, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { isCurrent, live } from "./live.js";
-import { badge, code, empty, heading, link, panel, table, tile, tiles, to } from "./ui.js";
+import { badge, code, empty, heading, link, moment, panel, table, tile, tiles, to } from "./ui.js";
 
 const LAGGING_S = 60;
 const LATE_S = 300;
@@ -76,15 +76,16 @@ export const overview = {
         { class: "columns" },
         panel(
           "Dead letters by error",
-          { actions: link("#/dead-letters", "All dead letters") },
+          { note: "Errors that differ only in numbers and names are one", actions: link("#/dead-letters", "All dead letters") },
           table({
             label: "Dead letters by error",
             rows: status.deadLetterQueue.topErrors,
-            key: (row) => row.error,
+            key: (row) => row.fingerprint,
             none: empty("No dead letters.", "Messages that fail more often than their queue allows are listed here."),
             columns: [
-              { name: "Error", wide: true, cell: (row) => row.error },
+              { name: "Error", wide: true, cell: (row) => link(to.errors(row.fingerprint), row.error) },
               { name: "Messages", num: true, cell: (row) => number(row.count) },
+              { name: "Last", cell: (row) => moment(row.lastFailedAt) },
             ],
           }),
         ),
@@ -137,6 +138,7 @@ function health(now, status, lagging, held) {
   if (now.popMaintenance) worries.push(["warn", "Pop maintenance is on: consumers get no messages.", "#/cluster"]);
   if (now.serversDead) worries.push(["bad", `${plural(now.serversDead, "server is", "servers are")} silent and counted as dead.`, "#/cluster"]);
   if (now.journal && !now.problem) worries.push(["busy", `${plural(now.journal, "message")} of the journal ${now.journal === 1 ? "is" : "are"} being replayed.`, "#/operations"]);
+  for (const one of status.failingHeads) worries.push(["bad", `${plural(one.partitions, "partition")} of ${one.queue} ${one.partitions === 1 ? "has" : "have"} a failing head: group ${groupName(one.consumerGroup)}, up to ${plural(one.mostAttempts, "attempt")}.`, to.partitions(one.queue, "failing")]);
   const late = lagging.filter((row) => row.time_lag_seconds > LATE_S);
   if (late.length) {
     const [first] = late;

@@ -6,9 +6,10 @@ import { h } from "./dom.js";
 import { compact, duration, groupName, number, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { changeSettings, createQueue, pushMessage } from "./queue_forms.js";
-import { ask, badge, button, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { ask, badge, button, choice, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
+const PARTITION_STATES = [["", "all, by name"], ["failing", "failing heads"], ["leased", "leased"], ["waiting", "waiting longest"], ["dead_letters", "with dead letters"], ["unread", "unread"]];
 
 export const queues = {
   title: () => "Queues",
@@ -16,7 +17,7 @@ export const queues = {
 
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
-    const answer = await get("/api/v1/resources/queues", { search: query.search, namespace: query.namespace, limit: PAGE + 1, offset });
+    const answer = await get("/api/v1/resources/queues", { search: query.search, namespace: query.namespace, sort: query.sort, limit: PAGE + 1, offset });
     return { rows: answer.queues.slice(0, PAGE), more: answer.queues.length > PAGE, offset };
   },
 
@@ -24,7 +25,10 @@ export const queues = {
     const most = Math.max(1, ...rows.map((row) => row.messages.pending));
     return [
       heading("Queues", { note: "Pending and processing are those of the slowest group of each partition.", actions: may("read-write") && button("Create a queue", createQueue, { kind: "primary" }) }),
-      toolbar(searchField({ label: "Search queues", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
+      toolbar(
+        searchField({ label: "Search queues", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) }),
+        choice({ label: "First", value: query.sort, options: [["", "by name"], ["failing", "failing heads"], ["lag", "due longest"], ["pending", "most pending"], ["dead_letters", "most dead letters"]], onchoose: (sort) => page.set({ sort, offset: "" }) }),
+      ),
       table({
         label: "Queues",
         rows,
@@ -37,6 +41,11 @@ export const queues = {
           { name: "Stored", num: true, cell: (row) => number(row.messages.total) },
           { name: "Pending", num: true, cell: (row) => lagBar(row.messages.pending, most) },
           { name: "Processing", num: true, cell: (row) => number(row.messages.processing) },
+          { name: "Due for", num: true, cell: (row) => (row.lagSeconds ? duration(row.lagSeconds) : "–") },
+          { name: "Pushed a second", num: true, cell: (row) => rate(row.pushedPerSecond) },
+          { name: "Delivered a second", num: true, cell: (row) => rate(row.poppedPerSecond) },
+          { name: "Failing", num: true, cell: (row) => (row.failing ? link(to.partitions(row.name, "failing"), badge("bad", number(row.failing))) : "0") },
+          { name: "Dead letters", num: true, cell: (row) => (row.deadLetters ? link(to.deadLetters(row.name), badge("warn", number(row.deadLetters))) : "0") },
           { name: "Created", cell: (row) => moment(row.createdAt, { absolute: true }) },
         ],
       }),
@@ -56,7 +65,7 @@ export const queue = {
     const asked = query.group ?? groups.reduce((worst, row) => ((row.unread ?? 0) > (worst?.unread ?? -1) ? row : worst), null)?.name;
     const [status, heads, told, past, policies, skipped, pauses] = await Promise.all([
       get(path`/api/v1/status/queues/${name}`, { limit: 1 }),
-      get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.search, limit: PAGE + 1, offset }),
+      get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.state ? "" : query.search, state: query.state, limit: PAGE + 1, offset }),
       get(path`/api/v1/explain/${name}`, { consumerGroup: asked }),
       history(query.range, { queue: name }),
       get("/api/v1/policies", { queue: name }),
@@ -99,9 +108,12 @@ export const queue = {
       skipped.length > 0 && panel("Kept back", { note: "Messages that failed and wait by a policy" }, skippedTable(skipped)),
       panel(
         "Partitions",
-        { note: "By name, with the group that is furthest behind" },
-        toolbar(searchField({ label: "Search partitions", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) })),
-        partitionTable(name, heads, query.search),
+        { note: query.state ? "The worst first, with the group that is furthest behind" : "By name, with the group that is furthest behind" },
+        toolbar(
+          searchField({ label: "Search partitions", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, state: "", offset: "" }) }),
+          choice({ label: "Show", value: query.state, options: PARTITION_STATES, onchoose: (state) => page.set({ state, search: "", offset: "" }) }),
+        ),
+        partitionTable(name, heads, query.search || query.state),
         pager({ offset, limit: PAGE, shown: heads.length, more, go: (next) => page.set({ offset: next || "" }) }),
       ),
       panel(
@@ -214,6 +226,24 @@ function groupChooser(told, query, page) {
   return others.length > 0 && h("p", { class: "chips" }, h("span", { class: "note" }, "Ask for "), others.slice(0, 12).map((group) => button(groupName(group), () => page.set({ group }), { kind: "chip" })));
 }
 
+const consumedBefore = new Map(); // of each group in a queue: how much it had finished, and when, the time before
+
+/** How many messages a group finishes a second, between this answer of the server and an earlier one. */
+function finishedRate({ name, queueName, consumed }) {
+  const key = `${queueName}\n${name}`;
+  const now = Date.now();
+  const known = consumedBefore.get(key);
+  if (!known || now - known.at > 120000 || consumed < known.consumed) {
+    if (consumedBefore.size > 2000) consumedBefore.clear();
+    consumedBefore.set(key, { at: now, consumed, rate: null });
+    return "–";
+  }
+  // The statistics move every few seconds: a shorter time says nothing.
+  if (now - known.at >= 10000) consumedBefore.set(key, { at: now, consumed, rate: ((consumed - known.consumed) * 1000) / (now - known.at) });
+  const shown = consumedBefore.get(key).rate;
+  return shown === null ? "–" : rate(shown);
+}
+
 export function groupTable(groups) {
   const most = Math.max(1, ...groups.map((row) => row.unread ?? 0));
   return table({
@@ -229,6 +259,9 @@ export function groupTable(groups) {
       { name: "Due", num: true, cell: (row) => number(row.totalLag ?? 0) },
       { name: "Due for", num: true, cell: (row) => (row.totalLag ? duration(row.maxTimeLag) : "–") },
       { name: "Partitions behind", num: true, cell: (row) => number(row.partitionsWithLag) },
+      { name: "Finished a second", num: true, cell: (row) => finishedRate(row) },
+      { name: "Failing", num: true, cell: (row) => (row.failing ? link(to.partitions(row.queueName, "failing"), badge("bad", number(row.failing))) : "0") },
+      { name: "Dead letters", num: true, cell: (row) => (row.deadLetters ? link(to.deadLetters(row.queueName, row.name), badge("warn", number(row.deadLetters))) : "0") },
       { name: "Leases", num: true, cell: (row) => number(row.members) },
     ],
   });
@@ -254,7 +287,7 @@ function partitionTable(name, heads, search) {
     label: "Partitions",
     rows: heads,
     key: (row) => row.id,
-    none: search ? empty("No partition name contains that.") : empty("This queue has no partition yet.", "The first push to a partition creates it."),
+    none: search ? empty("No partition matches.") : empty("This queue has no partition yet.", "The first push to a partition creates it."),
     columns: [
       { name: "Partition", cell: (row) => link(to.partition(name, row.name), row.name, { class: "strong" }) },
       { name: "Stored", num: true, cell: (row) => number(row.stored) },

@@ -23,6 +23,7 @@ class DeadLetterFilter:
     since: datetime | None = None
     until: datetime | None = None
     error: str | None = None
+    fingerprint: str | None = None
 
 
 class DeadLetter(Struct, frozen=True):
@@ -70,11 +71,11 @@ async def page(reports: Reports, which: DeadLetterFilter, limit: int, offset: in
     narrowed = which.queue, which.group, which.partition, which.since, which.until
 
     async def read(reader: Reader) -> DeadLetterPage:
-        letters = await reader.rows(_PAGE, *narrowed, limit, offset, max_bytes, which.error)
-        if (which.since, which.until, which.partition, which.error) == (None, None, None, None):
+        letters = await reader.rows(_PAGE, *narrowed, limit, offset, max_bytes, which.error, which.fingerprint)
+        if (which.since, which.until, which.partition, which.error, which.fingerprint) == (None,) * 5:
             count = await reader.one(_TOTAL, which.queue, which.group)
         else:
-            count = await reader.one(_COUNT, *narrowed, which.error)
+            count = await reader.one(_COUNT, *narrowed, which.error, which.fingerprint)
         return DeadLetterPage(letters, count.letters)
 
     return await reports.snapshot(read)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 from msgspec import Struct
 
+from queenmq.core.explanation import BEHIND_S
 from queenmq.errors import NotFound
 from queenmq.reports import queues
 from queenmq.reports.places import JudgedPlace
 from queenmq.reports.reading import Query, Reader, Reports
 
+GroupOrder = Literal["lag", "unread", "failing", "dead_letters"]
+GroupFilter = Literal["unread", "due", "behind", "failing"]
+
 
 class ListedGroup(Struct, frozen=True):
     """A group in a queue, from the statistics and its subscription. `lives`: the queue exists. Figures are None before
-    the statistics have counted the queue; `consumed_ago_s` is None if the group has finished nothing yet."""
+    the statistics have counted the queue; `consumed_ago_s` is None if the group has finished nothing yet. `failing`
+    counts partitions whose head has failed, `consumed` the deliveries that it has finished since it exists."""
 
     name: str
     queue: str
@@ -30,6 +35,9 @@ class ListedGroup(Struct, frozen=True):
     since: datetime | None
     created_at: datetime | None
     lives: bool
+    consumed: int
+    failing: int
+    dead_letters: int
 
 
 class LaggingPartition(Struct, frozen=True):
@@ -86,10 +94,12 @@ async def page(
     limit: int,
     offset: int,
     permitted: list[str] | None = None,
+    sort: GroupOrder | None = None,
+    only: GroupFilter | None = None,
 ) -> list[ListedGroup]:
-    """Groups by name, an entry for each queue: with `search` in the name, of one queue, and of queues whose names fit
-    patterns, each if given."""
-    return await reader.rows(_LISTED, limit, offset, search, queue, permitted)
+    """Groups by name, an entry for each queue: with `search` in the name, of one queue, of queues whose names fit
+    patterns, and that `only` says, each if given. With `sort` the worst first."""
+    return await reader.rows(_LISTED, limit, offset, search, queue, permitted, sort, only, BEHIND_S)
 
 
 async def lagging(reader: Reader, least_s: int, limit: int, *, starts_new: bool) -> list[LaggingPartition]:

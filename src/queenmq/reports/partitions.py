@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, get_args
 from uuid import UUID
 
 from msgspec import Struct
@@ -12,6 +12,9 @@ from queenmq.reports import attempts, queues
 from queenmq.reports.attempts import HeadAttempts
 from queenmq.reports.places import JudgedPlace
 from queenmq.reports.reading import Query, Reader, Reports
+
+PartitionState = Literal["failing", "leased", "waiting", "dead_letters", "unread"]
+PARTITION_STATES: Final = get_args(PartitionState)
 
 
 class ListedPartition(Struct, frozen=True):
@@ -61,6 +64,21 @@ class PartitionDetail(Struct, frozen=True):
     attempts: dict[attempts.Head, HeadAttempts]
 
 
+class FailingHeads(Struct, frozen=True):
+    """How many partitions of a queue have a head that failed for a group, and how often it did at most."""
+
+    queue: str
+    consumer_group: str
+    partitions: int
+    attempts: int
+
+
+class _Id(Struct, frozen=True):
+    partition_id: UUID
+
+
+_IN_STATE: Final = Query("partitions_in_state", _Id)
+_FAILING: Final = Query("failing_heads", FailingHeads)
 _LISTED: Final = Query("partitions_listed", ListedPartition)
 _HEADS: Final = Query("partition_heads", PartitionHead)
 _GROUPS: Final = Query("partition_groups", PartitionGroup)
@@ -77,18 +95,24 @@ async def heads(
     *,
     search: str | None,
     partition: str | None,
+    state: PartitionState | None = None,
     limit: int,
     offset: int,
     most_groups: int,
 ) -> list[PartitionDetail] | None:
-    """Partitions of a queue by name: with `search` in the name, or only `partition`, if given. None if there is no such
-    queue."""
+    """Partitions of a queue by name: with `search` in the name, or only `partition`, if given. With `state`, those that
+    are in it instead, the worst first. None if there is no such queue."""
 
     async def read(reader: Reader) -> list[PartitionDetail] | None:
         found = await queues.find(reader, queue)
         if found is None:
             return None
-        rows = await reader.rows(_HEADS, found.id, search, partition, limit, offset)
+        chosen = None
+        if state is not None:
+            chosen = [row.partition_id for row in await reader.rows(_IN_STATE, found.id, state, limit, offset)]
+        rows = await reader.rows(_HEADS, found.id, search, partition, limit, offset, chosen)
+        if chosen is not None:
+            rows.sort(key=lambda row: chosen.index(row.partition_id))
         groups: dict[UUID, list[PartitionGroup]] = {row.partition_id: [] for row in rows}
         for group in await reader.rows(_GROUPS, list(groups), most_groups):
             groups[group.partition_id].append(group)
@@ -96,6 +120,11 @@ async def heads(
         return [_detail(row, groups[row.partition_id], failed) for row in rows]
 
     return await reports.snapshot(read)
+
+
+async def failing_heads(reader: Reader, queue: str | None, limit: int) -> list[FailingHeads]:
+    """Groups with partitions whose head has failed, the most first: of a queue, or of all."""
+    return await reader.rows(_FAILING, queue, limit)
 
 
 def _detail(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 from msgspec import Struct
 
 from queenmq.core.options import QueueOptions
 from queenmq.reports.reading import Query, Reader, Reports
+
+QueueOrder = Literal["pending", "failing", "dead_letters", "lag"]
 
 
 class Counts(Struct, frozen=True):
@@ -25,7 +27,7 @@ class Counts(Struct, frozen=True):
 
 
 class ListedQueue(Struct, frozen=True):
-    """A queue with the figures of the statistics."""
+    """A queue with the figures of the statistics; `failing` are the groups in partitions whose head has failed."""
 
     id: UUID
     name: str
@@ -37,6 +39,11 @@ class ListedQueue(Struct, frozen=True):
     pending: int
     processing: int
     consumed: int
+    failing: int
+    dead_letters: int
+    time_lag_s: float
+    pushed_per_s: float
+    popped_per_s: float
 
 
 class Label(Struct, frozen=True):
@@ -153,9 +160,11 @@ async def page(
     limit: int,
     offset: int,
     permitted: list[str] | None = None,
+    sort: QueueOrder | None = None,
 ) -> list[ListedQueue]:
-    """Queues by name: of a namespace, of a task, with `search` in the name and fitting patterns, each if given."""
-    return await reader.rows(_LISTED, namespace, task, search, limit, offset, permitted)
+    """Queues by name: of a namespace, of a task, with `search` in the name and fitting patterns, each if given. With
+    `sort` the worst first."""
+    return await reader.rows(_LISTED, namespace, task, search, limit, offset, permitted, sort)
 
 
 async def namespaces(reader: Reader, limit: int, offset: int, permitted: list[str] | None = None) -> list[Label]:

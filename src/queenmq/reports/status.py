@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
 
-from queenmq.reports import activity, queues, servers
+from queenmq.reports import activity, partitions, queues, servers
 from queenmq.reports.overview import Overview, overview
 from queenmq.reports.reading import Query, Reader, Reports
 from queenmq.reports.scope import Scope, TimeRange
 
 
 class FrequentError(Struct, frozen=True):
-    """An error among the newest dead letters."""
+    """An error among the newest dead letters: the newest of those with the same fingerprint."""
 
     error: str
+    fingerprint: str
     count: int
+    last_at: datetime
 
 
 class Status(Struct, frozen=True):
@@ -30,6 +33,7 @@ class Status(Struct, frozen=True):
     queues: list[queues.ListedQueue]
     affected_partitions: int
     top_errors: list[FrequentError]
+    failing: list[partitions.FailingHeads]
 
 
 class _Processed(Struct, frozen=True):
@@ -41,6 +45,7 @@ class _Affected(Struct, frozen=True):
     partitions: int
 
 
+_MOST_FAILING: Final = 10
 _PROCESSED: Final = Query("processed_by_server", _Processed)
 _AFFECTED: Final = Query("affected_partitions", _Affected)
 _TOP_ERRORS: Final = Query("top_errors", FrequentError)
@@ -60,6 +65,7 @@ async def status(reports: Reports, span: TimeRange, scope: Scope, most_queues: i
             queues=[queue for queue in found if scope.queue in (None, queue.name)],
             affected_partitions=(await reader.one(_AFFECTED, scope.queue)).partitions,
             top_errors=await reader.rows(_TOP_ERRORS, scope.queue),
+            failing=await partitions.failing_heads(reader, scope.queue, _MOST_FAILING),
         )
 
     return await reports.snapshot(read)

@@ -14,7 +14,8 @@ from queenmq.http.schemas import Administered, Moment, Page, Uuid
 class GroupListed(Struct, kw_only=True, rename="camel"):
     """One group in one queue. `unread` is stored and not finished by it; `totalLag` those of them that are due, in
     `partitionsWithLag` partitions, the first of them for `maxTimeLag` seconds. `members` are the leases that it holds;
-    `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server."""
+    `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server.
+    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished."""
 
     name: str
     topics: list[str]
@@ -27,6 +28,9 @@ class GroupListed(Struct, kw_only=True, rename="camel"):
     unread: int | None
     reading: bool
     standing: GroupState
+    failing: int
+    dead_letters: int
+    consumed: int
     subscription_mode: str | None
     subscription_timestamp: Moment | None
     subscription_created_at: Moment | None

@@ -31,6 +31,9 @@ class Backlog(Struct, kw_only=True):
 
 
 class QueueListed(Struct, kw_only=True, rename="camel"):
+    """`failing` counts the groups in partitions whose head has failed; `lagSeconds` is how long the oldest unread
+    message has been due. Rates are of the last whole minute."""
+
     id: Uuid
     name: str
     namespace: str
@@ -38,6 +41,11 @@ class QueueListed(Struct, kw_only=True, rename="camel"):
     created_at: Moment
     partitions: int
     messages: Depth
+    failing: int
+    dead_letters: int
+    lag_seconds: int
+    pushed_per_second: float
+    popped_per_second: float
 
 
 class QueuesListed(Struct, kw_only=True):

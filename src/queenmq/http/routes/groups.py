@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import msgspec
 
 from queenmq.access.permissions import Verb
@@ -40,9 +42,13 @@ _MOST_LISTED = 1000
 _MOST_PARTITIONS = 500
 _LONGEST_S = 10**9
 _SECONDS_AN_HOUR = 3600
+_ORDERS = get_args(groups.GroupOrder)
+_FILTERS = get_args(groups.GroupFilter)
 _LISTED = (
     Parameter("search", LABEL, "Part of the name."),
     Parameter("queue", LABEL, "Only in this queue."),
+    Parameter("sort", {"type": "string", "enum": [*_ORDERS, ""]}, "The worst first, instead of by name."),
+    Parameter("only", {"type": "string", "enum": [*_FILTERS, ""]}, "Only groups of which this is true."),
     *page_parameters(_MOST_LISTED),
 )
 _PARTITIONS = Parameter("limit", COUNT, "Most partitions; cut to the server's limit.", _MOST_PARTITIONS)
@@ -70,7 +76,14 @@ async def list_groups(request: Request, context: Context) -> Response:
     search, queue = query_name(request.query, "search"), query_name(request.query, "queue")
     await broker.statistics.freshen()
     rows = await groups.page(
-        context.reports, search=search, queue=queue, limit=limit, offset=offset, permitted=visible(request)
+        context.reports,
+        search=search,
+        queue=queue,
+        limit=limit,
+        offset=offset,
+        permitted=visible(request),
+        sort=_one_of(request, "sort", _ORDERS),
+        only=_one_of(request, "only", _FILTERS),
     )
     polled = _polled(broker)
     return Response(200, [_listed(row, polled) for row in rows])
@@ -208,6 +221,14 @@ def _name(request: Request, position: int, field: str) -> str:
     return name
 
 
+def _one_of(request: Request, name: str, words: tuple[Any, ...]) -> Any:
+    """One of the words, or None if the parameter is absent or empty."""
+    given = request.query.get(name) or None
+    if given is not None and given not in words:
+        raise InvalidRequest(f"{name} must be one of {', '.join(words)}", name)
+    return given
+
+
 def _polled(broker: Broker) -> set[tuple[str, object]]:
     """The groups whose long polls wait here, with their queues."""
     places = (group.key for group in broker.long_polls.registry.groups())
@@ -231,6 +252,9 @@ def _listed(row: groups.ListedGroup, polled: set[tuple[str, object]]) -> GroupLi
         unread=row.unread,
         reading=reads,
         standing=group_state(row.lives, row.unread or 0, row.lag or 0, seconds, reads),
+        failing=row.failing,
+        dead_letters=row.dead_letters,
+        consumed=row.consumed,
         subscription_mode=row.mode,
         subscription_timestamp=optional_iso_millis(row.since),
         subscription_created_at=optional_iso_millis(row.created_at),

@@ -51,6 +51,7 @@ _FILTERS = (
     Parameter("from", MOMENT, "Only what failed at or after this moment."),
     Parameter("to", MOMENT, "Only what failed at or before this moment."),
     Parameter("error", _ERROR, "Only what has this text in its error, in any case."),
+    Parameter("fingerprint", LABEL, "Only with errors of this fingerprint, as `topErrors` of the status has it."),
     *page_parameters(_DEFAULT_LIMIT, "dead letters in the answer"),
 )
 _STEP = 500
@@ -78,6 +79,7 @@ async def dead_letters(request: Request, context: Context) -> Response:
         since=query_time(request.query, "from"),
         until=query_time(request.query, "to"),
         error=_error(request),
+        fingerprint=query_name(request.query, "fingerprint"),
     )
     limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
     found = await letters.page(

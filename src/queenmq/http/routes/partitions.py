@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
-from queenmq.errors import NotFound
+from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.answers.attempts import attempt_shown, consumer_shown
 from queenmq.http.answers.groups import PartitionGroup, PartitionHead, PartitionHeads
 from queenmq.http.decoding import query_name
@@ -23,6 +25,12 @@ _MOST_GROUPS = 20
 _WHICH = (
     Parameter("search", LABEL, "Part of the name."),
     Parameter("partition", LABEL, "Only the partition of this name."),
+    Parameter(
+        "state",
+        {"type": "string", "enum": [*partitions.PARTITION_STATES, ""]},
+        "Only those in this state, the worst first, instead of by name: most failed attempts, oldest lease, waiting "
+        "longest, most dead letters, most unread. Not with search or partition.",
+    ),
     *page_parameters(_LIMIT, "partitions"),
 )
 
@@ -33,6 +41,11 @@ async def partition_heads(request: Request, context: Context) -> Response:
     queue = request.params[0]
     check_name(queue, "queue")
     search, partition = query_name(request.query, "search"), query_name(request.query, "partition")
+    state: Any = request.query.get("state") or None
+    if state is not None and state not in partitions.PARTITION_STATES:
+        raise InvalidRequest(f"state must be one of {', '.join(partitions.PARTITION_STATES)}", "state")
+    if state is not None and (search or partition):
+        raise InvalidRequest("state cannot be combined with search or partition", "state")
     limit, offset = page(request, context.settings, _LIMIT)
     await context.broker.statistics.name_readers()
     found = await partitions.heads(
@@ -40,6 +53,7 @@ async def partition_heads(request: Request, context: Context) -> Response:
         queue,
         search=search,
         partition=partition,
+        state=state,
         limit=limit,
         offset=offset,
         most_groups=min(_MOST_GROUPS, context.settings.limits.max_items),

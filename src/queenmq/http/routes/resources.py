@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
-from queenmq.errors import NotFound
+from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered, cleared
 from queenmq.http.answers.queues import (
     Backlog,
@@ -44,12 +46,25 @@ _REFRESH_S = 5.0
 NAMESPACE = Parameter("namespace", LABEL, "Only of this namespace.")
 TASK = Parameter("task", LABEL, "Only of this task.")
 PARTITION_PAGE = page_parameters(_MOST_PARTITIONS, "partitions")
+_ORDERS = get_args(queues.QueueOrder)
 _QUEUE_PAGE = page_parameters(_MOST_QUEUES)
 
 
-@documented({200: QueuesListed}, query=[NAMESPACE, TASK, Parameter("search", LABEL, "Part of the name."), *_QUEUE_PAGE])
+@documented(
+    {200: QueuesListed},
+    query=[
+        NAMESPACE,
+        TASK,
+        Parameter("search", LABEL, "Part of the name."),
+        Parameter("sort", {"type": "string", "enum": [*_ORDERS, ""]}, "The worst first, instead of by name."),
+        *_QUEUE_PAGE,
+    ],
+)
 async def list_queues(request: Request, context: Context) -> Response:
     """The queues by name, with their statistics."""
+    sort: Any = request.query.get("sort") or None
+    if sort is not None and sort not in _ORDERS:
+        raise InvalidRequest(f"sort must be one of {', '.join(_ORDERS)}", "sort")
     namespace, task, search = (query_name(request.query, name) for name in ("namespace", "task", "search"))
     limit, offset = page(request, context.settings, _MOST_QUEUES)
     await context.broker.statistics.freshen()
@@ -61,6 +76,7 @@ async def list_queues(request: Request, context: Context) -> Response:
         limit=limit,
         offset=offset,
         permitted=visible(request),
+        sort=sort,
     )
     return Response(200, QueuesListed(queues=[queue_listed(row) for row in rows]))
 
@@ -201,6 +217,11 @@ def queue_listed(row: queues.ListedQueue) -> QueueListed:
         created_at=iso_millis(row.created_at),
         partitions=row.partitions,
         messages=_depth(row),
+        failing=row.failing,
+        dead_letters=row.dead_letters,
+        lag_seconds=max(0, round(row.time_lag_s)),
+        pushed_per_second=round(row.pushed_per_s, 2),
+        popped_per_second=round(row.popped_per_s, 2),
     )
 
 

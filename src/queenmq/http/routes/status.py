@@ -77,8 +77,25 @@ async def status(request: Request, context: Context) -> Response:
         "deadLetterQueue": {
             "totalMessages": row.dead_letters,
             "affectedPartitions": found.affected_partitions,
-            "topErrors": [{"error": one.error, "count": one.count} for one in found.top_errors],
+            "topErrors": [
+                {
+                    "error": one.error,
+                    "fingerprint": one.fingerprint,
+                    "count": one.count,
+                    "lastFailedAt": iso_millis(one.last_at),
+                }
+                for one in found.top_errors
+            ],
         },
+        "failingHeads": [
+            {
+                "queue": one.queue,
+                "consumerGroup": one.consumer_group,
+                "partitions": one.partitions,
+                "mostAttempts": one.attempts,
+            }
+            for one in found.failing
+        ],
         "workers": [
             worker(sample) | {"messagesProcessed": found.processed.get(server, 0)}
             for server, sample in servers.last_of_each(samples).items()

@@ -5,3 +5,4 @@ WHERE ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR d.consumer_grou
   AND ($3::text IS NULL OR d.partition_name = $3)
   AND ($4::timestamptz IS NULL OR d.failed_at >= $4) AND ($5::timestamptz IS NULL OR d.failed_at <= $5)
   AND ($6::text IS NULL OR strpos(lower(d.error_message), lower($6)) > 0)
+  AND ($7::text IS NULL OR queen.fingerprint(d.error_message) = $7)

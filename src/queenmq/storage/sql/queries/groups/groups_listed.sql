@@ -1,5 +1,6 @@
 -- A page of the groups, one row a (group, queue), from the statistics and the subscriptions; with $3 in the name, of the queue $4, of queues
--- that fit the patterns $5.
+-- that fit the patterns $5; with $7, only those with unread messages (`unread`), messages that are due (`due`) or that have been due for more
+-- than $8 seconds (`behind`), or failing heads (`failing`). By name, or with $6 the worst first: `lag`, `unread`, `failing`, `dead_letters`.
 WITH known AS (
     SELECT g.consumer_group AS name, q.name AS queue FROM queen.group_statistics g
     JOIN queen.queues q ON q.id = g.queue_id AND q.name IS NOT NULL
@@ -11,11 +12,22 @@ SELECT k.name, k.queue, s.partitions, coalesce(s.lagging, 0) AS lagging, s.lag, 
        extract(epoch FROM clock_timestamp() - s.last_consumed_at)::double precision AS consumed_ago_s,
        s.last_consumed_at, g.mode, g.created_at, s.queue_id IS NOT NULL OR q.id IS NOT NULL AS lives,
        -- A time that was written by hand may be one that only PostgreSQL can represent.
-       least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') AS since
+       least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') AS since,
+       coalesce(s.consumed, 0) AS consumed, f.failing, d.letters AS dead_letters
 FROM known k
 LEFT JOIN queen.queues q ON q.name = k.queue
 LEFT JOIN queen.group_statistics s ON s.queue_id = q.id AND s.consumer_group = k.name
 LEFT JOIN queen.consumer_groups g ON g.queue_name = k.queue AND g.name = k.name
+CROSS JOIN LATERAL (
+    SELECT count(*) AS failing FROM queen.partition_consumers c WHERE c.queue_id = q.id AND c.consumer_group = k.name AND c.attempts > 0
+) f
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(d.letters), 0)::bigint AS letters FROM queen.dead_letter_counts d WHERE d.queue_id = q.id AND d.consumer_group = k.name
+) d
 WHERE ($3::text IS NULL OR strpos(lower(k.name), lower($3)) > 0) AND ($4::text IS NULL OR k.queue = $4)
   AND ($5::text[] IS NULL OR k.queue LIKE ANY ($5))
-ORDER BY k.name, k.queue LIMIT $1 OFFSET $2
+  AND CASE $7::text WHEN 'unread' THEN s.unread > 0 WHEN 'due' THEN s.lag > 0 WHEN 'failing' THEN f.failing > 0
+      WHEN 'behind' THEN s.lag > 0 AND s.oldest_unread_at < clock_timestamp() - make_interval(secs => $8) ELSE true END
+ORDER BY CASE $6::text WHEN 'lag' THEN extract(epoch FROM clock_timestamp() - s.oldest_unread_at)::double precision
+                       WHEN 'unread' THEN s.unread WHEN 'failing' THEN f.failing WHEN 'dead_letters' THEN d.letters END DESC NULLS LAST,
+         k.name, k.queue LIMIT $1 OFFSET $2
