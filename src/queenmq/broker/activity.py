@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
+from heapq import nlargest
 
 from queenmq.clock import SYSTEM, Clock
 from queenmq.core.consumer import Consumer
@@ -59,6 +60,7 @@ class Activity:
         self._clock = clock
         self._recent: dict[str, Counts] = {}
         self._unsaved: dict[str, Counts] = {}
+        self._by_queue: dict[str, Counts] = {}
         self.readers: dict[Reader, Consumer] = {}  # who has popped since they were last stored
 
     def of(self, queue: str) -> Counts:
@@ -127,8 +129,10 @@ class Activity:
         """What came since the last time, by queue, and all of it together under the empty name."""
         recent, self._recent = self._recent, {}
         together = Counts()
-        for counts in recent.values():
+        for queue, counts in recent.items():
             together.add(counts)
+            if queue != ALL_QUEUES and (queue in self._by_queue or len(self._by_queue) < _MOST_QUEUES):
+                self._by_queue.setdefault(queue, Counts()).add(counts)
         self.total.add(together)
         recent[ALL_QUEUES] = together
         unsaved, self._unsaved = self._unsaved, {}
@@ -139,6 +143,13 @@ class Activity:
     def put_back(self, taken: dict[str, Counts]) -> None:
         """It could not be stored: the next `take` has it again."""
         self._unsaved = taken
+
+    def busiest(self, most: int) -> dict[str, Counts]:
+        """What was done to queues since the start and until the last `take`, of so many to which most was done."""
+        if len(self._by_queue) <= most:
+            return self._by_queue
+        chosen = nlargest(most, self._by_queue.items(), key=lambda one: one[1].push_messages + one[1].pop_messages)
+        return dict(chosen)
 
     def now(self) -> Counts:
         """The total with what was not yet taken."""

@@ -207,3 +207,9 @@ class StatisticsSettings:
     sample_retention_days: int = setting(
         "METRICS_RETENTION_DAYS", 90, "Days for which these rows are kept.", parse.positive
     )
+    metrics_max_groups: int = setting(
+        "QUEEN_METRICS_MAX_GROUPS",
+        1000,
+        "Maximum number of groups in queues, and of queues, that have metrics of their own for Prometheus; 0: none.",
+        parse.count,
+    )

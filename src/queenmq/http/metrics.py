@@ -12,6 +12,7 @@ from queenmq.errors import DatabaseUnavailable
 from queenmq.http import overload_metrics as overload
 from queenmq.http.exposition import Exposition
 from queenmq.http.front_metrics import add_front
+from queenmq.http.group_metrics import add_groups, add_queue_counters
 from queenmq.http.pipeline_metrics import add_pipelines
 from queenmq.http.route import Context
 from queenmq.reports.activity import QueueMinute, Totals
@@ -33,6 +34,7 @@ async def collect(context: Context) -> Exposition:
     _sidecar(page, broker)
     _long_polls(page, broker)
     _worker(page, broker)
+    add_queue_counters(page, broker.activity.busiest(context.settings.statistics.metrics_max_groups))
     overload.add_load(page, broker)
     overload.add_stepped_operations(page, broker)
     overload.add_timers(page, broker)
@@ -50,12 +52,13 @@ async def collect(context: Context) -> Exposition:
         )
     # An outage is when the rest is needed most.
     with suppress(DatabaseUnavailable):
-        _stored(page, await stored(context.reports, _MOST_QUEUES))
+        most = context.settings.statistics.metrics_max_groups
+        _stored(page, await stored(context.reports, _MOST_QUEUES, most), most)
         overload.add_horizon(page, await horizon(context.reports, context.first_seen))
     return page
 
 
-def _stored(page: Exposition, found: StoredMetrics) -> None:
+def _stored(page: Exposition, found: StoredMetrics, most_groups: int) -> None:
     """What the database knows."""
     _cluster(page, found.totals)
     for minute in found.last_minute:
@@ -72,6 +75,7 @@ def _stored(page: Exposition, found: StoredMetrics) -> None:
             queue=paused.name,
         )
     add_pipelines(page, found.pipelines)
+    add_groups(page, found.groups, most_groups)
 
 
 def _process(page: Exposition, broker: Broker) -> None:

@@ -40,6 +40,23 @@ class ListedGroup(Struct, frozen=True):
     dead_letters: int
 
 
+class GroupMetrics(Struct, frozen=True):
+    """What Prometheus is told of a group in a queue, of which there are `groups`."""
+
+    queue: str
+    namespace: str
+    consumer_group: str
+    unread: int
+    lag: int
+    lag_s: float
+    leases: int
+    consumed: int
+    failing: int
+    dead_letters: int
+    consumers: int
+    groups: int
+
+
 class LaggingPartition(Struct, frozen=True):
     """A partition in which something that a group has not read has been due for `time_lag_s`."""
 
@@ -80,6 +97,7 @@ class _Position(Struct, frozen=True):
 
 
 _LISTED: Final = Query("groups_listed", ListedGroup)
+_METRICS: Final = Query("group_metrics", GroupMetrics)
 _LAGGING: Final = Query("groups_lagging", LaggingPartition)
 _DESCRIBED: Final = Query("group_described", GroupPlace)
 _EFFECT: Final = Query("seek_effect", SeekEffect)
@@ -100,6 +118,11 @@ async def page(
     """Groups by name, an entry for each queue: with `search` in the name, of one queue, of queues whose names fit
     patterns, and that `only` says, each if given. With `sort` the worst first."""
     return await reader.rows(_LISTED, limit, offset, search, queue, permitted, sort, only, BEHIND_S)
+
+
+async def metrics(reader: Reader, most: int) -> list[GroupMetrics]:
+    """Of up to `most` groups in queues, those first whose messages have been due longest; by name."""
+    return await reader.rows(_METRICS, most) if most else []
 
 
 async def lagging(reader: Reader, least_s: int, limit: int, *, starts_new: bool) -> list[LaggingPartition]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from queenmq.reports import activity, dead_letters, operations, pauses, pipeline
+from queenmq.reports import activity, dead_letters, groups, operations, pauses, pipeline
 from queenmq.reports.overview import Overview, overview
 from queenmq.reports.reading import Reader, Reports
 
@@ -17,9 +17,10 @@ class StoredMetrics(Struct, frozen=True):
     dead_letters: list[dead_letters.QueueLetters]
     pauses: list[pauses.QueuePauses]
     pipelines: list[pipeline.Pipeline]
+    groups: list[groups.GroupMetrics]
 
 
-async def stored(reports: Reports, most_queues: int) -> StoredMetrics:
+async def stored(reports: Reports, most_queues: int, most_groups: int) -> StoredMetrics:
     async def read(reader: Reader) -> StoredMetrics:
         return StoredMetrics(
             totals=await activity.totals(reader),
@@ -29,6 +30,7 @@ async def stored(reports: Reports, most_queues: int) -> StoredMetrics:
             dead_letters=await dead_letters.by_queue(reader, most_queues),
             pauses=await pauses.by_queue(reader, most_queues),
             pipelines=await pipeline.pipelines(reader, None, most_queues),
+            groups=await groups.metrics(reader, most_groups),
         )
 
     return await reports.snapshot(read)
