@@ -41,7 +41,7 @@ class ListedGroup(Struct, frozen=True):
 
 
 class GroupMetrics(Struct, frozen=True):
-    """What Prometheus is told of a group in a queue, of which there are `groups`."""
+    """What Prometheus gets of a group in a queue, of which there are `groups`."""
 
     queue: str
     namespace: str

@@ -1,4 +1,4 @@
--- What Prometheus is told of groups: of up to $1 of them, those first whose messages have been due longest; of how many there are.
+-- What Prometheus gets of groups: of up to $1 of them, those first whose messages have been due longest; of how many there are.
 -- Consumers are those that have popped within two minutes.
 SELECT g.*, f.failing, d.letters AS dead_letters, k.consumers
 FROM (
