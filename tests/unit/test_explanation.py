@@ -7,19 +7,30 @@ from typing import Any
 
 import pytest
 
-from queenmq.core.explanation import HeldBack, Options, PositionState, given_up, held_back, judge
+from queenmq.core.explanation import HeldBack, Options, PositionState, Verdict, given_up, held_back, judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 OPTIONS = Options(lease_s=60, retry_limit=3, delay_s=0, window_s=0, ttl_s=9)
 
 
-def sentence(**fields: Any) -> str:
+def verdict(**fields: Any) -> Verdict:
     nothing: dict[str, Any] = dict.fromkeys(
         ("lease_id", "lease_expires_at", "retry_at", "ready_at", "next_created_at", "last_message_at")
     )
     counts = dict.fromkeys(("unread", "ready", "attempts", "leased"), 0)
-    return judge(PositionState(now=NOW, **(nothing | counts | fields)), OPTIONS).sentence
+    return judge(PositionState(now=NOW, **(nothing | counts | fields)), OPTIONS)
+
+
+def sentence(**fields: Any) -> str:
+    return verdict(**fields).sentence
+
+
+def test_what_a_pop_gets_is_ready_or_failing() -> None:
+    there: dict[str, Any] = {"unread": 1, "ready": 1, "next_created_at": NOW, "ready_at": NOW}
+    assert (verdict(**there).state, verdict(**there, attempts=1).state) == ("Ready", "Failing")
+    assert verdict(**there, attempts=1, retry_at=LATER).state == "Retrying"
+    assert verdict(**there, attempts=1, lease_id="a", lease_expires_at=LATER).state == "Leased"
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ STATES: Final[dict[Reason, str]] = {
     "deliverable": "Ready",
 }
 
+FAILING: Final = "Failing"  # instead of Ready, if the message that a pop gets has failed before
+
 GroupState = Literal["Up to date", "Waiting", "Reading", "Idle", "Behind", "Queue is gone"]
 BEHIND_S: Final = 300  # from here on a group is behind
 READING_S: Final = 60  # a group that has finished something since then is reading
@@ -118,10 +120,11 @@ class Verdict:
     sentence: str
     advice: str
     until: datetime | None = None
+    is_failing: bool = False  # what can be popped has failed before
 
     @property
     def state(self) -> str:
-        return STATES[self.reason]
+        return FAILING if self.is_failing else STATES[self.reason]
 
 
 _NOTHING_HELD: Final = HeldBack()
@@ -163,6 +166,7 @@ def judge(position: PositionState, options: Options, held: HeldBack = _NOTHING_H
             f"{_messages(position.ready)} can be popped now. The head failed {_times(position.attempts)}; "
             f"{_attempts(attempts_left(position, options))} left before it becomes a dead letter.",
             "Pop with this group; if the head fails every time, inspect it and make it a dead letter.",
+            is_failing=True,
         )
     if not position.started:
         return Verdict(

@@ -30,6 +30,8 @@ function tell() {
 }
 
 function took(snapshot) {
+  // What was not seen is a gap, not a line from before to after.
+  if (heard && Date.now() - heard > SILENT_MS && live.history.length) live.history.push({ at: Date.now(), ...Object.fromEntries([...COUNTED, "processor", "waiters", "pending"].map((name) => [name, null])) });
   heard = Date.now();
   const at = Date.parse(snapshot.at);
   const before = live.now;

@@ -323,7 +323,7 @@ const TONES = {
 
 /** What keeps a group from a partition, in a word: of whatever has a `reason` and its `state`. */
 export function reason(told, more = "") {
-  return badge(TONES[told.reason] ?? "warn", told.state + more);
+  return badge(told.state === "Failing" ? "bad" : (TONES[told.reason] ?? "warn"), told.state + more);
 }
 
 /** Who consumes, as it calls itself; where it comes from, if it does not say. */
