@@ -123,6 +123,15 @@ def test_a_message_says_how_its_deliveries_failed_and_for_whom(queen: Run, clien
     told = queen("messages", "show", f"{name}/Default", "a").out
     assert "failed: the card was declined" in told
     assert host in told
+    assert queen("groups", "--queue", name, "--only", "failing", "--sort", "failing", "--json").json[0]["failing"] == 1
+    assert "the card was declined" in queen("partitions", name, "--state", "failing").out
+    assert "no partition is in the state dead_letters" in queen("partitions", name, "--state", "dead_letters").err
+    assert queen("partitions", "--state", "failing").status == 2
+    assert queen("queues", "--search", name, "--sort", "lag", "--json").json[0]["name"] == name
+    assert name in queen("find", name).out
+    assert queen("find", "a", "--json").json["messages"][0]["transactionId"].startswith("a")
+    nothing = queen("find", "no-such-thing-at-all")
+    assert (nothing.status, "nothing was found" in nothing.err) == (3, True)
     assert "Last failure: failed: the card was declined (" in queen("explain", name, "--group", "g").out
     assert "nobody has popped" in queen("groups", "consumers", name, "--group", "nobody").err
 

@@ -194,6 +194,18 @@ async def test_who_reads(http: httpx.AsyncClient, queen: Queen, server: Server, 
     assert (await http.get("/api/v1/queues/none/consumers")).status_code == 404
 
 
+async def test_a_queue_that_somebody_holds_is_explained_all_the_same(
+    http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+) -> None:
+    await queen.push("q", "a")
+    await pop(http)
+    async with sql.transaction():
+        await sql.fetch("SELECT 1 FROM queen.queues FOR UPDATE")
+        shown = await place(http)
+    assert (shown["state"], shown["heldBy"]) == ("Leased", None)
+    assert known((await place(http))["heldBy"]) == SHOWN
+
+
 async def test_consumers_of_a_group_are_bounded(queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
     await queen.push("q", "a")
     for number in range(1100):

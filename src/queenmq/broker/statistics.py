@@ -20,6 +20,7 @@ from queenmq.broker.activity import ALL_QUEUES, COUNTED, Activity, Counts, Reade
 from queenmq.clock import SYSTEM, Clock
 from queenmq.config import StatisticsSettings
 from queenmq.core.consumer import Consumer, shown
+from queenmq.errors import QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -37,6 +38,7 @@ _FRESH_S = 0.25
 _MOST_NAMED = 20_000
 _MOST_CONSUMERS = 1000  # of a group in a queue, those that were seen last
 _FORGET_CONSUMERS_S = 60.0
+_PATIENCE = "300ms"
 
 
 class Statistics:
@@ -191,7 +193,10 @@ class Statistics:
         activity = self._activity
         strangers = {reader: who for reader, who in activity.readers.items() if reader not in self._named}
         if strangers:
-            await self._store_readers(strangers)
+            try:
+                await self._store_readers(strangers)
+            except QueenError as error:  # then they are shown without a name
+                log.debug("consumers could not be noted: %s", error)
 
     async def store_readers(self) -> None:
         """Store who has popped since the last time, and forget who has not popped for long."""
@@ -207,7 +212,7 @@ class Statistics:
             await self._database.fetch(statement("forget_consumers"), days, _MOST_CONSUMERS, self._at_once)
 
     async def _store_readers(self, readers: dict[Reader, Consumer]) -> None:
-        await self._database.fetch(statement("note_consumers"), *_consumer_columns(readers), repeatable=True)
+        await self._database.fetch(statement("note_consumers"), *_consumer_columns(readers), _PATIENCE, repeatable=True)
         self._named |= readers.keys()
 
     async def forget_activity(self) -> int:

@@ -36,7 +36,7 @@ class Admin(Generic[R]):
         return self._get(*_V1, "resources", "overview")
 
     def list_queues(self, **filters: Any) -> R:
-        """All queues; `namespace`, `task`, `limit`, `offset`, `search`."""
+        """All queues; `namespace`, `task`, `limit`, `offset`, `search`, `sort`."""
         return self._get(*_V1, "resources", "queues", **filters)
 
     def get_queue(self, name: str, **page: Any) -> R:
@@ -96,6 +96,11 @@ class Admin(Generic[R]):
         """Partitions; `queue`, `limit`, `offset`."""
         return self._get(*_V1, "resources", "partitions", **filters)
 
+    def get_partition_heads(self, queue: str, **filters: Any) -> R:
+        """Partitions of a queue as they are now, with the state of each group; `search`, `partition`, or `state`
+        (`failing`, `leased`, `waiting`, `dead_letters`, `unread`), the worst first; `limit`, `offset`."""
+        return self._get(*_V1, "resources", "queues", queue, "partitions", **filters)
+
     def find(self, text: str, *, limit: int | None = None) -> R:
         """Queues, groups and partitions with a text in their name, and messages by transactionId or header
         (`name:value`)."""
@@ -152,7 +157,7 @@ class Admin(Generic[R]):
     # Consumer groups
 
     def list_consumer_groups(self, **page: Any) -> R:
-        """The groups, one entry for each queue that they read; `limit`, `offset`."""
+        """The groups, one entry for each queue that they read; `search`, `queue`, `only`, `sort`, `limit`, `offset`."""
         return self._get(*_V1, "consumer-groups", **page)
 
     def get_consumer_group(self, name: str, **page: Any) -> R:

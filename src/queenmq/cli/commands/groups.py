@@ -24,24 +24,32 @@ def command() -> None:
     """List, show and delete consumer groups. Without a subcommand, list them."""
 
 
-@under(command, "list", "queen groups --queue orders")
+@under(command, "list", "queen groups --queue orders", "queen groups --only behind --sort lag")
 @queue_option
+@click.option(
+    "--only", type=click.Choice(("unread", "due", "behind", "failing")), help="List only groups of which this is true."
+)
+@click.option(
+    "--sort",
+    type=click.Choice(("lag", "unread", "failing", "dead_letters")),
+    help="List the worst first, instead of by name.",
+)
 @as_json
 @server
-def list_(queue: str | None, as_json: bool, server: str) -> None:
+def list_(queue: str | None, only: str | None, sort: str | None, as_json: bool, server: str) -> None:
     """List the groups, one line for each queue that they read. __QUEUE_MODE__ is the group of pops without a group.
 
     unread counts messages that the group has not finished. due counts those of them that no delay or window holds
     back. lag is how long the oldest of these has been due. A group is idle if it has messages due, holds no lease and
-    has finished nothing for a minute.
+    has finished nothing for a minute. failing counts partitions whose next message has failed.
     """
     with connected(server) as queen:
         if queue is not None:
             require_queue(queen, queue)
-        rows = [row for row in queen.admin.list_consumer_groups(limit=_MOST) if queue in (None, row["queueName"])]
+        rows = queen.admin.list_consumer_groups(queue=queue, only=only, sort=sort, limit=_MOST)
     listing(
         rows,
-        "no groups; the first pop creates one",
+        "no such groups" if only else "no groups; the first pop creates one",
         Column("name", "group"),
         Column("queueName", "queue"),
         Column("standing", "state"),
@@ -50,6 +58,8 @@ def list_(queue: str | None, as_json: bool, server: str) -> None:
         Column("totalLag", "due", number=True),
         Column("partitionsWithLag", "partitions behind", number=True, minor=True),
         Column("maxTimeLag", "lag", number=True, written=seconds),
+        Column("failing", number=True),
+        Column("deadLetters", "dead letters", number=True, minor=True),
         Column("subscriptionMode", "starts at", minor=True),
         as_json=as_json,
     )

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from queenmq.cli.arguments import COUNT, as_json
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, queue_names, require_queue, server
-from queenmq.cli.show import Column, listing, moment
+from queenmq.cli.show import Column, attempt, listing, moment
+
+_STATES = ("failing", "leased", "waiting", "dead_letters", "unread")
 
 
-@command_of("partitions", "queen partitions orders", "queen partitions --limit 1000 --json")
+@command_of(
+    "partitions",
+    "queen partitions orders",
+    "queen partitions orders --state failing",
+    "queen partitions --limit 1000 --json",
+)
 @click.argument("queue", required=False, shell_complete=queue_names)
+@click.option(
+    "--state",
+    type=click.Choice(_STATES),
+    help="List only partitions of QUEUE in this state, the worst first, with each of their groups.",
+)
 @click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of partitions.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Number of partitions to skip.")
 @as_json
 @server
-def command(queue: str | None, limit: int, offset: int, as_json: bool, server: str) -> None:
-    """List partitions with their current numbers of messages: those of QUEUE by name, or those of all queues."""
+def command(queue: str | None, state: str | None, limit: int, offset: int, as_json: bool, server: str) -> None:
+    """List partitions with their current numbers of messages: those of QUEUE by name, or those of all queues.
+
+    The states: the next message of a group has failed (failing), a group holds a lease (leased), has waited longest
+    (waiting), has given messages up (dead_letters) or has not finished something (unread).
+    """
+    if state is not None and queue is None:
+        raise click.UsageError("--state needs a queue")
     with connected(server) as queen:
         if queue is not None:
             require_queue(queen, queue)
+        if queue is not None and state is not None:
+            found = queen.admin.get_partition_heads(queue, state=state, limit=limit, offset=offset)["partitions"]
+            _show_heads(found, state, as_json)
+            return
         rows = queen.admin.get_partitions(queue=queue, limit=limit, offset=offset)["partitions"]
     listing(
         rows,
@@ -33,4 +57,27 @@ def command(queue: str | None, limit: int, offset: int, as_json: bool, server: s
         Column("createdAt", "created", written=moment, minor=True),
         Column("id", minor=True),
         as_json=as_json,
+    )
+
+
+def _show_heads(found: list[dict[str, Any]], state: str, as_json: bool) -> None:
+    rows = [
+        {"partition": one["name"], "dead": one["deadLetters"]}
+        | group
+        | {"last": attempt(group["lastAttempt"]) if group["lastAttempt"] else None}
+        for one in found
+        for group in one["groups"]
+    ]
+    listing(
+        rows,
+        f"no partition is in the state {state}",
+        Column("partition"),
+        Column("name", "group"),
+        Column("state"),
+        Column("unread", number=True),
+        Column("attempts", "failed", number=True),
+        Column("dead", "dead letters", number=True),
+        Column("last", "last failure"),
+        as_json=as_json,
+        whole=found,
     )

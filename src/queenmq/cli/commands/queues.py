@@ -12,7 +12,7 @@ from queenmq.cli.arguments import COUNT, PAIR, Function, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.operation import followed
 from queenmq.cli.remote import connected, no_queue, queue, require_queue, server
-from queenmq.cli.show import Column, confirm, console, facts, listing, moment, note, plural, print_json, table
+from queenmq.cli.show import Column, confirm, console, facts, listing, moment, note, plural, print_json, seconds, table
 
 _FIGURES = (
     Column("messages.total", "messages", number=True),
@@ -30,14 +30,40 @@ def command() -> None:
 @click.option("--namespace", help="List only queues of this namespace.")
 @click.option("--task", help="List only queues of this task.")
 @click.option("--search", metavar="TEXT", help="List only queues whose name contains this text.")
+@click.option(
+    "--sort",
+    type=click.Choice(("pending", "failing", "dead_letters", "lag")),
+    help="List the worst first, instead of by name.",
+)
 @click.option("--limit", type=COUNT, default=1000, show_default=True, metavar="N", help="Maximum number of queues.")
 @as_json
 @server
-def list_(namespace: str | None, task: str | None, search: str | None, limit: int, as_json: bool, server: str) -> None:
-    """List the queues by name, with their numbers of messages."""
+def list_(
+    namespace: str | None,
+    task: str | None,
+    search: str | None,
+    sort: str | None,
+    limit: int,
+    as_json: bool,
+    server: str,
+) -> None:
+    """List the queues by name, with their numbers of messages.
+
+    failing counts groups in partitions whose next message has failed. lag is how long the oldest unread message has
+    been due. Rates are of the last whole minute.
+    """
     with connected(server) as queen:
-        rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, limit=limit)["queues"]
-    columns = (Column("name", "queue"), Column("partitions", number=True), *_FIGURES)
+        rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, sort=sort, limit=limit)["queues"]
+    columns = (
+        Column("name", "queue"),
+        Column("partitions", number=True),
+        *_FIGURES,
+        Column("lagSeconds", "lag", number=True, written=seconds),
+        Column("failing", number=True),
+        Column("deadLetters", "dead letters", number=True),
+        Column("pushedPerSecond", "pushed/s", number=True, minor=True),
+        Column("poppedPerSecond", "popped/s", number=True, minor=True),
+    )
     more = (
         Column("namespace", minor=True),
         Column("task", minor=True),
