@@ -124,7 +124,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "group_described": ("g", PAGE, False, NO),
     "top_errors": ("large name",),
     "affected_partitions": ("large name",),
-    "dead_letters": (NO, NO, NO, NO, NO, PAGE, 0, 2**24, NO),
+    "dead_letters": (NO, NO, NO, NO, NO, PAGE, 0, 2**24, NO, NO),
     "message_described": ("long partition", "7"),
     "message_groups": ("long partition", 7, PAGE, "7"),
     "explain_positions": ("large", "g", NO, False, 20),
