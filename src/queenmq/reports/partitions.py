@@ -110,8 +110,10 @@ async def heads(
         chosen = None
         if state is not None:
             chosen = [row.partition_id for row in await reader.rows(_IN_STATE, found.id, state, limit, offset)]
-        rows = await reader.rows(_HEADS, found.id, search, partition, limit, offset, chosen)
-        if chosen is not None:
+        if chosen is None:
+            rows = await reader.rows(_HEADS, found.id, search, partition, limit, offset, None)
+        else:
+            rows = await reader.rows(_HEADS, found.id, None, None, 0, 0, chosen)
             rows.sort(key=lambda row: chosen.index(row.partition_id))
         groups: dict[UUID, list[PartitionGroup]] = {row.partition_id: [] for row in rows}
         for group in await reader.rows(_GROUPS, list(groups), most_groups):

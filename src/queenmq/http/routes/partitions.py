@@ -29,7 +29,7 @@ _WHICH = (
         "state",
         {"type": "string", "enum": [*partitions.PARTITION_STATES, ""]},
         "Only those in this state, the worst first, instead of by name: most failed attempts, oldest lease, waiting "
-        "longest, most dead letters, most unread. Not with search or partition.",
+        "longest, most dead letters, most unread. search and partition have no effect then.",
     ),
     *page_parameters(_LIMIT, "partitions"),
 )
@@ -44,8 +44,6 @@ async def partition_heads(request: Request, context: Context) -> Response:
     state: Any = request.query.get("state") or None
     if state is not None and state not in partitions.PARTITION_STATES:
         raise InvalidRequest(f"state must be one of {', '.join(partitions.PARTITION_STATES)}", "state")
-    if state is not None and (search or partition):
-        raise InvalidRequest("state cannot be combined with search or partition", "state")
     limit, offset = page(request, context.settings, _LIMIT)
     await context.broker.statistics.name_readers()
     found = await partitions.heads(

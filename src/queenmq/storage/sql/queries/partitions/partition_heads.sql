@@ -10,7 +10,8 @@ WITH page AS MATERIALIZED (
     UNION ALL
     (SELECT p.name FROM queen.partitions p WHERE p.queue_id = $1 AND p.name = $3 LIMIT $4 OFFSET $5)
     UNION ALL
-    (SELECT p.name FROM queen.partitions p WHERE p.id = ANY ($6) AND p.queue_id = $1)
+    (SELECT p.name FROM unnest($6) AS t (id)
+     CROSS JOIN LATERAL (SELECT p.name FROM queen.partitions p WHERE p.id = t.id LIMIT 1) p)
 ), found AS MATERIALIZED (
     SELECT p.id, p.name, p.created_at FROM page
     CROSS JOIN LATERAL (SELECT p.* FROM queen.partitions p WHERE p.queue_id = $1 AND p.name = page.name LIMIT 1) p
