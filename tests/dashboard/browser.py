@@ -88,6 +88,6 @@ def visit(
     page.on("request", lambda request: None if request.url.startswith(known) else complaints.append(request.url))
     try:
         yield page
-        assert complaints == []
+        assert not complaints, complaints
     finally:
         context.close()

@@ -60,7 +60,7 @@ export function lines({ points, series, format, what, empty }) {
       drawn &&
         series.map(({ key, tone }, index) => {
           const path = outline(points.map((point) => point[key]), top);
-          const area = index === 0 && path.indexOf("M", 1) < 0 ? `${path}V${HEIGHT}H${firstX(points, key)}Z` : "";
+          const area = index === 0 && path && path.indexOf("M", 1) < 0 ? `${path}V${HEIGHT}H${firstX(points, key)}Z` : "";
           return h("g", { class: `tone-${tone}` }, h("path", { class: "area", d: area }), h("path", { class: "line", d: path }));
         }),
     ),
