@@ -40,7 +40,7 @@ function took(snapshot) {
     const rates = Object.fromEntries(COUNTED.map((name) => [name, Math.max(0, snapshot.counts[name] - before.counts[name]) / seconds]));
     const processor = (snapshot.server.processorMicroseconds - before.server.processorMicroseconds) / 1e6 / seconds;
     live.history.push({ at, ...rates, processor, waiters: snapshot.waiters, pending: snapshot.backlog?.pending ?? null });
-    if (live.history.length > KEPT) live.history.shift();
+    while (live.history.length > KEPT) live.history.shift();
   }
   live.now = snapshot;
   live.state = "live";
