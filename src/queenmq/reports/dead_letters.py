@@ -12,7 +12,7 @@ from msgspec import Struct
 from queenmq.reports.reading import Query, Reader, Reports
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
     """Which dead letters, each if given; `since` and `until` are about when they failed, `error` is part of the error,
     in any case."""

@@ -1,5 +1,5 @@
--- Of these messages and groups keep only the last ten attempts. The caller holds the rows of the groups. Rows that somebody else deletes
--- just now are left to them: who deletes messages waits for the rows of groups afterwards.
+-- Of these messages and groups keep only the last ten attempts. The caller holds the rows of the groups. Locks what it
+-- deletes, without waiting: who deletes messages waits for the rows of groups afterwards.
 CREATE OR REPLACE FUNCTION queen.forget_attempts(p_partition uuid[], p_offset bigint[], p_group text[])
 RETURNS void LANGUAGE sql AS $$
     DELETE FROM queen.attempts WHERE ctid = ANY (ARRAY(
