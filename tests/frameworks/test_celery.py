@@ -92,8 +92,11 @@ def test_what_becomes_of_a_message(connection: Connection, client: BlockingQueen
     producer, inbox = Producer(connection), Inbox(connection, Queue(name), prefetch_count=1)
     producer.publish("a", routing_key=name)
     with inbox.consumer:
-        inbox.get().requeue()
-        assert inbox.get().payload == "a"
+        message = inbox.get()
+        assert not message.delivery_info["redelivered"]
+        message.requeue()
+        message = inbox.get()
+        assert (message.payload, message.delivery_info["redelivered"]) == ("a", True)
         assert inbox.is_empty(), "nobody has acknowledged it"
         inbox.consumer.recover(requeue=True)
         inbox.get().reject()
@@ -153,6 +156,27 @@ def test_a_moment_is_a_timer(connection: Connection, client: BlockingQueen, name
     Producer(connection).publish("now", routing_key=name, headers={"eta": datetime.now(UTC).isoformat()})
     with connection.channel() as channel:
         assert channel.basic_get(name, no_ack=True).payload == "now"
+
+
+def test_what_has_expired_is_not_delivered(connection: Connection, client: BlockingQueen, name: str) -> None:
+    producer, inbox = Producer(connection), Inbox(connection, Queue(name))
+    for body, expiration in (("old", 0.001), ("new", 600)):
+        producer.publish(body, routing_key=name, expiration=expiration)
+    with connection.channel() as channel:
+        assert channel.basic_get(name, no_ack=True).payload == "new"
+        assert channel.basic_get(name) is None
+    for body, expiration in (("old", 0.001), ("new", 600)):
+        producer.publish(body, routing_key=name, expiration=expiration)
+    with inbox.consumer:
+        message = inbox.get()
+        assert message.payload == "new"
+        message.ack()
+        assert inbox.is_empty()
+    assert client.queue(name).dlq().get().total == 0
+    # Celery's workers note in the result that a task has expired.
+    producer.publish("task", routing_key=name, expiration=0.001, headers={"expires": datetime.now(UTC).isoformat()})
+    with connection.channel() as channel:
+        assert channel.basic_get(name, no_ack=True).payload == "task"
 
 
 def test_the_options_of_a_queue_that_exists_are_kept(connection: Connection, client: BlockingQueen, name: str) -> None:

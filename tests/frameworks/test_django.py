@@ -12,6 +12,10 @@ WORKER = ("-m", "django", "queen_worker", "--settings", "settings", "--pythonpat
 
 
 def test_a_worker_is_killed_and_nothing_is_lost(example: Example, running: Running) -> None:
+    follow(example, running)
+
+
+def follow(example: Example, running: Running) -> None:
     example.run("place_orders.py")
     first = example.start(*WORKER)
     example.until(lambda done: len(done) >= 10)

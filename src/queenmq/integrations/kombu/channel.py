@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final
 
@@ -205,9 +205,11 @@ class Channel(virtual.Channel):
             raw = loads(bytes(message.raw).decode())
             if matches is not None and not matches(raw["properties"]["delivery_info"].get("routing_key") or ""):
                 return
+            if _is_expired(raw, message):
+                return
             settled: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
             tag = f"{message.id}/{message.lease_id}"
-            raw["properties"]["delivery_tag"] = tag
+            self._tag(raw, message, tag)
             delivery = self._deliveries[tag] = Delivery(self, queue, tag, raw, settled)
             inbox.put(source.priority, delivery)
             reject = await settled
@@ -217,11 +219,19 @@ class Channel(virtual.Channel):
         # What is shared is in one partition, which is delivered in order, one at a time.
         return self.connection.start_consumer(source, handle, concurrency if source.group is None else 1)
 
+    def _tag(self, raw: dict[str, Any], message: Message, tag: str) -> None:
+        properties = raw["properties"]
+        properties["delivery_tag"] = tag
+        is_known = message.retry_count > 0 or message.id in self.connection.given_back
+        properties["delivery_info"] = {**(properties.get("delivery_info") or {}), "redelivered": is_known}
+
     def settle(self, tag: str, reject: Reject | None) -> None:
         """Say what becomes of a message; also from another thread."""
         delivery = self._deliveries.pop(tag, None)
         if delivery is None:
             return
+        if reject is GIVEN_BACK:
+            self.connection.given_back.append(tag.partition("/")[0])
         if delivery.settled is not None:
             self.connection.resolve(delivery.settled, reject)
         elif (message := delivery.message) is not None:
@@ -249,20 +259,24 @@ class Channel(virtual.Channel):
             self.settle(delivery.tag, GIVEN_BACK)
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        async def pop(tasks: TaskQueues) -> Message | None:
+        async def pop(tasks: TaskQueues) -> tuple[Message, dict[str, Any]] | None:
             for source in self._sources(queue):
                 asking = tasks.queen.queue(source.name).wait(False)
                 if source.group is not None:
                     asking = asking.group(source.group).subscription_from(source.since or "now")
-                if messages := await asking.pop():
-                    return messages[0]
+                while messages := await asking.pop():
+                    raw = loads(bytes(messages[0].raw).decode())
+                    if not _is_expired(raw, messages[0]):
+                        return messages[0], raw
+                    await tasks.queen.ack(messages[0])
             return None
 
-        message = self.connection.run(pop)
-        if message is None:
+        found = self.connection.run(pop)
+        if found is None:
             raise Empty
-        raw: dict[str, Any] = loads(bytes(message.raw).decode())
-        tag = raw["properties"]["delivery_tag"] = f"{message.id}/{message.lease_id}"
+        message, raw = found
+        tag = f"{message.id}/{message.lease_id}"
+        self._tag(raw, message, tag)
         self._deliveries[tag] = Delivery(self, queue, tag, raw, message=message)
         return raw
 
@@ -283,6 +297,15 @@ class Channel(virtual.Channel):
                 with suppress(QueenError):
                     self._delete(queue)
         super().close()
+
+
+def _is_expired(raw: Mapping[str, Any], message: Message) -> bool:
+    """Whether it has waited for longer than its publisher wants it to be delivered. Tasks that have expired are left to
+    Celery's workers, which note it in the result."""
+    expiration_ms = raw["properties"].get("expiration")
+    if not expiration_ms or (raw.get("headers") or {}).get("expires"):
+        return False
+    return utc_now() - datetime.fromisoformat(message.created_at) > timedelta(milliseconds=float(expiration_ms))
 
 
 def _eta(message: Mapping[str, Any]) -> datetime | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -59,6 +60,7 @@ class Transport(virtual.Transport):
         self.priority_steps: list[int] = sorted({0, *given.get("priority_steps", ())})
         self.inbox = Inbox()
         self.bound: dict[str, list[Source]] = {}  # to fanout and topic exchanges
+        self.given_back: deque[str] = deque(maxlen=1000)  # ids of messages, so that they are known when they come again
         self._watching: set[asyncio.Future[None]] = set()
         self._queues = ThreadedTaskQueues(self._make)
 
