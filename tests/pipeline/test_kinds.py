@@ -43,7 +43,7 @@ def declarations(folder: Path) -> dict[str, dict[str, Any]]:
         "archive": {"queue": "orders", "lake": str(folder / "lake"), "every": EVERY},
         "copy": {"source": "orders", "target": "out"},
         "filter": {"source": "orders", "target": "out", "schema": SCHEMA, "where": "data.n % 2 = 0"},
-        "join": joined | {"select": "left.data.n AS n, left.partition", "schemas": schemas},
+        "join": joined | {"schemas": schemas},
         "sql": {"query": "SELECT value, partition, transactionId FROM STREAM(orders)", "target": "out"},
         "upsert": upsert | {"table": str(folder / "delta")},
         "upsert-iceberg": upsert | {"kind": "upsert", "format": "iceberg", "table": str(folder / "iceberg")},
@@ -71,7 +71,7 @@ def result(db: Db, folder: Path, kind: str) -> Any:
         return table_rows(place, "iceberg" if kind == "upsert-iceberg" else "delta")[0].num_rows
     if kind == "window":
         return {name: found[-1]["orders"] for name, found in db.partitions("out").items()}
-    return {name: sorted(one["n"] for one in found) for name, found in db.partitions("out").items()}
+    return {name: sorted(one.get("left", one)["n"] for one in found) for name, found in db.partitions("out").items()}
 
 
 def wanted(kind: str, each: int) -> Any:

@@ -339,7 +339,7 @@ def push(access: Access, options: WriteOptions, sink: str, epoch: int, batches: 
             items, size = [], 0
             for row in rows:
                 items.append(_item(row, f"{sink} {epoch} {task}", seen))
-                size += len(row["payload"])
+                size += len(row["payload"]) + len(row.get("headers") or "")
                 if len(items) == AT_ONCE or size >= MOST_PUSH_BYTES:
                     _push(server, items)
                     items, size = [], 0
