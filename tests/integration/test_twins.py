@@ -17,7 +17,9 @@ from queenmq.storage.statements import function_set, versioned
 from queenmq.verify import check
 from queenmq.verify.workload import Load, run
 
-LOAD = Load(seconds=0.8, producers=3, consumers=4, partitions=3, batch=5, lease_s=1, settle_s=8, drain_s=6, quiet_s=0.3)
+LOAD = Load(
+    seconds=0.8, producers=3, consumers=4, partitions=3, batch=5, lease_s=1, settle_s=60, drain_s=6, quiet_s=0.3
+)
 LEASES_S = 2.5  # for consumers who are too late, and others who get their messages
 # All that is left is read only for the rules that need it.
 NEEDS_THE_REST = ("everything-delivered", "dead-letters")

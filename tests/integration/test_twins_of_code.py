@@ -189,7 +189,7 @@ def journal_without_fsync(patch: Patch) -> None:
 
 
 def wake_up_that_wakes_nobody(patch: Patch) -> None:
-    patch.setattr(LongPolls, "wake_here", lambda self, queue, partitions=None: None)
+    patch.setattr(LongPolls, "wake_here", lambda self, *_, **__: None)
 
 
 TWINS = [
