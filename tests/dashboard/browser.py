@@ -35,10 +35,13 @@ SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 def require_chromium() -> None:
     """Skip where there is no Chromium, but not where one is required: in CI a test that does not run has failed."""
     if CHROMIUM is None:
-        reason = "there is no chromium: apt-get install chromium"
-        if os.environ.get("QUEEN_REQUIRE_BROWSER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing("there is no chromium: apt-get install chromium")
+
+
+def missing(reason: str) -> None:
+    if os.environ.get("QUEEN_REQUIRE_BROWSER") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def outside(work: Coroutine[Any, Any, Result]) -> Result:

@@ -151,6 +151,10 @@ def fill(shop: Shop) -> None:
         "POST", "/api/v1/tokens", {"name": f"till {HARM}", "role": "read-write", "grants": grants, "limits": limits}
     )
     shop.call("POST", "/api/v1/quotas", {"namespace": "devices", "maxMessages": 1000, "maxBytes": 10**9})
+    put = {"op": "put", "ns": "shop", "forever": True}
+    shop.call("POST", "/api/v1/kv", {"operations": [put | {"key": f"rate-{n}", "value": {HARM: n}} for n in (1, 2)]})
+    lock = {"op": "acquire", "name": "nightly-report", "owner": "office-1", "ttlSeconds": 3600}
+    shop.call("POST", "/api/v1/locks", {"operations": [lock]})
     shop.refresh()
 
 

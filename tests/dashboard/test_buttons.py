@@ -171,3 +171,27 @@ def test_deleting_a_group_asks_for_its_name(page: Page, served: Served) -> None:
     type_name(page, group, "Delete the group")
     told(page, "The group was deleted.")
     assert len(shop.pop(queue, group)) == 1
+
+
+def test_look_up_keys_and_the_holders_of_a_lock(page: Page, served: Served) -> None:
+    shop, namespace, lock = served.shop, fresh("settings"), fresh("report")
+    put = {"op": "put", "ns": namespace, "forever": True}
+    changes = [put | {"key": f"{kind}-{n:03}", "value": {"n": n}} for kind in ("rate", "other") for n in range(60)]
+    shop.call("POST", "/api/v1/kv", {"operations": changes[:100]})
+    shop.call("POST", "/api/v1/kv", {"operations": changes[100:]})
+    acquire = {"op": "acquire", "name": lock, "owner": "office-7", "ttlSeconds": 600}
+    shop.call("POST", "/api/v1/locks", {"operations": [acquire]})
+    page.goto("/")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Keys and locks").click()
+    page.get_by_label("Namespace").fill(namespace)
+    rows = page.get_by_role("region", name="Keys", exact=True).locator("tbody tr")
+    expect(rows).to_have_count(100)
+    page.get_by_role("link", name="The next ones").click()
+    expect(rows).to_have_count(20)
+    page.get_by_label("Key begins with").fill("rate-00")
+    expect(rows).to_have_count(10)
+    expect(rows.first).to_contain_text('{"n": 0}')
+    page.get_by_role("searchbox", name="Lock").fill(lock)
+    expect(page.get_by_role("region", name="Holders")).to_contain_text("office-7")
+    page.get_by_role("searchbox", name="Lock").fill("nobody")
+    expect(page.get_by_text("Nobody holds it.")).to_be_visible()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from dashboard.axe import serious_findings
 from dashboard.browser import SCREENSHOTS, visit
 from dashboard.conftest import Served
 from dashboard.scene import STUCK, Traffic
@@ -43,6 +44,7 @@ PAGES: dict[str, tuple[str | Callable[[Page], None], str]] = {
     "dead-letters": ("/#/dead-letters", "550 mailbox unknown"),
     "traces": ("/#/traces", "checkout"),
     "trace": ("/#/traces/checkout", "invoice-1"),
+    "keys": ("/#/keys?namespace=shop&lock=nightly-report", "office-1"),
     "operations": ("/#/operations", "orders / customer-01"),
     "operation": (_operation, "Result"),
     "cluster": ("/#/cluster", "queen-2"),
@@ -67,6 +69,7 @@ def go(page: Page, name: str) -> None:
 @pytest.mark.parametrize("look", LOOKS)
 def test_every_page_is_seen(browser: Browser, served: Served, look: str) -> None:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    findings: list[str] = []
     with Traffic(served.url), visit(browser, served.url, **LOOKS[look]) as page:
         for name in PAGES:
             go(page, name)
@@ -77,3 +80,5 @@ def test_every_page_is_seen(browser: Browser, served: Served, look: str) -> None
             )
             assert max(tables, default=0) <= 0, f"a table of {name} does not fit: {tables}"
             page.screenshot(path=SCREENSHOTS / f"{name}-{look}.png", full_page=True)
+            findings += [f"{name}: {finding}" for finding in serious_findings(page)]
+    assert findings == []

@@ -7,6 +7,7 @@ import { deadLetters } from "./dead_letters.js";
 import { h, show } from "./dom.js";
 import { time } from "./format.js";
 import { group, groups } from "./groups.js";
+import { keys } from "./keys.js";
 import { again, keepWatching, listen, live } from "./live.js";
 import { message, messages } from "./messages.js";
 import { finish, isReturning, provider, signIn } from "./oidc.js";
@@ -34,6 +35,7 @@ const ROUTES = [
   [/^cluster$/, cluster],
   [/^traces$/, traces],
   [/^traces\/([^/]+)$/, trace],
+  [/^keys$/, keys],
   [/^pipeline$/, pipeline],
   [/^pipeline\/([^/]+)$/, declared],
   [/^access$/, access],
@@ -49,6 +51,7 @@ const NAVIGATION = [
   ["t", "Traces", "traces", "M6 3a3 3 0 0 1 1 5.800V11h7a3 3 0 0 1 3 3v1.200a3 3 0 1 1-2 0V14a1 1 0 0 0-1-1H7v2.200a3 3 0 1 1-2 0V8.800A3 3 0 0 1 6 3"],
   ["n", "Operations", "operations", "M12 2a10 10 0 1 0 0 20 10 10 0 0 0 0-20m-1 4.500h2V12l4 2.300-1 1.700-5-3z"],
   ["c", "Cluster", "cluster", "M12 2.500a3 3 0 0 1 1 5.800v2.400l4.300 3.600a3 3 0 1 1-1.300 1.500L12 12.500l-4 3.300a3 3 0 1 1-1.300-1.500l4.300-3.600V8.300a3 3 0 0 1 1-5.800"],
+  ["k", "Keys and locks", "keys", "M14.500 3a6.500 6.500 0 0 0-6.200 8.500L2 17.800V22h5v-2.500h2.500V17h2.500l1.600-1.600A6.500 6.500 0 1 0 14.500 3m2 3a2 2 0 1 1 0 4 2 2 0 0 1 0-4"],
   ["r", "Pipelines", "pipeline", "M3 5h6v5H3zm12 9h6v5h-6zM3 14h6v5H3zm7-7h4.500a3 3 0 0 1 3 3v3h-2v-3a1 1 0 0 0-1-1H10zm0 8.500h4v2h-4z"],
   ["a", "Access", "access", "M12 2 4 5v6c0 5 3.400 9.500 8 11 4.600-1.500 8-6 8-11V5zm0 4a2.500 2.500 0 0 1 1 4.800V16h-2v-5.200A2.500 2.500 0 0 1 12 6"],
 ];
