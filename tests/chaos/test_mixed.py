@@ -24,7 +24,7 @@ from ports import free_port, free_udp_port
 
 from chaos.mixed_faults import FAILING, Faults
 from chaos.mixed_finish import consume_connected, finish_and_take
-from chaos.mixed_load import GROUPS, LEASE_S, MOVED, MOVER, OPTIONS, RETRY_LIMIT, SECRET, WORK, Load, Mine, Name
+from chaos.mixed_load import GROUPS, LEASE_S, MOVED, MOVER, OPTIONS, RETRY_LIMIT, SECRET, SMALL, WORK, Load, Mine, Name
 from queenmq.journal.push_records import RecordCodec
 from queenmq.journal.quarantine import set_aside_in
 from queenmq.storage.embedded import EmbeddedPostgres
@@ -40,6 +40,7 @@ MOVERS = 2
 HANDS = 3  # faults at once; restarts keep one of them busy for seconds
 PATIENCE_S = 120.0 + CHAOS_S  # the longer it lasts, the more is left to be read
 THE_KEY = "ab" * 32
+MOST_LEASES = 3
 
 STORED = """
     SELECT q.name AS queue, p.name AS partition, m.transaction_id, m."offset"
@@ -74,11 +75,21 @@ LETTERS = """
     SELECT d.consumer_group, q.name, d.partition_name, d.transaction_id
     FROM queen.dead_letter_queue d JOIN queen.queues q ON q.id = d.queue_id
 """
-# The first group skips what fails, and the second one pauses itself for a moment now and then.
+# The first group skips what fails, and the second one pauses itself for a moment now and then. One queue is limited,
+# and in another one partitions take turns.
 POLICIES: list[dict[str, Any]] = [
     {"queue": queue, "consumerGroup": GROUPS[0], "retry": {"strategy": "fixed", "delayMs": 50, "poison": "skip"}}
     for queue in (WORK, SECRET)
 ] + [{"queue": WORK, "consumerGroup": GROUPS[1], "breaker": {"failures": 2, "of": 30, "pauseSeconds": 1}}]
+POLICIES += [
+    {"queue": SMALL, "limits": {"leases": MOST_LEASES, "rate": 3000}},
+    {"queue": WORK, "consumerGroup": GROUPS[0], "limits": {"rate": 5000}},
+    {"queue": WORK, "fairness": {"separator": ":", "weights": {"1": 3}}},
+]
+OPEN_LEASES = """
+    SELECT count(*) FROM queen.partition_consumers c JOIN queen.queues q ON q.id = c.queue_id
+    WHERE q.name = $1 AND c.lease_expires_at > clock_timestamp()
+"""
 OPERATIONS = "SELECT status, count(*) FROM queen.operation_queue WHERE status <> 'completed' GROUP BY status"
 
 
@@ -147,14 +158,16 @@ async def harm(faults: Faults, load: Load, hand: int, until: float) -> None:
         await asyncio.sleep(chance.uniform(0, 0.5))
 
 
-async def watch_halves(url: str, load: Load) -> None:
-    """Transactions are all or nothing whenever one looks."""
+async def watch(url: str, load: Load) -> None:
+    """Transactions are all or nothing, and no limit is exceeded, whenever one looks."""
     while load.consuming:
         with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             connection = await asyncpg.connect(url, timeout=5)
             try:
                 halves = await connection.fetch(HALVES, WORK, MOVED, MOVER, timeout=20)
                 load.ledger.violations += [f"half of a transaction: {tuple(row)}" for row in halves[:3]]
+                if (leases := await connection.fetchval(OPEN_LEASES, SMALL, timeout=20)) > MOST_LEASES:
+                    load.ledger.violations.append(f"{leases} leases at once")
             finally:
                 connection.terminate()
         await asyncio.sleep(1)
@@ -268,7 +281,7 @@ async def test_whatever_is_promised_holds_whatever_happens(tmp_path: Path, turn:
                     consumers.create_task(consume_connected(load, number, group))
             for number in range(MOVERS):
                 consumers.create_task(load.move(number))
-            consumers.create_task(watch_halves(faults.url, load))
+            consumers.create_task(watch(faults.url, load))
             async with asyncio.TaskGroup() as producers:
                 for number in range(PRODUCERS):
                     producers.create_task(load.produce(number, PRODUCERS))

@@ -442,6 +442,11 @@ def test_a_policy_is_set_listed_and_removed(queen: Run, name: str) -> None:
     assert queen("policies", "set", name, "--leases", "3", "--rate", "0.5").status == 0
     [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
     assert shown["limits"] == {"leases": 3, "rate": 0.5}
+    assert queen("policies", "set", name, "--fair-by", ":", "--weight", "acme=3").status == 0
+    [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
+    assert shown["fairness"] == {"separator": ":", "weights": {"acme": 3}}
+    assert "is not like acme=3" in queen("policies", "set", name, "--fair-by", ":", "--weight", "acme").err
+    assert "--weight needs --fair-by" in queen("policies", "set", name, "--weight", "acme=3").err
     assert "burst needs a rate" in queen("policies", "set", name, "--leases", "1", "--burst", "3").err
 
 

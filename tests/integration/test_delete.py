@@ -43,7 +43,7 @@ async def use(queen: Queen, queue: str) -> None:
     await queen.configure(queue, retryLimit=0, maxSize=100)
     await queen.push_items(*({"queue": queue, "partition": f"p{n % 3}", "payload": n} for n in range(9)))
     policy: Json = {"queue": queue, "retry": {"poison": "skip"}, "breaker": {"failures": 5, "of": 9}}
-    policy["limits"] = {"leases": 100, "rate": 1000}
+    policy |= {"limits": {"leases": 100, "rate": 1000}, "fairness": {"separator": ":"}}
     assert (await queen.http.post("/api/v1/policies", json=policy)).status_code == 200
     [message] = await queen.pop(queue)
     await queen.trace(message, {}, traceNames=["a", "b"])

@@ -61,8 +61,9 @@ async def _buffers(session: Session, sql: str, *arguments: Any) -> int:
 class Cycle:
     """A message on its way through a partition: pushed, popped and acknowledged, each with its buffers."""
 
-    def __init__(self, session: Session, queue: str, partition: str | None = None) -> None:
+    def __init__(self, session: Session, queue: str, partition: str | None = None, key: str | None = None) -> None:
         self._session = session
+        self._key = key
         self._queue = queue
         self._partition = partition
 
@@ -82,7 +83,9 @@ class Cycle:
     async def pop(self) -> int:
         self.lease = str(uuid7())
         asked = ([self._queue], [self._partition], [QUEUE_MODE], [1], [1], [False], [self.lease])
-        return await _buffers(self._session, statement("pop"), *asked, 2**24, 2**25, LOCK_TIMEOUT)
+        if self._key is None:
+            return await _buffers(self._session, statement("pop"), *asked, 2**24, 2**25, LOCK_TIMEOUT)
+        return await _buffers(self._session, statement("pop_fair"), *asked, 2**24, 2**25, LOCK_TIMEOUT, [self._key])
 
     async def ack(self, transaction: str, partition: str) -> int:
         sql = "SELECT id FROM queen.partitions WHERE name = $1"
@@ -144,16 +147,17 @@ async def test_pops_begin_behind_the_old_versions_of_ready_rows(database_url: st
         assert median(after[-SAMPLE:]) < median(before) + VERSIONS / 200
 
 
-async def test_limits_do_not_grow_either(database_url: str, horizon: None) -> None:
+async def test_limits_and_fairness_do_not_grow_either(database_url: str, horizon: None) -> None:
     async with _session(database_url) as session:
         await session.push(("q", "p", "first"), ("q", "idle", "first"))
-        await session.subscribe("q", mode="new")
         nothing = (False, *[None] * 5, False, *[None] * 4)
         limits = ("{}", 5, 1_000_000.0, 1_000_000.0)
         assert await session.sql.fetchval(statement("set_policy"), "q", "", None, *nothing, True, *limits)
-        cycle = Cycle(session, "q")
-        costs = [await cycle.run(number, "p") for number in range(CYCLES)]
-        assert await _finished(session) == CYCLES + 2
+        assert await session.sql.fetchval(statement("set_fairness"), "q", None, "{}", ":")
+        await session.subscribe("q", mode="new")
+        cycle = Cycle(session, "q", key="p")
+        costs = [await cycle.run(number, "p") for number in range(CYCLES - 200)]
+        assert await _finished(session) == CYCLES - 198
     assert _grown(costs) == {}
 
 

@@ -86,8 +86,8 @@ class Broker:
         self.maintenance = Maintenance(database, self.caches, clock)
         self.schemas = Schemas(database, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
-        longest_lock_s = settings.database.lock_timeout_ms / 1000
-        self.locks = LockWait(database, longest_lock_s, settings.limits.max_lock_waiters, clock)
+        lock_s = settings.database.lock_timeout_ms / 1000
+        self.locks = LockWait(database, lock_s, settings.limits.max_lock_waiters, clock)
         self.journal = journal_of(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
             backoff_of(settings),
@@ -138,7 +138,7 @@ class Broker:
         self.keys = Keys(database)
         self.filters = Filters(database, self.long_polls.wake)
         self.pauses = Pauses(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
-        self.policies = Policies(database, self._popper.pauses, self._options.publish, self.long_polls.wake_unlimited)
+        self.policies = Policies(database, self._popper, self._options.publish, self.long_polls.wake_unlimited)
         acking = policy_of(settings, settings.lanes.ack)
         self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))
@@ -197,8 +197,7 @@ class Broker:
         return self._pusher.push_unless_journalled(messages)
 
     def store_accepted(self, requests: list[list[Message]], lock_timeout: str) -> Awaitable[list[list[Outcome]]]:
-        """Store pushes that were accepted and journalled before, also if their queues are full. Raises RowLocked if a
-        partition is locked for longer than that."""
+        """Store pushes that were accepted before, also if their queues are full. Raises RowLocked if a row is held."""
         return self._pusher.store_accepted(requests, lock_timeout)
 
     def pop(self, claim: Claim, wait_ms: int = 0) -> Awaitable[Delivered]:
@@ -332,7 +331,7 @@ class Broker:
         if await self.maintenance.refresh():
             self._popper.pause_changed()
         await self._options.refresh()
-        await self._popper.subscriptions.resume()
+        await self._popper.refresh()
         self.caches.expire()
 
     def written_elsewhere(self, queue: str) -> None:
@@ -348,6 +347,7 @@ class Broker:
 
     def receive_config(self, queue: str, options: OptionValues, version: int) -> None:
         self.caches.receive_config(queue, options, version)
+        self.policies.fairness.changed_elsewhere(queue, options.get("fair_separator"))
         if self._popper.pauses.forget(queue):
             self.long_polls.wake_here(queue)
 

@@ -150,6 +150,8 @@ class Finisher:
                 if not claims:
                     return await self._database.fetch(statement("finish"), *finishing, lock_timeout)
                 claiming = self._popper.columns(claims)
+                if self._popper.fairness.rules:
+                    return await self._popper.fairness.call("take", claims, *finishing, *claiming, lock_timeout)
                 return await self._database.fetch(statement("take"), *finishing, *claiming, lock_timeout)
             except AnswerLost:
                 for request in requests:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from queenmq.broker.pauses import KnownPauses
+from queenmq.broker.pop import Popper
 from queenmq.core.limits import LimitPolicy
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.errors import Conflict, NotFound
@@ -25,14 +25,15 @@ class Policies:
     def __init__(
         self,
         database: Database,
-        known: KnownPauses,
+        popper: Popper,
         publish: Callable[[str], Awaitable[None]],
         wake: Callable[[str], None],
     ) -> None:
         self._database = database
-        self._known = known
+        self._known = popper.pauses
         self._publish = publish
         self._wake = wake
+        self.fairness = popper.fairness
 
     async def set(
         self,

@@ -12,6 +12,7 @@ from math import isinf
 import asyncpg
 
 from queenmq.broker.encryption import PayloadEncryption
+from queenmq.broker.fairness import Fairness
 from queenmq.broker.lane import Lane, Policy, Vegas
 from queenmq.broker.lease import Leases
 from queenmq.broker.long_polls import LongPolls
@@ -139,6 +140,7 @@ class Popper:
         self.subscriptions = Subscriptions(parts.database, parts.locks, parts.long_polls.wake)
         self._max_weight = policy.max_weight
         self.pauses = KnownPauses(clock)
+        self.fairness = Fairness(parts.database, clock, queues.publish)
         self.lane: Lane[Claim, Delivered] = Lane(
             "pop",
             self._run,
@@ -196,7 +198,13 @@ class Popper:
     def close(self) -> None:
         """Answer every long poll now."""
         self._long_polls.close()
+        self.fairness.close()
         self._moved.set()
+
+    async def refresh(self) -> None:
+        """Go on with what other servers have begun and may not finish."""
+        await self.fairness.refresh()
+        await self.subscriptions.resume()
 
     async def _resumed(self, end: float) -> None:
         """Hold a long poll while pops are paused."""
@@ -371,10 +379,10 @@ class Popper:
                     self._cluster.acquired(claim.queue, run.partition, claim.group, self._queues.lease_s(claim.queue))
 
     async def _call(self, claims: list[Claim], lock_timeout: str) -> list[asyncpg.Record]:
-        consumes = any(claim.auto_ack for claim in claims)
-        return await self._database.fetch(
-            statement("pop" if consumes else "pop_leased"), *self.columns(claims), lock_timeout
-        )
+        name = "pop" if any(claim.auto_ack for claim in claims) else "pop_leased"
+        if self.fairness.rules:
+            return await self.fairness.call(name, claims, *self.columns(claims), lock_timeout)
+        return await self._database.fetch(statement(name), *self.columns(claims), lock_timeout)
 
     def columns(self, claims: list[Claim]) -> tuple[object, ...]:
         """The arguments that `queen.pop` wants."""

@@ -63,8 +63,9 @@ class Admin(Generic[R]):
         return self._get(*_V1, "pauses", queue=queue)
 
     def set_policy(self, queue: str, *, group: str | None = None, **parts: dict[str, Any] | None) -> R:
-        """Say what a queue, or a group of it, does with messages that fail (`retry`, `breaker`), and how much it gets
-        (`limits`). A part that is left out stays as it is; None takes it back."""
+        """Say what a queue, or a group of it, does with messages that fail (`retry`, `breaker`), how much it gets
+        (`limits`), and how that is shared out in a queue (`fairness`). A part that is left out stays as it is; None
+        takes it back."""
         return self._post(*_V1, "policies", body={"queue": queue, "consumerGroup": group, **parts})
 
     def list_policies(self, queue: str | None = None) -> R:

@@ -126,6 +126,7 @@ export const queue = {
           ...chosen(options),
           ...policies.filter((row) => row.retry || row.breaker).map((row) => [`Failures${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, policyInWords(row)]),
           ...policies.filter((row) => row.limits).map((row) => [`Limits${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, limitsInWords(row.limits)]),
+          ...policies.filter((row) => row.fairness).map((row) => ["Fairness", fairnessInWords(row.fairness)]),
           ["Created", moment(about.createdAt, { absolute: true })],
         ),
       ),
@@ -154,6 +155,11 @@ function policyInWords({ retry, breaker }) {
   const { strategy, delayMs, delaysMs, maxDelayMs, limit, poison = "block" } = retry ?? {};
   const wait = strategy && `${(delaysMs ?? [delayMs]).map((ms) => duration(ms / 1000)).join(", ")}${strategy === "exponential" ? ` and longer, up to ${duration((maxDelayMs ?? 3600000) / 1000)}` : ""}`;
   return [retry && poison, wait, limit !== undefined && `limit ${number(limit)}`, breaker && `paused after more than ${number(breaker.failures)} of ${number(breaker.of)}`].filter(Boolean).join("; ");
+}
+
+function fairnessInWords({ separator, weights = {} }) {
+  const some = Object.entries(weights).slice(0, 20).map(([key, weight]) => `${key} ${number(weight)}`);
+  return [`keys before ${separator} take turns`, some.length > 0 && `weights: ${some.join(", ")}`].filter(Boolean).join("; ");
 }
 
 function limitsInWords({ leases, rate, burst }) {

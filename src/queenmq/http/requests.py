@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from queenmq.core.acknowledgement import STATUSES
+from queenmq.core.fairness import FairnessPolicy
 from queenmq.core.filters import MAX_LENGTH
 from queenmq.core.headers import MAX_HEADERS
 from queenmq.core.limits import LimitPolicy
@@ -60,10 +61,9 @@ class PushItem(Struct, kw_only=True, rename="camel"):
     transaction_id: Name | UnsetType = UNSET
     trace_id: Annotated[str, documented_as({"description": "Dropped if it is no UUID."})] | UnsetType = UNSET
     headers: Headers | None = None
-    delay: (
-        Annotated[float, Meta(ge=0, le=MAX_DELAY_MS / 1000, description="Push it so many seconds later.")] | UnsetType
-    ) = UNSET
+    delay: Annotated[float, Meta(ge=0, le=MAX_DELAY_MS / 1000, description="Seconds to wait.")] | UnsetType = UNSET
     deliver_at: Annotated[Moment, Meta(description="Push it at this moment.")] | UnsetType = UNSET
+    fairness_key: Annotated[str, Meta(description="Refused: keys are made of names of partitions.")] | UnsetType = UNSET
 
 
 class Expectation(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -396,3 +396,4 @@ class PolicyBody(Struct, kw_only=True, rename="camel"):
     retry: RetryPolicy | UnsetType | None = UNSET
     breaker: BreakerPolicy | UnsetType | None = UNSET
     limits: LimitPolicy | UnsetType | None = UNSET
+    fairness: FairnessPolicy | UnsetType | None = UNSET

@@ -21,6 +21,7 @@ class ListedPolicy(Struct, frozen=True):
     retry: str | None
     breaker: str | None
     limits: str | None
+    fairness: str | None
 
 
 class SkippedMessage(Struct, frozen=True):

@@ -37,6 +37,7 @@ def list_(as_json: bool, server: str) -> None:
         Column("retry", written=_shown),
         Column("breaker", written=_shown),
         Column("limits", written=_shown),
+        Column("fairness", written=_shown),
         Column("changedAt", "since", written=moment, minor=True),
         Column("changedBy", "by", minor=True),
         as_json=as_json,
@@ -50,6 +51,7 @@ def list_(as_json: bool, server: str) -> None:
     "queen policies set orders --delays 1000,10000,60000 --poison park",
     "queen policies set orders --group billing --breaker 50/100 --breaker-pause 60",
     "queen policies set orders --group billing --leases 10 --rate 100 --burst 200",
+    "queen policies set orders --fair-by : --weight acme=3",
 )
 @queue
 @_GROUP
@@ -69,6 +71,10 @@ def list_(as_json: bool, server: str) -> None:
 @click.option("--breaker-pause", type=click.IntRange(1), metavar="S", help="Seconds until a batch is let through; 30.")
 @click.option("--leases", type=click.IntRange(1), metavar="N", help="How many leases may be open at once.")
 @click.option("--rate", type=float, metavar="N", help="How many messages are delivered a second.")
+@click.option("--fair-by", metavar="SEPARATOR", help="Let keys take turns: what partitions' names have before it.")
+@click.option(
+    "--weight", "weights", multiple=True, metavar="KEY=N", help="Give a key N shares (--fair-by); repeatable."
+)
 @click.option("--burst", type=click.IntRange(1), metavar="N", help="How many at once after a pause; a second's worth.")
 @as_json
 @server
@@ -80,17 +86,20 @@ def set_(
     leases: int | None,
     rate: float | None,
     burst: int | None,
+    fair_by: str | None,
+    weights: tuple[str, ...],
     as_json: bool,
     server: str,
     **given: Any,
 ) -> None:
-    """Set what QUEUE does with messages that fail, or one group of it, and how much it gets. Retries, breaker and
-    limits are set apart."""
+    """Set what QUEUE does with messages that fail, or one group of it, and how much it gets. Retries, breaker,
+    limits and fairness are set apart."""
     limits = {"leases": leases, "rate": rate, "burst": burst}
     parts: dict[str, dict[str, Any] | None] = {
         "retry": _retry(**given),
         "breaker": _breaker(breaker, breaker_pause),
         "limits": {name: value for name, value in limits.items() if value is not None},
+        "fairness": _fairness(fair_by, weights),
     }
     parts = {name: part for name, part in parts.items() if part}
     if not parts:
@@ -140,6 +149,21 @@ def _breaker(given: str | None, pause_s: int | None) -> dict[str, Any] | None:
     return breaker if pause_s is None else breaker | {"pauseSeconds": pause_s}
 
 
+def _fairness(separator: str | None, given: tuple[str, ...]) -> dict[str, Any] | None:
+    if separator is None:
+        if given:
+            raise click.UsageError("--weight needs --fair-by")
+        return None
+    weights = {}
+    for one in given:
+        key, _, weight = one.rpartition("=")
+        try:
+            weights[key] = float(weight)
+        except ValueError:
+            raise click.BadParameter(f"{one!r} is not like acme=3", param_hint="'--weight'") from None
+    return {"separator": separator, "weights": weights} if weights else {"separator": separator}
+
+
 def _shown(part: Any) -> str:
     return "" if part is None else json.dumps(part)
 
@@ -153,7 +177,8 @@ def remove(queue: str, group: str | None, as_json: bool, server: str) -> None:
     """Remove policy and limits of QUEUE, or of one group of it. Messages that wait because of it stay as they are."""
     with connected(server) as queen:
         require_queue(queen, queue)
-        answer = queen.admin.set_policy(queue, group=group, retry=None, breaker=None, limits=None)
+        parts = dict.fromkeys(("retry", "breaker", "limits") if group else ("retry", "breaker", "limits", "fairness"))
+        answer = queen.admin.set_policy(queue, group=group, **parts)
     if as_json:
         print_json(answer)
     else:

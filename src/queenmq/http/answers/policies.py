@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
+from queenmq.core.fairness import FairnessPolicy
 from queenmq.core.limits import LimitPolicy
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.http.schemas import Moment, Uuid
@@ -17,6 +18,7 @@ class PolicySet(Struct, kw_only=True, rename="camel"):
     retry: RetryPolicy | UnsetType | None = UNSET
     breaker: BreakerPolicy | UnsetType | None = UNSET
     limits: LimitPolicy | UnsetType | None = UNSET
+    fairness: FairnessPolicy | UnsetType | None = UNSET
     changed: bool
 
 
@@ -30,6 +32,7 @@ class PolicyListed(Struct, kw_only=True, rename="camel"):
     retry: RetryPolicy | None
     breaker: BreakerPolicy | None
     limits: LimitPolicy | None
+    fairness: FairnessPolicy | None
 
 
 class PoliciesListed(Struct):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from queenmq.access.permissions import Verb
+from queenmq.core.fairness import FairnessPolicy
 from queenmq.core.limits import LimitPolicy
 from queenmq.core.names import check_name, iso_millis
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
@@ -28,6 +29,7 @@ _decoder = msgspec.json.Decoder(PolicyBody)
 _retry = msgspec.json.Decoder(RetryPolicy)
 _breaker = msgspec.json.Decoder(BreakerPolicy)
 _limits = msgspec.json.Decoder(LimitPolicy)
+_fairness = msgspec.json.Decoder(FairnessPolicy)
 _LIMIT = Parameter("limit", COUNT, f"Most entries of the answer, up to {_MOST}.", _MOST)
 
 
@@ -38,13 +40,18 @@ async def set_policy(request: Request, context: Context) -> Response:
     body = _body(request)
     queue, group = body.queue, body.consumer_group
     parts = (body.retry, body.breaker, body.limits)
-    changed = await context.broker.policies.set(queue, group, request.subject, *parts)
+    changed = False
+    if any(part is not msgspec.UNSET for part in parts):
+        changed = await context.broker.policies.set(queue, group, request.subject, *parts)
+    if body.fairness is not msgspec.UNSET:
+        changed = await context.broker.policies.fairness.set(queue, request.subject, body.fairness) or changed
     shown = PolicySet(
         queue=queue,
         consumer_group=group,
         retry=body.retry,
         breaker=body.breaker,
         limits=body.limits,
+        fairness=body.fairness,
         changed=changed,
     )
     return Response(200, shown)
@@ -82,14 +89,19 @@ def _body(request: Request) -> PolicyBody:
     check_name(body.queue, "queue")
     if body.consumer_group is not None:
         check_name(body.consumer_group, "consumerGroup")
-    if body.retry is body.breaker is body.limits is msgspec.UNSET:
-        raise InvalidRequest("retry, breaker or limits is required: what to set, or null to take it back", "retry")
+    if body.retry is body.breaker is body.limits is body.fairness is msgspec.UNSET:
+        what = "retry, breaker, limits or fairness"
+        raise InvalidRequest(f"{what} is required: what to set, or null to take it back", "retry")
+    if body.fairness is not msgspec.UNSET and body.consumer_group is not None:
+        raise InvalidRequest("fairness is of a queue, for all of its groups: leave consumerGroup out", "fairness")
     if body.retry:
         body.retry.delays()
     if body.breaker:
         body.breaker.check()
     if body.limits:
         body.limits.check()
+    if body.fairness:
+        body.fairness.check()
     return body
 
 
@@ -102,6 +114,7 @@ def _listed(row: policies.ListedPolicy) -> PolicyListed:
         retry=None if row.retry is None else _retry.decode(row.retry),
         breaker=None if row.breaker is None else _breaker.decode(row.breaker),
         limits=None if row.limits is None else _limits.decode(row.limits),
+        fairness=None if row.fairness is None else _fairness.decode(row.fairness),
     )
 
 

@@ -215,6 +215,9 @@ def to_message(item: PushItem, items: str, index: int, request: Request, absent:
         trace_id = None if traceparent is None else trace_id_of(traceparent)
     else:
         trace_id = item.trace_id if is_uuid(item.trace_id) else None
+    if item.fairness_key is not msgspec.UNSET:
+        why = "fairness goes by the names of partitions (POST /api/v1/policies), because order lives in them"
+        raise InvalidRequest(f"fairnessKey is not supported: {why}", f"{items}[{index}].fairnessKey")
     payload = absent if item.payload is msgspec.UNSET else bytes(item.payload)
     return Message(
         item.queue,

@@ -10,7 +10,7 @@ BEGIN
     PERFORM queen.reset_ready_floor(p_queue.id, p_group), set_config('queen.places', 'single', true);
     -- Written once, as they are to stay: a queue may have a hundred thousand partitions.
     WITH place AS MATERIALIZED (
-        SELECT p.id, CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
+        SELECT p.id, p.name, CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
                           ELSE queen.offset_before(p.id, coalesce(s.since, v_since)) END AS position
         FROM (
             -- A partition that is being dropped is waited for and passed over.
@@ -25,9 +25,9 @@ BEGIN
         WHERE l.last_offset <= place.position
         FOR NO KEY UPDATE OF l SKIP LOCKED
     )
-    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, passed_over, ready_at)
+    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, passed_over, fair_key, ready_at)
     SELECT place.id, p_group, p_queue.id, place.position,
-           greatest(place.position, l.first_offset - 1) + l.holes,
+           greatest(place.position, l.first_offset - 1) + l.holes, queen.fair_key(place.name, p_queue.fair_separator),
            -- IN and not a join: it is hashed, however few rows the planner expects.
            CASE WHEN place.id NOT IN (SELECT partition_id FROM held) THEN
                greatest(coalesce(n.created_at, clock_timestamp()),

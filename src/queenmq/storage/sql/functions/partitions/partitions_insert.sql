@@ -9,8 +9,8 @@ BEGIN
     SELECT id, queue_id, created_at FROM new_partitions ORDER BY id;
 
     PERFORM set_config('queen.places', 'single', true);
-    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id)
-    SELECT n.id, g.name, n.queue_id
+    INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, fair_key)
+    SELECT n.id, g.name, n.queue_id, CASE WHEN q.fair_separator IS NOT NULL THEN split_part(n.name, q.fair_separator, 1) END
     FROM new_partitions n
     JOIN queen.queues q ON q.id = n.queue_id
     JOIN queen.consumer_groups g ON g.queue_name = q.name AND (g.registered OR g.placed_upto IS NOT NULL)

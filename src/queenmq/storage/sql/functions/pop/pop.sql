@@ -14,12 +14,14 @@
 -- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push; or, if it
 -- is for any partition, for something that will be there in more than two seconds: who waits asks again before that. If ready_in_ms is
 -- infinite, what it asks for is paused (see queen.pause). If message_count is 0, a limit allows nothing before that time (see queen.limits_for);
--- has_sealed says then whether that is a rate. Of a group with a filter, what that does not let through is passed over.
+-- has_sealed says then whether that is a rate. A request for any partition may name a key (p_key), of whose partitions it gets one that is ready, if there
+-- is one (see queen.set_fairness). Of a group with a filter, what that does not let through is passed over.
 -- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
 -- pop could deliver is hidden from it. Then what queen.settle takes. Before, where there are limits, what queen.limits_for takes.
 CREATE OR REPLACE FUNCTION queen.pop(
     p_queue text[], p_partition text[], p_group text[], p_batch integer[], p_partitions integer[],
-    p_auto_ack boolean[], p_lease uuid[], p_answer_bytes bigint DEFAULT 16777216, p_bytes bigint DEFAULT 33554432)
+    p_auto_ack boolean[], p_lease uuid[], p_answer_bytes bigint DEFAULT 16777216, p_bytes bigint DEFAULT 33554432,
+    p_key text[] DEFAULT NULL)
 RETURNS TABLE (request integer, partition_id uuid, partition_name text, message_count integer, glued bytea, has_sealed boolean,
                first_created_at timestamptz, ready_in_ms double precision)
 LANGUAGE plpgsql
@@ -67,13 +69,19 @@ DECLARE
     v_used     integer;     -- messages
     v_leased   uuid[];      -- partitions
     v_leases   uuid[];      -- and their leases
+    v_keyed    uuid[];      -- partitions that were taken because of their key
+    v_others   tid[];
+    v_abandoned boolean;    -- some of these have leases that have ended without a word
+    v_rest     integer;     -- partitions that are still wanted, whatever their key
+    v_over     uuid[];      -- and those that are stepped over meanwhile
     v_until    timestamptz := clock_timestamp() + interval '50 ms';     -- no filter is evaluated beyond that, so that others do not wait
 BEGIN
     FOR r IN
         SELECT t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack,
-               array_agg(t.i::integer ORDER BY t.i) AS requests, array_agg(t.lease ORDER BY t.i) AS leases
-        FROM unnest(p_queue, p_partition, p_group, p_batch, p_partitions, p_auto_ack, p_lease)
-             WITH ORDINALITY AS t (queue, partition, grp, batch, parts, auto_ack, lease, i)
+               array_agg(t.i::integer ORDER BY t.i) AS requests, array_agg(t.lease ORDER BY t.i) AS leases,
+               CASE WHEN p_key IS NOT NULL THEN array_agg(t.key ORDER BY t.i) END AS keys
+        FROM unnest(p_queue, p_partition, p_group, p_batch, p_partitions, p_auto_ack, p_lease, p_key)
+             WITH ORDINALITY AS t (queue, partition, grp, batch, parts, auto_ack, lease, key, i)
         GROUP BY t.queue, t.partition, t.grp, t.batch, t.parts, t.auto_ack
         ORDER BY min(t.i)
     LOOP
@@ -163,22 +171,49 @@ BEGIN
             v_limit := v_most;
             v_walked := v_reached;
             IF v_only IS NULL THEN
-                -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
                 v_began := clock_timestamp();
-                SELECT array_agg(x.partition_id), array_agg(x.version), max(x.ready_at), bool_or(x.lease_id IS NOT NULL)
-                INTO v_ids, v_versions, v_reached, v_left_off FROM (
-                    SELECT c.partition_id, c.ready_at, c.lease_id, c.ctid AS version FROM queen.partition_consumers c
-                    WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
-                      AND c.ready_at >= v_reached AND c.ready_at <= v_now
-                      AND (v_passed IS NULL OR c.partition_id <> ALL (v_passed))
-                      AND (v_paused IS NULL OR c.partition_id <> ALL (v_paused))
-                    ORDER BY c.ready_at LIMIT v_want FOR NO KEY UPDATE SKIP LOCKED
-                ) x;
+                v_keyed := NULL;
+                v_rest := v_want;
+                IF r.keys IS NOT NULL THEN
+                    SELECT array_agg(x.partition_id), array_agg(x.version), v_want - count(*), bool_or(x.lease_id IS NOT NULL)
+                    INTO v_keyed, v_others, v_rest, v_abandoned
+                    FROM (SELECT t.key, count(*) AS n FROM unnest(r.keys[v_next : v_next + v_want - 1]) AS t (key) GROUP BY t.key) k
+                    CROSS JOIN LATERAL (
+                        SELECT c.partition_id, c.lease_id, c.ctid AS version FROM queen.partition_consumers c
+                        WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.fair_key = k.key
+                          AND c.ready_at >= v_reached AND c.ready_at <= v_now
+                          AND (v_passed IS NULL OR c.partition_id <> ALL (v_passed))
+                          AND (v_paused IS NULL OR c.partition_id <> ALL (v_paused))
+                        ORDER BY c.ready_at LIMIT k.n FOR NO KEY UPDATE SKIP LOCKED
+                    ) x;
+                END IF;
+                v_over := v_passed || v_keyed;
+                v_ids := NULL;
+                v_versions := NULL;
+                v_left_off := false;
+                IF v_rest > 0 THEN
+                    -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
+                    SELECT array_agg(x.partition_id), array_agg(x.version), max(x.ready_at), bool_or(x.lease_id IS NOT NULL)
+                    INTO v_ids, v_versions, v_reached, v_left_off FROM (
+                        SELECT c.partition_id, c.ready_at, c.lease_id, c.ctid AS version FROM queen.partition_consumers c
+                        WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp
+                          AND c.ready_at >= v_reached AND c.ready_at <= v_now
+                          AND (v_over IS NULL OR c.partition_id <> ALL (v_over))
+                          AND (v_paused IS NULL OR c.partition_id <> ALL (v_paused))
+                        ORDER BY c.ready_at LIMIT v_rest FOR NO KEY UPDATE SKIP LOCKED
+                    ) x;
+                END IF;
                 -- It took long, perhaps because of old versions that it stepped over: the next one begins behind them.
                 IF clock_timestamp() > v_began + interval '100 microseconds' + v_want * interval '10 microseconds'
                    AND (v_moved IS NULL OR v_moved < v_now - interval '100 ms') THEN
                     PERFORM queen.move_ready_floor(v_queue.id, r.grp);
                     v_moved := v_now;
+                END IF;
+                IF v_keyed IS NOT NULL THEN
+                    v_ids := v_keyed || v_ids;
+                    v_versions := v_others || v_versions;
+                    v_left_off := v_abandoned OR coalesce(v_left_off, false);
+                    v_reached := v_walked;      -- those that were taken by their key may lie anywhere
                 END IF;
             ELSE
                 SELECT array_agg(x.partition_id), array_agg(x.version), bool_or(x.lease_id IS NOT NULL) INTO v_ids, v_versions, v_left_off FROM (

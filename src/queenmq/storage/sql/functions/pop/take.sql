@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION queen.take(
     p_finish uuid[], p_status text[], p_error text[], p_except_of integer[], p_except_partition uuid[], p_except_transaction text[],
     p_except_status text[], p_except_error text[],
     p_queue text[], p_partition text[], p_group text[], p_batch integer[], p_partitions integer[], p_auto_ack boolean[],
-    p_lease uuid[], p_answer_bytes bigint, p_bytes bigint)
+    p_lease uuid[], p_answer_bytes bigint, p_bytes bigint, p_key text[] DEFAULT NULL)
 RETURNS TABLE (finishing integer, exception integer, problem text, queue_name text, finished_in text, consumer_group text,
                messages integer, dead_lettered integer, request integer, partition_id uuid, partition_name text, message_count integer,
                glued bytea, has_sealed boolean, first_created_at timestamptz, ready_in_ms double precision)
@@ -20,7 +20,7 @@ BEGIN
     BEGIN
         RETURN QUERY
         SELECT NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, NULL::integer, p.*
-        FROM queen.pop(p_queue, p_partition, p_group, p_batch, p_partitions, p_auto_ack, p_lease, p_answer_bytes, p_bytes) p;
+        FROM queen.pop(p_queue, p_partition, p_group, p_batch, p_partitions, p_auto_ack, p_lease, p_answer_bytes, p_bytes, p_key) p;
     EXCEPTION WHEN lock_not_available THEN
         RETURN QUERY
         SELECT NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, NULL::integer,

@@ -1,0 +1,1 @@
+SELECT queen.set_fairness($1, $2, $3, $4)

@@ -1,0 +1,3 @@
+-- As pop, with the key whose turn it is for each request ($11).
+SELECT p.* FROM (SELECT set_config('lock_timeout', $10, true) AS done) t, LATERAL queen.pop(
+    CASE WHEN t.done IS NOT NULL THEN $1::text[] END, $2, $3, $4, $5, $6, $7, $8, $9, $11) p
