@@ -30,14 +30,23 @@ def test_see_what_a_policy_keeps_back(page: Page, served: Served) -> None:
     served.shop.call(
         "POST",
         "/api/v1/policies",
-        {"queue": queue, "retry": {"poison": "park", "limit": 0}, "breaker": {"failures": 4, "of": 9}},
+        {
+            "queue": queue,
+            "retry": {"poison": "park", "limit": 0},
+            "breaker": {"failures": 4, "of": 9},
+            "limits": {"leases": 3, "rate": 100},
+            "fairness": {"separator": ":", "weights": {"acme": 2}},
+        },
     )
     served.shop.fail(queue, "ledger", "p", "the bank says no")
     served.shop.refresh()
     page.goto(f"/#/queues/{queue}")
     kept = page.get_by_role("region", name="Kept back")
     expect(kept).to_contain_text("Parked")
-    expect(page.get_by_role("region", name="Settings")).to_contain_text("park; limit 0; paused after more than 4 of 9")
+    settings = page.get_by_role("region", name="Settings")
+    expect(settings).to_contain_text("park; limit 0; paused after more than 4 of 9")
+    expect(settings).to_contain_text("3 leases at once; 100 messages a second")
+    expect(settings).to_contain_text("keys before : take turns; weights: acme 2")
     expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("parks its partition")
     kept.get_by_role("link", name=re.compile("^invoice")).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("invoice")
