@@ -22,6 +22,10 @@ _NO_CONDITION = (
     b'"error":"schema: ',
     b"retry: ",
     b"breaker: ",
+    b"limits: ",
+    b"fairness: ",
+    b"fairness is of a queue",
+    b"fairnessKey is not supported",
     b"retry or breaker is required",
     b"filter: ",  # an expression has a grammar
     b"needs either ttlSeconds or forever",

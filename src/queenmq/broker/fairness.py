@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _MOST_KEYS: Final = 10_000
 _MOST_PLACES: Final = 1000
 _LOOK_S: Final = 0.1  # between looks; and ten times as long as a look takes, but no longer than two seconds
+_FIRST_LOOK_S: Final = 0.02  # while nothing is known; the group may be subscribing just now
 _LOOK_FACTOR: Final = 10.0
 _LONGEST_LOOK_S: Final = 2.0
 _STEP: Final = 1000
@@ -141,7 +142,8 @@ class Fairness:
             place.look_from = rows[-1]["fair_key"] if len(rows) == _MOST_KEYS else ""
         finally:
             now = self._clock.monotonic()
-            place.look_at = now + max(_LOOK_S, min((now - began) * _LOOK_FACTOR, _LONGEST_LOOK_S))
+            least_s = _LOOK_S if place.turns.ready else _FIRST_LOOK_S
+            place.look_at = now + max(least_s, min((now - began) * _LOOK_FACTOR, _LONGEST_LOOK_S))
             place.looking = False
 
     def _settle(self, claims: Sequence[Claimed], keys: list[str | None], rows: list[asyncpg.Record]) -> None:
