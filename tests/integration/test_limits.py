@@ -254,7 +254,7 @@ class TestLongPolls:
         before = lane.requests
         for number in range(50):
             await queen.push("q", f"m{number}", partition=f"x{number}")
-        assert lane.requests - before <= 10
+        assert lane.requests - before < 40  # else it would be a hundred
         await queen.ack(message)
         assert len(await polls[0]) == 1
         await limit(http, None, group="h")

@@ -68,7 +68,6 @@ class Broker:
         self.node = node
         self.database = database
         cluster: Cluster = node if node.linked else Alone()
-        cached = settings.cache.enabled
         self.vitals = Vitals(clock)
         self.activity = Activity(clock)
         self.statistics = Statistics(
@@ -81,7 +80,7 @@ class Broker:
             at_once=settings.retention.batch_size,
         )
         self.caches = Caches(cache_bounds_of(settings), clock, cluster)
-        self._options = KnownOptions(database, self.caches, clock, cached=cached)
+        self._options = KnownOptions(database, self.caches, clock, cached=settings.cache.enabled)
         self.encryption = PayloadEncryption(settings.server.encryption_keys, self._options)
         self.maintenance = Maintenance(database, self.caches, clock)
         self.schemas = Schemas(database, clock)
@@ -97,7 +96,7 @@ class Broker:
             check_limit_s=settings.database.statement_timeout_ms / 1000 + _PROBE_GRACE_S,
             ready=partitions_ready(database, cluster),
         )
-        targets = Targets(database, self.caches, self._options, clock, cached=cached)
+        targets = Targets(database, self.caches, self._options, clock, cached=settings.cache.enabled)
         self._leases = Leases(
             database, policy_of(settings, settings.lanes.renew_lease), self.long_polls, locks=self.locks
         )
@@ -331,7 +330,8 @@ class Broker:
         if await self.maintenance.refresh():
             self._popper.pause_changed()
         await self._options.refresh()
-        await self._popper.refresh()
+        await self.policies.fairness.refresh()
+        await self._popper.subscriptions.resume()
         self.caches.expire()
 
     def written_elsewhere(self, queue: str) -> None:

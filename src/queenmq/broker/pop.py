@@ -201,11 +201,6 @@ class Popper:
         self.fairness.close()
         self._moved.set()
 
-    async def refresh(self) -> None:
-        """Go on with what other servers have begun and may not finish."""
-        await self.fairness.refresh()
-        await self.subscriptions.resume()
-
     async def _resumed(self, end: float) -> None:
         """Hold a long poll while pops are paused."""
         while not self.may_pop() and not self._long_polls.closed:
