@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _MOST_KEYS: Final = 10_000
 _MOST_PLACES: Final = 1000
-_LOOK_S: Final = 0.1  # between looks; and ten times as long as a look takes, but no longer than two seconds
+_LOOK_S: Final = 0.1  # between checks; and ten times as long as one takes, but no longer than two seconds
 _FIRST_LOOK_S: Final = 0.02  # while nothing is known; the group may be subscribing just now
 _LOOK_FACTOR: Final = 10.0
 _LONGEST_LOOK_S: Final = 2.0
@@ -51,13 +51,13 @@ class Claimed(Protocol):
 
 
 class _Place:
-    """Turns of a queue and group, and when to look again."""
+    """Turns of a queue and group, and when to check again."""
 
     def __init__(self, policy: FairnessPolicy) -> None:
         self.policy = policy
         self.turns = Turns(policy)
         self.look_at = 0.0
-        self.look_from = ""  # if there are more keys than one look returns, the next one goes on with the others
+        self.look_from = ""  # if there are more keys than one check returns, the next one goes on with the others
         self.looking = False
 
 
@@ -98,7 +98,7 @@ class Fairness:
             self._start(self._read())
 
     def close(self) -> None:
-        """Look no more."""
+        """Check no more."""
         self.rules = {}
         for task in tuple(self._tasks):
             task.cancel()

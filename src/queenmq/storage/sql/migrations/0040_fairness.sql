@@ -8,7 +8,7 @@ CREATE TABLE queen.fairness (
     filled      boolean NOT NULL            -- all rows of partition_consumers have their key
 );
 
--- So that whoever makes a row of partition_consumers gives it its key. Null: there are none.
+-- So that who makes a row of partition_consumers gives it its key. Null: there are none.
 ALTER TABLE queen.queues ADD COLUMN fair_separator text;
 
 -- What the name of the partition has before the separator. It is advice: a row without it is delivered like any other, only not in its turn.
