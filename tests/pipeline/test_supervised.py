@@ -127,8 +127,9 @@ def test_what_cannot_go_on_waits_for_a_person(site: Site, tmp_path: Path, capsys
     one = site.run()
     until(lambda: site.status()["state"] in ("waiting", "failed"), site.said)
     assert "no_such_column" in site.status()["error"]
-    status, body = health(one)
-    assert (status, body["troubled"]) == (503, ["copy"])
+    # The driver says so before it ends, and the supervisor sees that it has ended.
+    until(lambda: health(one)[0] == 503, site.said)
+    assert health(one)[1]["troubled"] == ["copy"]
     assert health(one, "/live") == (200, {"alive": True})
     capsys.readouterr()
     assert main(["pipeline", "status", "--url", site.postgres.url]) == 1
