@@ -60,6 +60,9 @@ def test_a_query_reads_queues_as_streams(spark: Any, db: Db, tmp_path: Path) -> 
     )
     found = ran(spark, db, counted, "counts", tmp_path / "counted", updates=True)
     assert found == {"c0": [{"orders": 3}], "c1": [{"orders": 3}]}
+    # The column `queue` of the source does not send its messages back there, where they would be duplicates.
+    found = ran(spark, db, "SELECT * FROM STREAM(payments)", "everything", tmp_path / "everything")
+    assert [one["id"] for one in found["p"]] == [1, 4, 4]
     for query, told in (
         ("SELECT 1", "reads no queue"),
         ("SELECT nothing FROM STREAM(payments)", "Spark refuses the query"),

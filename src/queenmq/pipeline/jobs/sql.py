@@ -68,7 +68,7 @@ def sql(spark: Any, settings: Settings, run: Run) -> Outcome:
 
 
 def _start(spark: Any, settings: Settings) -> Any:
-    found = rows(result(spark, settings))
+    found = rows(result(spark, settings), settings)
     activate(found.sparkSession)
     options = {"url": settings.url, "queue": settings.target}
     if key := key_of_environment():
@@ -121,10 +121,16 @@ def _messages(spark: Any, settings: Settings, queue: str) -> Any:
     return read_stream(spark, settings.url, queue, **options)
 
 
-def rows(found: Any) -> Any:
-    """As the sink wants them: a text `value` is the payload, without one all columns are that do not go beside it."""
+def rows(found: Any, settings: Settings) -> Any:
+    """As the sink wants them: a text `value` is the payload, without one all columns are that do not go beside it.
+
+    A column `queue` that has the name of a source comes from the read (`SELECT *`), and does not send a result back.
+    """
     from pyspark.sql import functions as f
 
+    if "queue" in found.columns:
+        source = f.col("queue").isin(settings.sources)
+        found = found.withColumn("queue", f.when(source, f.lit(settings.target)).otherwise(f.col("queue")))
     types = dict(found.dtypes)
     beside = [f.col(name).cast("string").alias(name) for name in _BESIDE if name in types]
     has_headers = types.get("headers") in HEADERS_TYPES
