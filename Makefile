@@ -3,7 +3,7 @@
 # tests run at once.
 
 BIN := .venv/bin
-JOBS ?= 2
+JOBS ?= 3
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of Python processes: each would compile everything that it imports.

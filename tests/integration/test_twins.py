@@ -257,14 +257,6 @@ TWINS = [
         "timers",
         "timers",
     ),
-    Twin(
-        "a transaction does not look at its lease",
-        "ack",
-        ((f"WHEN fenced AND NOT live THEN {REFUSED}", ""), (f"WHEN fenced AND NOT leased THEN {REFUSED}", "")),
-        "pipeline",
-        "stale-leases-are-refused",
-        seconds=LEASES_S,
-    ),
 ]
 
 
