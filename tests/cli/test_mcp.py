@@ -102,8 +102,8 @@ async def test_a_redrive_needs_a_person(host: Host, letters: str, client: Blocki
         told, failed = await called(mcp, "redrive", queue=letters)
         assert (failed, "there are no such dead letters" in told) == (True, True)
     assert host.questions == [
-        f"Deliver 2 dead letters of {letters} again?",
-        f"Deliver 2 dead letters of {letters} of group billing-{letters} again?",
+        f"Deliver 2 dead letters of '{letters}' again?",
+        f"Deliver 2 dead letters of '{letters}' of group 'billing-{letters}' again?",
     ]
     assert len(client.queue(letters).group(f"billing-{letters}").batch(5).pop()) == 2
 
@@ -112,6 +112,8 @@ async def test_a_host_that_asks_nobody_cannot_redrive(host: Host, letters: str) 
     async with host.connected(asks=False) as client:
         told, failed = await called(client, "redrive", queue=letters)
         assert (failed, f"queen dlq redrive {letters}" in told) == (True, True)
+        told, failed = await called(client, "redrive", queue="orders; rm x")
+        assert (failed, "queen dlq redrive 'orders; rm x'" in told) == (True, True)
 
 
 async def test_what_queen_refuses_is_told(host: Host, name: str, environment: pytest.MonkeyPatch) -> None:

@@ -176,3 +176,16 @@ async def test_a_purge_needs_a_queue_that_exists(queen: Queen) -> None:
     assert (answer.status_code, answer.json()["field"]) == (400, "queue")
     answer = await queen.http.delete("/api/v1/dlq", params={"queue": "unused"})
     assert (answer.status_code, answer.json()["error"]) == (404, "Queue not found")
+
+
+async def test_what_narrows_only_a_listing_is_refused(queen: Queen) -> None:
+    """Ignored, it would have all others purged and redriven, too."""
+    await bury(queen, "orders", "a")
+    for name in ("from", "error", "fingerprint"):
+        answer = await queen.http.delete("/api/v1/dlq", params={"queue": "orders", name: "2020-01-01T00:00:00Z"})
+        assert (answer.status_code, answer.json()["field"]) == (400, name)
+    body = {"queue": "orders", "fingerprint": "x"}
+    assert "unknown field 'fingerprint'" in (await queen.refused("/api/v1/dlq/redrive", body))["error"]
+    body = {"queue": "orders", "group": "g", "limits": {"leases": 1}}
+    assert "unknown field 'group'" in (await queen.refused("/api/v1/policies", body))["error"]
+    assert data(await queen.dead_letters("orders")) == ["a"]

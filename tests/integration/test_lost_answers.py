@@ -13,6 +13,7 @@ from queenmq.errors import DatabaseUnavailable, Overloaded
 from queenmq.server import Server
 from queenmq.storage.database import Database
 from queenmq.storage.failures import AnswerLost
+from queenmq.storage.statements import statement
 
 Patch = pytest.MonkeyPatch
 LATER = [DatabaseUnavailable("it is away"), Overloaded("too much", retry_after_s=1)]
@@ -47,6 +48,32 @@ async def test_an_ack(queen: Queen, monkeypatch: Patch) -> None:
     item = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")} | {"status": "completed"}
     with monkeypatch.context() as patch:
         lose(patch, Acker, "_apply", DatabaseUnavailable("it is away"))
+        answer = await queen.http.post("/api/v1/ack", json=item)
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
+    assert [message["data"] for message in await queen.pop("q")] == [2]
+
+
+async def test_an_ack_of_which_nobody_can_learn_any_more(queen: Queen, server: Server, monkeypatch: Patch) -> None:
+    """The repetition answers that the lease is over, and the database goes before it says what was finished."""
+    await queen.push("q", 1, 2)
+    [message] = await queen.pop("q")
+    item = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")} | {"status": "completed"}
+    apply, errors, fetch = Acker._apply, iter([AnswerLost()]), server.database.fetch
+
+    async def lossy(*arguments: Any) -> Any:
+        acked = await apply(*arguments)
+        for error in errors:
+            raise error
+        return acked
+
+    async def away(sql: str, *arguments: Any, **options: Any) -> Any:
+        if sql == statement("acks_finished"):
+            raise DatabaseUnavailable("it is away")
+        return await fetch(sql, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Acker, "_apply", lossy)
+        patch.setattr(server.database, "fetch", away)
         answer = await queen.http.post("/api/v1/ack", json=item)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert [message["data"] for message in await queen.pop("q")] == [2]

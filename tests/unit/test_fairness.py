@@ -83,3 +83,5 @@ def test_keys_and_what_cannot_be_one() -> None:
     assert [policy.key_of(name) for name in ("a::b::c", "a", "::b", "a:b")] == ["a", "a", "", "a:b"]
     with pytest.raises(InvalidRequest, match="has the separator in it"):
         FairnessPolicy(separator=":", weights={"a:b": 2}).check()
+    with pytest.raises(InvalidRequest, match="longer than names can be"):
+        FairnessPolicy(separator=":", weights={"a" * 256: 2}).check()

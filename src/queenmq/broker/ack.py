@@ -153,13 +153,16 @@ class Acker:
             for run in request.runs
             for transaction in run.transactions
         ]
-        found = await self._database.fetch(
-            statement("acks_finished"),
-            [said.partition_id for said, _, _ in asked],
-            [transaction for _, transaction, _ in asked],
-            [said.group for said, _, _ in asked],
-            repeatable=True,
-        )
+        try:
+            found = await self._database.fetch(
+                statement("acks_finished"),
+                [said.partition_id for said, _, _ in asked],
+                [transaction for _, transaction, _ in asked],
+                [said.group for said, _, _ in asked],
+                repeatable=True,
+            )
+        except DatabaseUnavailable as error:
+            raise AnswerLost from error  # some of it is done
         for (said, _, is_lost), one, row in zip(asked, acked, found, strict=True):
             is_done = row["finished"] and row["dead"] is (said.status not in COMPLETED)
             if is_lost and one.problem is not None and is_done:

@@ -204,7 +204,10 @@ class Statistics:
         if len(self._named) > _MOST_NAMED:
             self._named.clear()
         if readers:
-            await self._store_readers(readers)
+            try:
+                await self._store_readers(readers)
+            except QueenError as error:  # the statistics go on; who still reads is noted the next time
+                log.debug("consumers could not be noted: %s", error)
         now = self._clock.monotonic()
         if now >= self._forget_consumers_at:
             self._forget_consumers_at = now + _FORGET_CONSUMERS_S

@@ -31,6 +31,8 @@ class Consumer:
 
 def consumer_of(said: bytes, address: str | None, subject: str | None) -> Consumer:
     """The consumer that sends `said` from an address with the token of a subject."""
+    if len(said) > _MOST_BYTES:
+        said = b""
     fields = _read(said)
     name, host, process = (fields.get(field) for field in ("name", "host", "process"))
     # A client that says who it is stays the same on every connection, also behind a proxy with several addresses.
@@ -41,7 +43,7 @@ def consumer_of(said: bytes, address: str | None, subject: str | None) -> Consum
 
 
 def _read(said: bytes) -> dict[str, str]:
-    if not said or len(said) > _MOST_BYTES:
+    if not said:
         return {}
     try:
         pairs = parse_qsl(said.decode("ascii"), errors="strict", max_num_fields=10)

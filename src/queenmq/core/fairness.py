@@ -12,6 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from queenmq.core.names import MAX_NAME
 from queenmq.errors import InvalidRequest
 
 MOST_WEIGHTS = 1000
@@ -28,6 +29,8 @@ class FairnessPolicy(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     def check(self) -> None:
         """Raise InvalidRequest for weights of what cannot be a key."""
         for key in self.weights:
+            if len(key) > MAX_NAME:
+                raise InvalidRequest("fairness: a key is longer than names can be", "fairness.weights")
             if self.separator in key:
                 raise InvalidRequest(f"fairness: {key!r} is no key, for it has the separator in it", "fairness.weights")
         if "\0" in self.separator:

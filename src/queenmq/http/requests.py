@@ -276,7 +276,7 @@ class SubscriptionBody(Struct, kw_only=True, rename="camel"):
     subscription_timestamp: Moment
 
 
-class RedriveBody(Struct, kw_only=True, rename="camel"):
+class RedriveBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     queue: Name
     partition: Name | None = None
     consumer_group: Name | None = None
@@ -387,7 +387,7 @@ class PauseBody(ResumeBody, kw_only=True):
     reason: Text | None = None
 
 
-class PolicyBody(Struct, kw_only=True, rename="camel"):
+class PolicyBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Of a queue; with `consumerGroup`, of that group in it. A part that is left out stays as it is, and null takes it
     back. A group goes by its own part, or by that of its queue; by the limits of both."""
 

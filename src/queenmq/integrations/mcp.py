@@ -7,6 +7,7 @@ read, and payloads only if they are asked for.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,7 +33,7 @@ _MOST_EXPLAINED: Final = 20
 _LONGEST: Final = 2000
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _CHANGES: Final = ToolAnnotations(
-    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
+    read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False
 )
 _TROUBLED: Final = ("Behind", "Idle")
 
@@ -159,16 +160,16 @@ async def _ask_before_redrive(
     """Let the host ask a person. An assistant cannot answer for them, so a host that asks nobody is refused."""
     capabilities = context.client_capabilities
     if capabilities is None or capabilities.elicitation is None:
-        words = ["queen dlq redrive", queue, *(["--group", group] if group else [])]
+        words = ["queen", "dlq", "redrive", queue, *(["--group", group] if group else [])]
         words += ["--partition", partition] if partition else []
-        raise ToolError(f"this host cannot ask a person for confirmation; let one run: {' '.join(words)}")
+        raise ToolError(f"this host cannot ask a person for confirmation; let one run: {shlex.join(words)}")
     found = await _asked(
         _queen(context).admin.list_dead_letters(queue=queue, consumerGroup=group, partition=partition, limit=1)
     )
     if not found["total"]:
         raise ToolError("there are no such dead letters")
-    whose = f" of group {group}" if group else ""
-    where = f"{queue}/{partition}" if partition else queue
+    whose = f" of group {group!r}" if group else ""
+    where = f"{queue!r}, partition {partition!r}," if partition else repr(queue)
     return Elicit(f"Deliver {found['total']:,} dead letters of {where}{whose} again?", Consent)
 
 
@@ -186,7 +187,7 @@ async def redrive(
 
 
 def _worst_first(groups: list[Json]) -> list[Json]:
-    return sorted(groups, key=lambda group: (-group["maxTimeLag"], -group["unread"]))
+    return sorted(groups, key=lambda group: (-group["maxTimeLag"], -(group["unread"] or 0)))
 
 
 def _group(group: Json) -> Json:

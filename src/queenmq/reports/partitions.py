@@ -114,7 +114,8 @@ async def heads(
             rows = await reader.rows(_HEADS, found.id, search, partition, limit, offset, None)
         else:
             rows = await reader.rows(_HEADS, found.id, None, None, 0, 0, chosen)
-            rows.sort(key=lambda row: chosen.index(row.partition_id))
+            places = {partition_id: place for place, partition_id in enumerate(chosen)}
+            rows.sort(key=lambda row: places[row.partition_id])
         groups: dict[UUID, list[PartitionGroup]] = {row.partition_id: [] for row in rows}
         for group in await reader.rows(_GROUPS, list(groups), most_groups):
             groups[group.partition_id].append(group)

@@ -119,6 +119,10 @@ async def purge(request: Request, context: Context) -> Response:
     queue = query_name(request.query, "queue")
     if queue is None:
         raise InvalidRequest("queue is required", "queue")
+    for name in ("from", "error", "fingerprint"):
+        # They narrow a listing. Ignored here, they would have others deleted.
+        if name in request.query:
+            raise InvalidRequest(f"{name} does not narrow what is deleted: delete such dead letters one by one", name)
     known = await queues.find(context.reports, queue)
     if known is None:
         raise NotFound("Queue not found")
