@@ -330,9 +330,10 @@ class Broker:
         if await self.maintenance.refresh():
             self._popper.pause_changed()
         await self._options.refresh()
-        await self.policies.fairness.refresh()
         await self._popper.subscriptions.resume()
         self.caches.expire()
+        # The last: it may take long, and what it writes is only advice.
+        await self.policies.fairness.refresh()
 
     def written_elsewhere(self, queue: str) -> None:
         """Messages were written by no server. Every server is notified of them by the database."""

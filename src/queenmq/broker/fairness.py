@@ -155,9 +155,14 @@ class Fairness:
                 place.turns.kept(key, claim.batch)
                 asked[claim.queue, claim.group, key] += 1
         for row in rows:
-            if row["request"] is None or not row["message_count"]:
+            if row["request"] is None:
                 continue
-            claim = claims[row["request"] - 1]
+            claim, wanted = claims[row["request"] - 1], keys[row["request"] - 1]
+            if not row["message_count"]:
+                # A limit, or a call that is full, says nothing about the key.
+                if wanted is not None and (row["message_count"] == 0 or (row["ready_in_ms"] or 0) < 0):
+                    asked[claim.queue, claim.group, wanted] -= 1
+                continue
             place = self._places.get((claim.queue, claim.group))
             if place is not None:
                 key = place.policy.key_of(row["partition_name"])

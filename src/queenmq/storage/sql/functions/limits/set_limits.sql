@@ -6,6 +6,8 @@ CREATE OR REPLACE FUNCTION queen.set_limits(
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_shards integer := least(8, greatest(1, floor(p_burst / 64)));
+    -- Above those of the rows that are deleted, because lookups begin with the newest.
+    v_first  bigint := extract(epoch FROM clock_timestamp()) * 1000000;
 BEGIN
     DELETE FROM queen.limits l WHERE l.queue_id = p_queue AND l.consumer_group = p_group;
     DELETE FROM queen.limit_slots s WHERE s.queue_id = p_queue AND s.scope = p_group;
@@ -13,15 +15,15 @@ BEGIN
     IF p_given IS NOT NULL THEN
         INSERT INTO queen.limits (queue_id, consumer_group, changed_by, given, leases, rate, burst, shards)
         VALUES (p_queue, p_group, p_by, p_given, p_leases, p_rate, p_burst, coalesce(v_shards, 0));
-        INSERT INTO queen.limit_slots (queue_id, scope, slot, lease_id, partition_id, consumer_group)
-        SELECT p_queue, p_group, g.n - 1, c.lease_id, c.partition_id, c.consumer_group
+        INSERT INTO queen.limit_slots (queue_id, scope, slot, generation, lease_id, partition_id, consumer_group)
+        SELECT p_queue, p_group, g.n - 1, v_first, c.lease_id, c.partition_id, c.consumer_group
         FROM generate_series(1, p_leases) AS g (n)
         LEFT JOIN (
             SELECT x.lease_id, x.partition_id, x.consumer_group, row_number() OVER () AS n FROM queen.partition_consumers x
             WHERE x.queue_id = p_queue AND p_group IN ('', x.consumer_group) AND x.lease_id IS NOT NULL AND x.lease_expires_at > clock_timestamp()
         ) c ON c.n = g.n;
-        INSERT INTO queen.limit_tokens (queue_id, scope, shard, tokens)
-        SELECT p_queue, p_group, g.n, p_burst / v_shards
+        INSERT INTO queen.limit_tokens (queue_id, scope, shard, generation, tokens)
+        SELECT p_queue, p_group, g.n, v_first, p_burst / v_shards
         FROM generate_series(0, v_shards - 1) AS g (n) WHERE p_rate IS NOT NULL;
     END IF;
     UPDATE queen.queues q SET has_limits = x.some
