@@ -184,7 +184,7 @@ async def test_what_narrows_only_a_listing_is_refused(queen: Queen) -> None:
     for name in ("from", "error", "fingerprint"):
         answer = await queen.http.delete("/api/v1/dlq", params={"queue": "orders", name: "2020-01-01T00:00:00Z"})
         assert (answer.status_code, answer.json()["field"]) == (400, name)
-    body = {"queue": "orders", "fingerprint": "x"}
+    body: dict[str, Any] = {"queue": "orders", "fingerprint": "x"}
     assert "unknown field 'fingerprint'" in (await queen.refused("/api/v1/dlq/redrive", body))["error"]
     body = {"queue": "orders", "group": "g", "limits": {"leases": 1}}
     assert "unknown field 'group'" in (await queen.refused("/api/v1/policies", body))["error"]
