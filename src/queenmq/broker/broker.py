@@ -332,7 +332,6 @@ class Broker:
         await self._options.refresh()
         await self._popper.subscriptions.resume()
         self.caches.expire()
-        # The last: it may take long, and what it writes is only advice.
         await self.policies.fairness.refresh()
 
     def written_elsewhere(self, queue: str) -> None:
