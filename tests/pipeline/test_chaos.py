@@ -87,8 +87,8 @@ def test_kills_lose_nothing_and_double_nothing(db: Db, tmp_path: Path) -> None:
                 kills += 1
     finally:
         driver.kill()
-    left = db.one("SELECT count(*) FROM queen.pipeline_staged")
-    told = f"seed {seed}: {kills} kills, {workers} of them of a worker, {starts} restarts, {left} rows left staged"
+    left = db.one("SELECT count(*) FROM queen.pipeline_chunks")
+    told = f"seed {seed}: {kills} kills, {workers} of them of a worker, {starts} restarts, {left} chunks left staged"
     (tmp_path / "told").write_text(told)
     if LONG:
         sys.stderr.write(f"\n{told}\n")

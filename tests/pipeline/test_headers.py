@@ -121,14 +121,14 @@ def test_what_cannot_be_a_header_is_refused(given: list[tuple[str | None, bytes 
     rows = [[{"key": key, "value": value} for key, value in given]]
     batch = pa.record_batch({"value": ["1"], "headers": pa.array(rows, kind)})
     with pytest.raises(PipelineError, match=told):
-        Stager(WriteOptions(url="", queue="q"), set(), 1, 0).make(batch)
+        Stager(WriteOptions(url="", queue="q"), set()).make(batch)
 
 
 def test_the_checksum_is_the_same_without_and_another_one_with_headers() -> None:
     """A write that an older version began is the same one; one with other headers is not."""
 
     def checksum(**more: Any) -> int:
-        stager = Stager(WriteOptions(url="", queue="q"), set(), 1, 0)
+        stager = Stager(WriteOptions(url="", queue="q"), set())
         stager.make(pa.record_batch({"value": ["1", "2"], **more}))
         return stager.checksum
 

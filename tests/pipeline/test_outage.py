@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -205,23 +206,31 @@ def test_a_task_stages_on_and_a_commit_is_found_to_be_done(postgres: Restarted) 
 def test_a_crash_between_two_steps_of_a_commit_loses_nothing(
     postgres: Restarted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The staging table is empty afterwards, the rest of the epoch is not."""
+    """What was decided is moved, by whoever is left."""
     import pyarrow as pa
 
     steps: list[int] = []
     step = sink._step
+    third, crashed = threading.Event(), threading.Event()
 
-    def crashing(*given: Any) -> bool:
+    def waiting(*given: Any) -> bool:
         steps.append(len(steps))
         if len(steps) == 3:
-            postgres.crash()
+            third.set()
+            assert crashed.wait(PATIENCE_S)
         return step(*given)
 
-    monkeypatch.setattr(sink, "_step", crashing)
+    monkeypatch.setattr(sink, "_step", waiting)
+    monkeypatch.setattr(sink, "MOVERS", 1)  # another one would connect while everything is killed
     options = WriteOptions(url=postgres.url, queue="target", commit_rows=10)
     rows = pa.RecordBatch.from_pydict({"value": [str(n) for n in range(95)]})
     message = stage(options, "batch steps", 0, iter([rows]))
-    assert promote(options, "batch steps", 0, [message]) == (95, 0)
+    with ThreadPoolExecutor(1) as driver:
+        promoted = driver.submit(promote, options, "batch steps", 0, [message])
+        assert third.wait(PATIENCE_S)
+        postgres.crash()  # here, because PostgreSQL ends with the thread that has started it
+        crashed.set()
+        assert promoted.result(PATIENCE_S) == (95, 0)
     assert len(steps) >= 11
     assert postgres.ask(lambda db: db.partitions("target")) == {"Default": list(range(95))}
 

@@ -307,12 +307,21 @@ def test_a_delta_table_without_deletion_vectors_is_whole(db: Db, archive: Archiv
         "gs://hunter@bucket/folder",
         "s3://bucket/folder?region=hunter",
         "file:///folder?hunter",
+        "abfss://lake:hunter@account.dfs.core.windows.net/folder",
+        "abfss://lake@account:hunter@dfs.core.windows.net/folder",
     ],
 )
 def test_addresses_with_more_than_a_place(address: str) -> None:
     with pytest.raises(BadOption, match="the address of the lake") as raised:
         Lake(address)
     assert "hun" not in str(raised.value)
+
+
+def test_a_container_of_azure_is_a_place() -> None:
+    one, other = (Lake(f"abfss://lake@{account}.dfs.core.windows.net/folder/") for account in ("first", "second"))
+    assert one.name == "abfs:first.dfs.core.windows.net/lake/folder"
+    assert one.name != other.name
+    assert one.uri("x") == "abfss://lake@first.dfs.core.windows.net/folder/x"
 
 
 def test_an_address_with_a_key_is_not_recorded(db: Db, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def test_rows_arrive_once_and_in_order(spark: Any, db: Db) -> None:
         f"p{n}": list(range(n, 3000, 3)) for n in range(3)
     }
     db.assert_healthy("orders")
-    assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
+    assert db.one("SELECT count(*) FROM queen.pipeline_chunks") == 0
 
 
 def test_offsets_go_on_behind_what_is_there(spark: Any, db: Db) -> None:
@@ -116,7 +116,7 @@ class TestFailures:
         frame = spark.createDataFrame(rows, "value string, partition string")
         write(frame, db.url, "orders")
         assert db.count("orders") == 3000
-        assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
+        assert db.one("SELECT count(*) FROM queen.pipeline_chunks") == 0
         db.assert_healthy("orders")
 
     def test_a_naive_sink_doubles_in_the_same_harness(self, spark: Any, db: Db) -> None:
@@ -129,7 +129,7 @@ class TestFailures:
         bad = numbers(spark, 100).selectExpr("IF(value LIKE '%99%', '{', value) AS value", "partition")
         assert "not JSON" in refused(bad, db.url, "orders")
         assert db.one("SELECT count(*) FROM queen.messages") == 0
-        assert db.one("SELECT count(*) FROM queen.pipeline_staged") == 0
+        assert db.one("SELECT count(*) FROM queen.pipeline_chunks") == 0
 
     def test_of_two_attempts_that_both_finish_one_counts(self, db: Db) -> None:
         """Speculation: both attempts have staged everything, the driver is told of one."""
@@ -138,14 +138,14 @@ class TestFailures:
         first = stage(options, "s", 1, iter(rows))
         stage(options, "s", 1, iter(rows))
         assert promote(options, "s", 1, [first, None]) == (30, 0)
-        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_chunks")) == (30, 0)
 
     def test_a_replayed_epoch_changes_nothing(self, db: Db) -> None:
         options = WriteOptions(url=db.url, queue="orders")
         rows = batches(30)
         for _ in range(2):
             assert promote(options, "s", 1, [stage(options, "s", 1, iter(rows))]) == (30, 0)
-        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_chunks")) == (30, 0)
 
     def test_an_epoch_that_comes_again_with_other_rows_is_refused(self, db: Db) -> None:
         options = WriteOptions(url=db.url, queue="orders")
@@ -158,7 +158,7 @@ class TestFailures:
         halves = [batches(30)[0].slice(15), batches(30)[0].slice(0, 15)]
         assert promote(options, "s", 1, [stage(options, "s", 1, iter([half])) for half in halves]) == (30, 0)
         assert promote(replace(options, strict=False), "s", 1, [stage(options, "s", 1, iter(other))]) == (30, 0)
-        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_chunks")) == (30, 0)
 
     def test_what_an_epoch_was_made_of_counts_more_than_its_rows(self, db: Db) -> None:
         """Sums of numbers with a point, random ids: rows of the same batch may differ the second time."""
@@ -202,7 +202,7 @@ class TestFailures:
         """A crash of PostgreSQL empties the staging table."""
         options = WriteOptions(url=db.url, queue="orders")
         staged = stage(options, "s", 1, iter(batches(30)))
-        db.sql("DELETE FROM queen.pipeline_staged")
+        db.sql("DELETE FROM queen.pipeline_chunks")
         with pytest.raises(PipelineError, match="30 rows were staged and 0 are there"):
             promote(options, "s", 1, [staged])
         assert db.one("SELECT count(*) FROM queen.pipeline_commits") == 0
@@ -213,9 +213,9 @@ class TestFailures:
         stage(options, "forgotten", 1, iter(rows))
         counting = stage(options, "s", 1, iter(rows))
         before = db.one("SELECT (extract(epoch FROM now() - interval '2 days') * 1000)::bigint << 22")
-        db.sql("UPDATE queen.pipeline_staged SET attempt = %s WHERE attempt <> %s", before, counting.attempt)
+        db.sql("UPDATE queen.pipeline_chunks SET attempt = %s WHERE attempt <> %s", before, counting.attempt)
         promote(options, "s", 1, [counting])
-        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_staged")) == (30, 0)
+        assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_chunks")) == (30, 0)
 
     def test_queued_pushes_are_waited_for(self, spark: Any, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
         db.fill("orders", 3, 1)

@@ -12,7 +12,7 @@ from queenmq.core.encryption import PayloadKeys, Place
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.json_values import arrow_type, parser
 from queenmq.pipeline.options import WriteOptions
-from queenmq.pipeline.staging import ROW_BITS, Stager
+from queenmq.pipeline.staging import Stager
 
 KEY = bytes(32)
 
@@ -21,8 +21,6 @@ def stager(key: bytes | None = None, encrypted: set[str] | None = None, queue: s
     return Stager(
         WriteOptions(url="postgresql://h/d", queue=queue, keys=(key,) if key else ()),
         encrypted or set(),
-        attempt=7,
-        task=3,
     )
 
 
@@ -35,8 +33,7 @@ def test_rows_keep_their_order_and_get_defaults() -> None:
     made = stager()
     first = made.make(batch(value=["1", '{"a": [2]}'], partition=["x", None]))
     second = made.make(batch(value=["null"], partition=["y"]))
-    assert first.column("place").to_pylist() == [(3 << ROW_BITS), (3 << ROW_BITS) + 1]
-    assert second.column("place").to_pylist() == [(3 << ROW_BITS) + 2]
+    assert second.column("partition").to_pylist() == ["y"]
     assert first.column("partition").to_pylist() == ["x", "Default"]
     assert first.column("queue").to_pylist() == ["q", "q"]
     assert first.column("payload").to_pylist() == [b"1", b'{"a": [2]}']
@@ -79,12 +76,12 @@ def test_what_was_sealed_for_another_queue_is_sealed_anew() -> None:
     stored = keys.encrypt(b"1", Place("source", "p", "t")).decode()
     row = {"value": [stored], "partition": ["p"], "transactionId": ["t"], "encrypted": [True]}
     options = WriteOptions(url="postgresql://h/d", queue="q", keys=(KEY,), encrypted_for="source")
-    [made] = Stager(options, {"q"}, attempt=7, task=3).make(batch(**row)).to_pylist()
+    [made] = Stager(options, {"q"}).make(batch(**row)).to_pylist()
     assert keys.decrypt(made["payload"], Place("q", "p", "t")) == b"1"
     with pytest.raises(PipelineError, match="can be read in no other one"):
-        Stager(replace(options, keys=()), {"q"}, attempt=7, task=3).make(batch(**row))
+        Stager(replace(options, keys=()), {"q"}).make(batch(**row))
     with pytest.raises(PipelineError, match="belongs to another message"):
-        Stager(replace(options, encrypted_for=None), {"q"}, attempt=7, task=3).make(batch(**row))
+        Stager(replace(options, encrypted_for=None), {"q"}).make(batch(**row))
     [same] = stager(KEY, {"source"}, "source").make(batch(**row)).to_pylist()
     assert same["payload"] == stored.encode()
 

@@ -8,8 +8,11 @@ from typing import Any, Final
 from queen_bench.pipeline.jobs import Bench, Measured, Settings
 from queenmq.pipeline.runs import Outcome, Run
 
-# Of the messages and partitions, from the fewest on, and what is measured of each.
-SHARES: Final = (4, 2, 1)
+# Of the messages and partitions, from the fewest on, and what is measured of each. The first trial only warms Java up.
+SHARES: Final = (4, 4, 2, 1)
+# A message may cost so many times as much among all as among a quarter of them, before the growth counts as more than
+# linear: the same trial twice differs by as much on a machine with other work.
+LINEAR: Final = 1.3
 GROWING: Final = ("write", "read", "stream", "archive", "audit", "window", "replay")
 
 
@@ -31,14 +34,17 @@ def growth(spark: Any, settings: Settings, run: Run) -> Outcome:
         finally:
             trial.close()
         trials.append(trial.results)
+    del trials[0]
     summary: dict[str, Any] = {}
     for name, whole in trials[-1].items():
         costs = [1e6 / trial[name].per_core for trial in trials]
         peaks = [trial[name].peak_kb / 1024 for trial in trials]
         each, memory = (" → ".join(f"{one:.{digits}f}" for one in ones) for ones, digits in ((costs, 1), (peaks, 0)))
+        ratio = costs[-1] / costs[0]
         summary[name] = (
             f"{whole.rate:,.0f} rows/s, CPU {whole.cpu[0]:.1f} s + PostgreSQL {whole.postgres_cpu[0]:.1f} s; µs of CPU "
-            f"a message {each} ({costs[-1] / costs[0]:.2f}); memory MB {memory}"
+            f"a message {each} ({ratio:.2f}{', linear' if ratio <= LINEAR else ', MORE THAN LINEAR'}); "
+            f"memory MB {memory}"
         )
     run.outcome.rows = settings.messages
     run.outcome.summary = summary

@@ -23,6 +23,7 @@ _POOLED: Final = (
     "there is a pooler between the pipeline and PostgreSQL, and the pipeline needs sessions of its own: give it the "
     "URL of the database without the pooler"
 )
+_OTHER_SCHEMA: Final = "the database has no schema queen of this version: start a server of this version on it first"
 # Of errors of a connection those that waiting does not mend; whatever else it is, PostgreSQL may be back in a moment.
 _FOR_GOOD: Final = re.compile(
     r"authentication|password|pg_hba|does not exist|permission denied|translate host name|certificate|SSL(?! SYSCALL)|"
@@ -35,6 +36,7 @@ _LOST: Final = re.compile(
     r"EOF detected",
     re.IGNORECASE,
 )
+_NO_TABLE: Final = re.compile(r'relation "queen\.\w+" does not exist')
 _PASSWORD: Final = re.compile(r"(//[^:/@\s]*:)[^@\s]*@")
 
 
@@ -150,9 +152,7 @@ def database_error(error: Any) -> PipelineError:
     if state == sqlstates.SUPERSEDED:
         return Superseded(f"another driver has taken the place of this one, nothing was published ({_clean(error)})")
     if state in sqlstates.OTHER_SCHEMA:
-        return PipelineError(
-            "the database has no schema queen of this version: start a server of this version on it first"
-        )
+        return PipelineError(_OTHER_SCHEMA)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
     if state == sqlstates.LOCK_NOT_AVAILABLE:
         return PartitionsBusy(
@@ -200,6 +200,8 @@ def arrow_error(error: Exception) -> PipelineError:
     """Our error for one of ADBC, or for an OSError of Arrow about it."""
     if cause_of(sqlstate_of(error)) is Cause.CONNECTION or _LOST.search(str(error)):
         return DatabaseAway(f"the connection to PostgreSQL was lost: {_clean(error)}")
+    if _NO_TABLE.search(str(error)):
+        return PipelineError(_OTHER_SCHEMA)
     return PipelineError(f"PostgreSQL refused: {_clean(error)}")
 
 

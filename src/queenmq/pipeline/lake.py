@@ -24,6 +24,7 @@ from queenmq.pipeline.errors import BadOption, PipelineError
 
 SWEEP_AFTER: Final = timedelta(days=1)
 KEYS_AT_ONCE: Final = 10_000
+_AZURE: Final = re.compile(r"[a-z0-9$-]{3,63}@[a-z0-9]{3,24}(\.[a-z0-9-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class Lake:
         except (ArrowInvalid, OSError) as error:
             raise BadOption(f"the lake {place!r} cannot be opened: {error}") from None
         self.root = root.rstrip("/")
-        self.name = f"{self._files.type_name}:{self.root}"
+        # The container of Azure is one of an account, which the address has.
+        account = f"{place.partition('@')[2].partition('/')[0]}/" if self._files.type_name == "abfs" else ""
+        self.name = f"{self._files.type_name}:{account}{self.root}"
         # What tasks open: they have another current folder, and perhaps another home.
         self.place = self.root or "/" if self._files.type_name == "local" else place.rstrip("/")
 
@@ -205,6 +208,8 @@ def check_address(place: str) -> None:
     if not found or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         return
     host = rest.partition("/")[0]
+    if scheme in ("abfs", "abfss") and _AZURE.fullmatch(host):
+        host = ""  # container@account: a place, and no user
     if "@" in host or (scheme in ("s3", "s3a", "gs", "gcs") and (":" in host or "@" in rest)):
         raise BadOption(
             f"the address of the lake ({scheme}://…) has a user or a key in it, which others could read: leave it out, "

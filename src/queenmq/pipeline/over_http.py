@@ -330,7 +330,7 @@ def push(access: Access, options: WriteOptions, sink: str, epoch: int, batches: 
 
     context = TaskContext.get()
     task = context.partitionId() if context else 0
-    stager = Stager(options, set(), 0, task)
+    stager = Stager(options, set())
     seen: Counter[bytes] = Counter()
     count = 0
     with closing(Server(access, reached=True)) as server:

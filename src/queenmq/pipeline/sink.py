@@ -1,10 +1,10 @@
 """Writing rows into queues, exactly once.
 
-A task copies its rows into a staging table under an id of its own attempt and reports the id and the count to the
-driver. The commit of the epoch moves the rows of the attempts that won into the queues in one transaction
-(`queen.promote`), guarded by a row for (sink, epoch): a replayed epoch finds it and does nothing. That row also says
-what the epoch was made of, because an epoch of the same number with other messages (a checkpoint that was restored from
-an older copy) must not be taken for a replay. What losing attempts have staged is swept.
+A task copies its rows in chunks into a staging table under an id of its own attempt and reports the id and the count to
+the driver. The commit of the epoch moves the rows of the attempts that won into the queues (`queen.promote`), guarded
+by a row for (sink, epoch): a replayed epoch finds it and does nothing. That row also says what the epoch was made of,
+because an epoch of the same number with other messages (a checkpoint that was restored from an older copy) must not be
+taken for a replay. What losing attempts have staged is swept.
 
 The sink of a stream is its query, the epoch its batch. A batch write is a sink of its own; `writeId` names it, so
 that the same write after a crash of the driver is known to be the same.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from queenmq.clock import SYSTEM
 from queenmq.ids import uuid7_text
 from queenmq.pipeline.checkpoint import made_of
+from queenmq.pipeline.chunks import BUCKETS, CHUNK, Packer
 from queenmq.pipeline.connection import arrow_connection, arrow_errors, connection, rows
 from queenmq.pipeline.errors import BadOption, DatabaseAway, OtherContent, PartitionsBusy, PipelineError
 from queenmq.pipeline.generation import generation_of_environment
@@ -35,9 +37,15 @@ from queenmq.pipeline.registry import CheckedQueues, checked_queues
 from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, HEADERS_TYPES, Stager
 
 BATCH_EPOCH: Final = 0
+# For staging: the commit of the epoch waits for the disk, and with it for all that was written to the log before.
+ASYNCHRONOUS: Final = "SET synchronous_commit = off"
 # How long queued pushes of a partition are waited for.
 BUSY_TRIES: Final = 120
 BUSY_PAUSE_S: Final = 0.5
+# ADBC takes 40 ms to connect, as long as psycopg needs for so many rows.
+FEW_ROWS: Final = 2000
+# Buckets that are moved at the same time, each over a connection of its own.
+MOVERS: Final = 2
 # An attempt's id is its time in milliseconds and some random bits, so the number shows which are old.
 RANDOM_BITS: Final = 22
 
@@ -88,15 +96,18 @@ def stage(options: WriteOptions, sink: str, epoch: int, batches: Iterator[Any]) 
     if first is None:
         return Staged(sink, attempt, 0, 0)
     encrypted, checked = patiently(lambda: _announce(options, attempt, sink, epoch))
-    stager = Stager(options, encrypted, attempt, task, checked)
+    stager, packer = Stager(options, encrypted, checked), Packer(attempt, task, options.commit_rows)
     with closing(StagingTable(options.url, attempt)) as target:
         for batch in chain((first,), filled):
-            target.add(stager.make(batch))
+            for chunks in packer.add(stager.make(batch)):
+                target.add(chunks)
+        for chunks in packer.rest():
+            target.add(chunks)
     return Staged(sink, attempt, stager.rows, stager.checksum)
 
 
 class StagingTable:
-    """Where a task stages its rows; over another connection if one is lost."""
+    """Where a task stages its chunks; over another connection if one is lost."""
 
     def __init__(self, url: str, attempt: int) -> None:
         self._url = url
@@ -119,10 +130,19 @@ class StagingTable:
                 return
 
     def _ingest(self, table: Any) -> None:
+        chunks = table.to_pylist() if self._cursor is None and table.num_rows <= BUCKETS else []
+        if chunks and sum(chunk["rows"] for chunk in chunks) <= FEW_ROWS:
+            with connection(self._url) as opened:
+                opened.execute(ASYNCHRONOUS)
+                for chunk in chunks:
+                    rows(opened, "pipeline_stage", *(chunk.get(column) for column in CHUNK))
+            return
         if self._cursor is None:
             self._cursor = self._opened.enter_context(self._opened.enter_context(arrow_connection(self._url)).cursor())
+            with arrow_errors():
+                self._cursor.execute(ASYNCHRONOUS)
         with arrow_errors():
-            self._cursor.adbc_ingest("pipeline_staged", table, mode="append", db_schema_name="queen")
+            self._cursor.adbc_ingest("pipeline_chunks", table, mode="append", db_schema_name="queen")
 
     def close(self) -> None:
         self._cursor = None
@@ -144,10 +164,10 @@ def promote(
 ) -> tuple[int, int]:
     """In the driver: the epoch's commit. Returns the rows written and those that were there already.
 
-    More rows than `commit_rows` are decided on first and then moved in steps of so many. From then on the epoch is
-    these rows: if the driver dies, the next one that comes with it, or any other write, moves those that are left.
-    Pushes that were queued for one of the partitions before are waited for: nothing is written past them. So is a
-    PostgreSQL that is restarted: a commit whose answer was lost is found to be done. Raises OtherContent if the epoch
+    More rows than `commit_rows` are decided on first and then moved in steps of at most so many. From then on the
+    epoch is these rows: if the driver dies, the next one that comes with it, or any other write, moves those that are
+    left. Pushes that were queued for one of the partitions before are waited for: nothing is written past them. So is
+    a PostgreSQL that is restarted: a commit whose answer was lost is found to be done. Raises OtherContent if the epoch
     was committed before and was not the same, unless the options say that this does not matter.
     """
     staged = [message for message in messages if message is not None]
@@ -169,22 +189,31 @@ def promote(
 
 
 def _finish(options: WriteOptions, sink: str, epoch: int) -> None:
-    """Move what is left of an epoch that was decided on."""
-    while _when_free(lambda: _steps(options, sink, epoch)):
+    """Move what is left of an epoch that was decided on, not faster than the options allow."""
+    if not options.rate:
+        with ThreadPoolExecutor(MOVERS) as movers:
+            list(movers.map(lambda bucket: _move(options, sink, epoch, bucket), range(BUCKETS)))
+    _move(options, sink, epoch, None)
+
+
+def _move(options: WriteOptions, sink: str, epoch: int, bucket: int | None) -> None:
+    """Make steps while there is something to move: in a bucket, or in all of them one after the other."""
+    while _when_free(lambda: _steps(options, sink, epoch, bucket)):
         pass
 
 
-def _steps(options: WriteOptions, sink: str, epoch: int) -> bool:
-    """As many steps as can be done now, not faster than the options allow. False if nothing is left."""
+def _steps(options: WriteOptions, sink: str, epoch: int, bucket: int | None) -> bool:
+    """As many steps as can be done now. False if nothing is left."""
     done = 0
     try:
         with connection(options.url) as opened:
-            begun = SYSTEM.monotonic()
-            while _step(opened, sink, epoch, options.commit_rows):
+            begun, before = SYSTEM.monotonic(), _moved(opened, sink, epoch) if options.rate else 0
+            while _step(opened, sink, epoch, bucket, options.commit_rows):
                 done += 1
                 if options.rate:
-                    time.sleep(max(0.0, begun + options.commit_rows / options.rate - SYSTEM.monotonic()))
-                    begun = SYSTEM.monotonic()
+                    moved = _moved(opened, sink, epoch)
+                    time.sleep(max(0.0, begun + (moved - before) / options.rate - SYSTEM.monotonic()))
+                    begun, before = SYSTEM.monotonic(), moved
     except PartitionsBusy:
         if not done:
             raise
@@ -192,9 +221,18 @@ def _steps(options: WriteOptions, sink: str, epoch: int) -> bool:
     return False
 
 
-def _step(opened: Any, sink: str, epoch: int, most: int) -> bool:
-    [(more,)] = rows(opened, "pipeline_promote_step", sink, epoch, most)
+def _step(opened: Any, sink: str, epoch: int, bucket: int | None, most: int) -> bool:
+    if bucket is None:
+        [(more,)] = rows(opened, "pipeline_promote_step", sink, epoch, most)
+    else:
+        [(more,)] = rows(opened, "pipeline_promote_bucket", sink, epoch, bucket, most)
     return bool(more)
+
+
+def _moved(opened: Any, sink: str, epoch: int) -> int:
+    """Rows of the epoch that are in the queues, without those that were there before."""
+    [(_, _, moved)] = rows(opened, "pipeline_committed", sink, epoch)
+    return int(moved)
 
 
 def _when_free(attempt: Callable[[], Answer]) -> Answer:

@@ -1,4 +1,4 @@
-"""Rows of a data frame as rows of the staging table: defaults, checks, encryption. No I/O.
+"""Rows of a data frame as they are staged: defaults, checks, encryption. No I/O.
 
 What the server checks of a push is checked here: names, ids, and that the value is JSON, because it goes out as it is.
 """
@@ -25,8 +25,6 @@ from queenmq.pipeline.registry import CheckedQueues
 COLUMNS: Final = ("value", "queue", "partition", "transactionId", "traceId", "messageId", "encrypted", "headers")
 # What `headers` of a row may be: as Spark's Kafka connector has them, or a map.
 HEADERS_TYPES: Final = (HEADERS_TYPE, "array<struct<key:string,value:string>>", "map<string,string>")
-# `place` is the task, then the row: the order of the data frame.
-ROW_BITS: Final = 40
 # Sums over rows stay within a bigint.
 CHECKSUM_MASK: Final = (1 << 62) - 1
 _SHOWN: Final = 80
@@ -37,9 +35,7 @@ _decoder: Final = msgspec.json.Decoder()
 class Stager:
     """Makes the staging rows of one task attempt."""
 
-    def __init__(
-        self, options: WriteOptions, encrypted: set[str], attempt: int, task: int, schemas: CheckedQueues | None = None
-    ) -> None:
+    def __init__(self, options: WriteOptions, encrypted: set[str], schemas: CheckedQueues | None = None) -> None:
         import pyarrow
 
         self._pa = pyarrow
@@ -47,15 +43,12 @@ class Stager:
         self._keys = PayloadKeys(options.keys) if options.keys else None
         self._encrypted = encrypted
         self._schemas = schemas or {}
-        self._attempt = attempt
-        self._task = task
         self._checked: dict[str, set[str]] = {"queue": set(), "partition": set()}
         self.rows = 0
         self.checksum = 0
 
     def make(self, batch: Any) -> Any:
-        """The staging rows of a batch, a table. Raises PipelineError for a row that a queue cannot take."""
-        pa, count = self._pa, batch.num_rows
+        """The rows of a batch as they are staged. Raises PipelineError for a row that a queue cannot take."""
         queues = self._names(batch, "queue", self._options.queue)
         partitions = self._names(batch, "partition", self._options.partition)
         payloads = self._payloads(batch)
@@ -67,12 +60,9 @@ class Stager:
         message_ids = self._message_ids(batch)
         places = (queues, partitions, transactions, message_ids)
         sealed, flags = self._seal(batch, queues, payloads, places)
-        first = (self._task << ROW_BITS) + self.rows
-        self.rows += count
-        made = pa.table(
+        self.rows += batch.num_rows
+        made = self._pa.table(
             {
-                "attempt": pa.repeat(pa.scalar(self._attempt, pa.int64()), count),
-                "place": pa.array(range(first, first + count), pa.int64()),
                 "queue": queues,
                 "partition": partitions,
                 "message_id": message_ids,

@@ -20,11 +20,14 @@ IDS: Final = ("messageId", "transactionId")
 # Partitions with more messages are cut: the ids of one that is not are in the memory of one task.
 WHOLE: Final = 1_000_000
 ROWS_AT_ONCE: Final = 50_000
-MASK: Final = (1 << 128) - 1
+MOST_BYTES: Final = 256 * 1024 * 1024
+MASK: Final = (1 << 64) - 1
 _CONTENT: Final = ("transactionId", "messageId", "value", "encrypted", "headers")
 
 # First and last offset.
 Run = tuple[int, int]
+# How many messages, and two sums of numbers of 64 bits that are made of them.
+Sums = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -104,10 +107,10 @@ def archived(place: str, paths: list[str]) -> list[tuple[str, str, list[Run]]]:
     return [(*key, runs) for key, runs in found.items()]
 
 
-def stored_sums(url: str, queue: str, task: Slice, deleted: Mapping[str, list[Run]]) -> dict[str, tuple[int, int]]:
+def stored_sums(url: str, queue: str, task: Slice, deleted: Mapping[str, list[Run]]) -> dict[str, Sums]:
     """Number and checksum of the messages of a slice, by partition, without the offsets that are `deleted`."""
     options = ReadOptions(url=url, queue=queue, headers=True, encrypted="raw", fail_on_data_loss=False)
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, Sums] = {}
     for batch in read_slice(options, ["partitionId", "offset", *_CONTENT], task):
         _add(found, batch, None, deleted)
     return found
@@ -115,27 +118,30 @@ def stored_sums(url: str, queue: str, task: Slice, deleted: Mapping[str, list[Ru
 
 def archived_sums(
     place: str, paths: list[str], windows: Mapping[str, Run], deleted: Mapping[str, list[Run]]
-) -> dict[str, tuple[int, int]]:
+) -> dict[str, Sums]:
     """The same for files of a lake, of the offsets within `windows`."""
     lake = Lake(place)
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, Sums] = {}
     for path in paths:
         for batch in lake.batches(path, ROWS_AT_ONCE, ["partitionId", "offset", *_CONTENT]):
             _add(found, batch, windows, deleted)
     return found
 
 
-def merged(parts: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+def merged(parts: Iterable[Mapping[str, Sums]]) -> dict[str, Sums]:
+    found: dict[str, Sums] = {}
     for part in parts:
-        for key, (rows, total) in part.items():
-            before = found.get(key, (0, 0))
-            found[key] = (before[0] + rows, (before[1] + total) & MASK)
+        for key, sums in part.items():
+            found[key] = _added(found.get(key, (0, 0, 0)), sums)
     return found
 
 
+def _added(one: Sums, other: Sums) -> Sums:
+    return one[0] + other[0], (one[1] + other[1]) & MASK, (one[2] + other[2]) & MASK
+
+
 def _add(
-    found: dict[str, tuple[int, int]],
+    found: dict[str, Sums],
     batch: Any,
     windows: Mapping[str, Run] | None,
     deleted: Mapping[str, list[Run]],
@@ -154,33 +160,46 @@ def _add(
             kept &= ~((codes == code) & (offsets >= first) & (offsets <= last))
     if not kept.all():
         batch, codes = batch.filter(pa.array(kept)), codes[kept]
-    rows, totals = [0] * len(ids), [0] * len(ids)
-    for code, number in zip(codes.tolist(), _numbers(batch), strict=True):
-        rows[code] += 1
-        totals[code] += number
+    rows = np.bincount(codes, minlength=len(ids))
+    totals = np.zeros((len(ids), 2), np.uint64)
+    np.add.at(totals, codes, _numbers(batch))
     for place, key in enumerate(ids):
         if rows[place]:
-            before = found.get(key, (0, 0))
-            found[key] = (before[0] + rows[place], (before[1] + totals[place]) & MASK)
+            sums = int(rows[place]), int(totals[place, 0]), int(totals[place, 1])
+            found[key] = _added(found.get(key, (0, 0, 0)), sums)
 
 
-def _numbers(batch: Any) -> list[int]:
-    """A number for each message, of all that it is made of. Reencryption changes stored payloads, and not those in the
-    lake; who changes one of either cannot decrypt it: so a payload that is encrypted does not count.
+def _numbers(batch: Any) -> Any:
+    """Two numbers for each message, of all that it is made of. Reencryption changes stored payloads, and not those in
+    the lake; who changes one of either cannot decrypt it: so a payload that is encrypted does not count.
     """
+    import numpy as np
     import pyarrow as pa
+    from pyarrow import compute
 
-    digest, number = hashlib.sha256, int.from_bytes
-    columns = [batch.column(name).to_pylist() for name in ("offset", "transactionId", "messageId", "encrypted")]
-    values = batch.column("value").cast(pa.binary()).to_pylist()
-    made = [
-        f"{offset}\0{transaction_id}\0{message_id}\0".encode() + (b"" if encrypted else value)
-        for offset, transaction_id, message_id, encrypted, value in zip(*columns, values, strict=True)
-    ]
+    if batch.nbytes > MOST_BYTES and batch.num_rows > 1:  # a column of Arrow has 2 GB at most
+        half = batch.num_rows // 2
+        return np.concatenate([_numbers(batch.slice(0, half)), _numbers(batch.slice(half))])
+    # Tables have texts of either kind, short or large.
+    kind = pa.large_binary()
+    nothing = pa.scalar(b"", kind)
+    clear = compute.if_else(batch.column("encrypted").fill_null(False), nothing, batch.column("value").cast(kind))
     if "headers" in batch.schema.names and batch.column("headers").null_count < batch.num_rows:
-        given = batch.column("headers").to_pylist()
-        made = [one if pairs is None else one + repr(pairs).encode() for one, pairs in zip(made, given, strict=True)]
-    return [number(digest(one).digest()[:16], "big") for one in made]
+        # A message without any is the same whether others have some or not.
+        pairs = batch.column("headers").to_pylist()
+        texts = pa.array([b"" if one is None else repr(one).encode() for one in pairs], kind)
+        clear = compute.binary_join_element_wise(clear, texts, nothing)
+    columns = (
+        batch.column("offset").cast(pa.string()).cast(kind),
+        batch.column("transactionId").cast(kind),
+        batch.column("messageId").cast(kind),
+        clear,
+    )
+    between = pa.scalar(b"\0", kind)
+    made = compute.binary_join_element_wise(*columns, between, null_handling="replace", null_replacement="")
+    digest = hashlib.sha256
+    digests = b"".join([digest(one).digest() for one in made.to_pylist()])
+    return np.frombuffer(digests, np.uint64).reshape(-1, 4)[:, :2]
 
 
 def _stretches(column: Any) -> Iterator[tuple[str, int, int]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from queenmq.pipeline.streaming import LOOK_S, run_queries
 from queenmq.pipeline.window_spec import ARRIVAL, ERROR, QUEUE, WindowSpec
 
 TRIGGER: Final = "1 second"
+EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 # The name of what is counted beside the results.
 LEFT_OUT: Final = "left out"
 # Of a message that goes to a side queue.
@@ -214,7 +216,22 @@ def _start(frame: Any, settings: Settings, name: str, queue: str, updates: bool 
         writer = writer.outputMode("append").format("queen").options(**options)
     writer = writer.option("checkpointLocation", place)
     trigger = {"availableNow": True} if settings.available_now else {"processingTime": settings.trigger}
-    return writer.trigger(**trigger).start()
+    with _without_empty_batches(frame.sparkSession) if updates else nullcontext():
+        return writer.trigger(**trigger).start()
+
+
+@contextmanager
+def _without_empty_batches(spark: Any) -> Iterator[None]:
+    """For queries that start within. Spark follows a batch that has moved the watermark with an empty one, which
+    gives out windows that are over and forgets them. With updates everything was given out; the next batch forgets them
+    as well, and a message that comes meanwhile does not have to wait.
+    """
+    before = spark.conf.get(EMPTY_BATCHES)
+    spark.conf.set(EMPTY_BATCHES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(EMPTY_BATCHES, before)
 
 
 def write_updates(options: dict[str, str], checkpoint: str) -> Any:

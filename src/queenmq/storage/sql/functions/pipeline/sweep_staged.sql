@@ -15,6 +15,11 @@ BEGIN
     SELECT array_agg(attempt) INTO v_attempts FROM gone;
     DELETE FROM queen.pipeline_staged WHERE attempt = ANY (v_attempts) OR attempt < v_old;
     GET DIAGNOSTICS v_removed = ROW_COUNT;
+    -- Those of an epoch that is decided are moved, however old they are.
+    WITH gone AS (
+        DELETE FROM queen.pipeline_chunks WHERE promotion IS NULL AND (attempt = ANY (v_attempts) OR attempt < v_old) RETURNING rows
+    )
+    SELECT v_removed + coalesce(sum(rows), 0) INTO v_removed FROM gone;
     DELETE FROM queen.pipeline_commits WHERE sink = p_sink AND epoch < p_epoch - 10000 AND promotion IS NULL;
     RETURN v_removed;
 END $$;

@@ -1,1 +1,1 @@
-DELETE FROM queen.pipeline_staged WHERE attempt = $1::bigint AND place >= $2::bigint
+DELETE FROM queen.pipeline_chunks WHERE attempt = $1::bigint AND place >= $2::bigint
