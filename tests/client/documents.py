@@ -53,7 +53,7 @@ async def run(document: Path, url: str) -> int:
         code = block.code.replace(SERVER, url)
         async with asyncio.timeout(PATIENCE_S):
             if block.language == "python" and _PROGRAM.match(code):
-                assert await _program(code, where) == block.expected, where
+                assert await _program(code, where, url) == block.expected, where
             elif block.language == "python":
                 assert await session.type(code, block.line) == block.expected, where
             elif block.language == "sh":
@@ -94,9 +94,14 @@ class Session:
         return printed.getvalue()
 
 
-async def _program(code: str, where: str) -> str:
+async def _program(code: str, where: str, url: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        code,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"QUEEN_URL": url},
     )
     output, errors = await process.communicate()
     assert process.returncode == 0, f"{where}: {errors.decode()}"

@@ -14,7 +14,7 @@ import pytest
 from integration.queen import expire_leases, leases, parked, until
 from server_settings import settings_with
 
-from queenmq.client import ClientClosed, Forbidden, Message, NotFound, Queen
+from queenmq.client import ClientClosed, Forbidden, Message, NetworkError, NotFound, Queen
 from queenmq.client.session import Session
 from queenmq.client.transport import Transport
 from queenmq.client.verbs import Verbs
@@ -115,7 +115,7 @@ async def test_an_idle_consumer_ends_by_itself(queen: Queen) -> None:
 
 async def test_what_a_handler_raises_becomes_a_failed_ack(queen: Queen, caplog: pytest.LogCaptureFixture) -> None:
     await queen.queue("q").config(retry_limit=1, retry_delay=20).create()
-    await queen.queue("q").push(["bad", "good"])
+    bad, _ = await queen.queue("q").push(["bad", "good"])
     attempts: list[tuple[Any, int]] = []
 
     async def handle(message: Message) -> None:
@@ -129,7 +129,9 @@ async def test_what_a_handler_raises_becomes_a_failed_ack(queen: Queen, caplog: 
     found = await queen.queue("q").dlq("g").get()
     assert (found.total, [(dead.data, dead.error_message) for dead in found]) == (1, [("bad", "no good")])
     told = [record for record in caplog.records if record.levelno == logging.WARNING and record.exc_info]
-    assert [record.getMessage() for record in told] == ["consuming q: the handler failed"] * 2
+    assert [record.getMessage() for record in told] == [
+        f"consuming q: the handler failed with {bad.transaction_id} of Default (attempt {n})" for n in (1, 2)
+    ]
 
 
 async def test_after_a_failure_the_rest_of_its_partition_comes_again_in_order(queen: Queen) -> None:
@@ -386,3 +388,182 @@ async def test_each_way_is_the_one_that_is_meant(queen: Queen, server: Server, w
     async with asyncio.timeout(30):
         await queen.queue("q").consume(handle, signal=done)
     assert connections == [1 if way == "connection" else 0] * 3
+
+
+class TestOneByOne:
+    """Acknowledgements are gathered behind the handler, and the last goes with the end of the lease."""
+
+    @pytest.fixture
+    def acked(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """How many messages each request acknowledged."""
+        ack, requests = Verbs.ack, []
+
+        async def counted(verbs: Verbs, acks: Any, group: str | None) -> Any:
+            requests.append(len(acks))
+            return await ack(verbs, acks, group)
+
+        monkeypatch.setattr(Verbs, "ack", counted)
+        return requests
+
+    async def test_who_is_quick_sends_none_of_them_alone(self, queen: Queen, acked: list[int], way: str) -> None:
+        await queen.queue("q").push(list(range(20)))
+        seen: list[Any] = []
+        done = asyncio.Event()
+
+        def handle(message: Message) -> None:
+            seen.append(message.data)
+            if len(seen) == 20:
+                done.set()
+
+        stats = await queen.queue("q").batch(10).each().ack_millis(60_000).consume(handle, signal=done)
+        assert seen == list(range(20))
+        assert (stats.handled, stats.refused) == (20, 0)
+        assert acked == ([] if way in ("connection", "take") else [10, 10])
+        assert await is_empty(queen, "q")
+
+    async def test_what_is_handled_is_acknowledged_while_the_next_takes_long(
+        self, queen: Queen, sql: asyncpg.Connection, acked: list[int]
+    ) -> None:
+        await queen.queue("q").push([1, 2, 3, 4])
+
+        async def handle(message: Message) -> None:
+            if message.data == 4:
+                return
+
+            async def is_at() -> bool:
+                return await sql.fetchval("SELECT position FROM queen.partition_consumers") == message.data - 1
+
+            await until(is_at)
+
+        stats = await queen.queue("q").batch(4).each().ack_millis(1).limit(4).consume(handle)
+        assert (stats.handled, stats.failed, stats.refused) == (4, 0, 0)
+        assert acked[:2] == [1, 1]
+
+    async def test_each_before_the_next_if_that_is_wanted(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await queen.queue("q").push([1, 2, 3, 4, 5])
+
+        async def handle(message: Message) -> None:
+            position = await sql.fetchval("SELECT position FROM queen.partition_consumers")
+            assert position == message.data - 1
+
+        stats = await queen.queue("q").batch(2).each().ack_millis(0).limit(5).consume(handle)
+        assert (stats.handled, stats.failed, stats.refused) == (5, 0, 0)
+
+    async def test_what_could_not_be_sent_is_said_at_the_end(
+        self, queen: Queen, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await queen.queue("q").push([1, 2, 3])
+        ack, tried = Verbs.ack, asyncio.Event()
+
+        async def broken(verbs: Verbs, acks: Any, group: str | None) -> Any:
+            if tried.is_set():
+                return await ack(verbs, acks, group)
+            tried.set()
+            raise NetworkError("cut", sent=True)
+
+        async def handle(message: Message) -> None:
+            if message.data == 2:
+                await tried.wait()
+
+        monkeypatch.setattr(Verbs, "ack", broken)
+        stats = await queen.queue("q").batch(3).each().ack_millis(1).limit(3).consume(handle)
+        assert (stats.handled, stats.refused) == (3, 0)
+        assert await is_empty(queen, "q")
+
+    async def test_stopping_acknowledges_what_was_gathered(self, queen: Queen) -> None:
+        await queen.queue("q").push([1, 2, 3, 4])
+        second, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            if message.data == 2:
+                second.set()
+                await go_on.wait()
+
+        async with queen.queue("q").batch(4).each().ack_millis(60_000).consume(handle) as consumer:
+            await second.wait()
+            consumer.stop()
+            go_on.set()
+        left = await queen.queue("q").batch(5).pop()
+        assert [(message.data, message.retry_count) for message in left] == [(3, 0), (4, 0)]
+
+    async def test_cancelling_does_so_as_well(self, queen: Queen) -> None:
+        await queen.queue("q").push([1, 2, 3, 4])
+        second = asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            if message.data == 2:
+                second.set()
+                await asyncio.Event().wait()
+
+        running = asyncio.ensure_future(queen.queue("q").batch(4).each().ack_millis(60_000).consume(handle))
+        await second.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        left = await queen.queue("q").batch(5).timeout_millis(5000).pop()
+        assert [(message.data, message.retry_count) for message in left] == [(2, 0), (3, 0), (4, 0)]
+
+
+class TestABatchOfAnySize:
+    async def test_many_workers_and_partitions(self, queen: Queen) -> None:
+        names = [f"p{number}" for number in range(30)]
+        for name in names:
+            await queen.queue("q").partition(name).push(list(range(10)))
+        seen: dict[str, list[Any]] = defaultdict(list)
+        partitions = 0
+        done = asyncio.Event()
+
+        async def handle(messages: list[Message]) -> None:
+            nonlocal partitions
+            partitions = max(partitions, len({message.partition for message in messages}))
+            for message in messages:
+                seen[message.partition].append(message.data)
+            if sum(map(len, seen.values())) == 300:
+                done.set()
+
+        stats = await queen.queue("q").batch("auto").concurrency(3).consume(handle, signal=done)
+        assert dict(seen) == {name: list(range(10)) for name in names}
+        assert (stats.handled, stats.refused) == (300, 0)
+        assert await is_empty(queen, "q")
+
+    async def test_one_bad_message_is_found(self, queen: Queen) -> None:
+        """A list fails as a whole; then they come one by one, until the bad one is a dead letter."""
+        await queen.queue("q").config(retry_limit=3, retry_delay=1).create()
+        await queen.queue("q").push([*range(40), "bad", *range(41, 80)])
+        seen: list[Any] = []
+        done = asyncio.Event()
+
+        async def handle(messages: list[Message]) -> None:
+            if any(message.data == "bad" for message in messages):
+                raise RuntimeError("one of these is bad")
+            seen.extend(message.data for message in messages)
+            if len(seen) == 79:
+                done.set()
+
+        async with asyncio.timeout(60):
+            await queen.queue("q").batch("auto").consume(handle, signal=done)
+        assert seen == [*range(40), *range(41, 80)]
+        assert [letter.data for letter in await queen.queue("q").dlq().get()] == ["bad"]
+
+    async def test_one_by_one_and_no_more_than_the_limit(self, queen: Queen) -> None:
+        await queen.queue("q").push(list(range(50)))
+        seen: list[Any] = []
+        await queen.queue("q").batch("auto").each().limit(40).consume(lambda message: seen.append(message.data))
+        assert seen == list(range(40))
+
+    async def test_of_a_pop_is_the_servers_choice(self, queen: Queen) -> None:
+        await queen.queue("q").push(list(range(50)))
+        assert len(await queen.queue("q").batch("auto").pop()) == 50
+
+
+async def test_a_callback_that_raises_ends_the_consumer_and_leaves_nothing_behind(queen: Queen) -> None:
+    await queen.queue("q").push([1, 2, 3])
+
+    def on_success(message: Message, _: object) -> None:
+        if message.data == 2:
+            raise RuntimeError("no")
+
+    before = asyncio.all_tasks()
+    with pytest.raises(RuntimeError, match="no"):
+        await queen.queue("q").batch(3).each().auto_ack(True).consume(lambda _: None).on_success(on_success)
+    await until(lambda: asyncio.all_tasks() <= before)

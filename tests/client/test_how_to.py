@@ -22,7 +22,7 @@ _FRAMEWORKS = ("celery.md", "django.md", "dramatiq.md", "fastapi.md", "faststrea
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
 OF_FRAMEWORKS = {DOCS / "how-to" / name for name in _FRAMEWORKS}  # run by tests/frameworks
 NOT_RUN = {"console", "ini", "json", "sql", "yaml"}  # what starts servers or changes the machine
-WITHOUT_CODE = {"assistants.md", "deploy.md", "high-availability.md", "tls.md", "upgrade.md"}
+WITHOUT_CODE = {"assistants.md", "deploy.md", "high-availability.md", "on-call.md", "tls.md", "upgrade.md"}
 OF_THE_COMMAND = {"QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE", "QUEEN_LONG"}
 KNOWN = OF_THE_COMMAND | {
     name.split("`")[1] for name in config.markdown_tables().splitlines() if name.startswith("| `")

@@ -253,7 +253,7 @@ async def test_what_it_cannot_do(queen: Queen) -> None:
     asked: list[Callable[[], Queue[Any]]] = [
         lambda: queen.queue("q").limit(1),
         lambda: queen.queue("q").commit_on_delivery(),
-        lambda: queen.queue("q").batch(2).each(),
+        lambda: queen.queue("q").batch(2).each().ack_millis(0),
         lambda: queen.queue("q").wait(False),
     ]
     for words in asked:
@@ -398,3 +398,47 @@ class TestSilence:
         await queen.queue("q").push(1)
         async with asyncio.timeout(30):
             await running
+
+
+async def test_batches_grow_and_shrink_on_one_connection(queen: Queen, server: Server) -> None:
+    await queen.queue("q").push(list(range(600)))
+    before = server.front.requests_total
+    sizes: list[int] = []
+    seen: list[Any] = []
+    done = asyncio.Event()
+
+    def handle(messages: list[Message]) -> None:
+        sizes.append(len(messages))
+        seen.extend(message.data for message in messages)
+        if len(seen) == 600:
+            done.set()
+
+    async with asyncio.timeout(30):
+        stats = await queen.queue("q").batch("auto").consume(handle, signal=done)
+    assert seen == list(range(600))
+    assert (sizes[0], max(sizes) >= 64) == (1, True), sizes
+    assert stats.refused == 0
+    assert server.front.requests_total - before <= 2
+
+
+async def test_one_by_one_with_failures_is_one_finish(queen: Queen, server: Server) -> None:
+    """Two partitions under one lease: of one of them the rest comes again."""
+    await queen.queue("q").config(retry_delay=1).create()
+    for name in ("a", "b"):
+        await queen.queue("q").partition(name).push([f"{name}{number}" for number in range(5)])
+    seen: list[str] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.data)
+        if seen.count("a2") == 1 and message.data == "a2":
+            raise RuntimeError("not yet")
+        if {"a4", "b4"} <= set(seen):
+            done.set()
+
+    async with asyncio.timeout(30):
+        stats = await queen.queue("q").batch(10).partitions(2).each().connection(True).consume(handle, signal=done)
+    assert [data for data in seen if data[0] == "a"] == ["a0", "a1", "a2", "a2", "a3", "a4"]
+    assert [data for data in seen if data[0] == "b"] == ["b0", "b1", "b2", "b3", "b4"]
+    assert (stats.handled, stats.failed, stats.refused) == (10, 1, 0)
+    assert await queen.queue("q").wait(False).pop() == []

@@ -9,7 +9,9 @@ import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
+from integration.queen import expire_leases
 
 from queenmq.client import Queen
 
@@ -34,6 +36,7 @@ AWAITED = """
             stats = await orders.each().consume(handle)
             print("ended with", stats.handled, flush=True)
 """
+GATHERED = AWAITED.replace(".each()", ".each().ack_millis(3_600_000)")
 WHOLE = AWAITED.replace(".each()", "")
 BACKGROUND = """
             async with orders.each().consume(handle):
@@ -111,6 +114,31 @@ async def test_the_message_in_hand_is_finished_and_the_rest_given_back(
         assert await running.end() == (["handled", "ended with 1"], "", 0)
     messages = await queen.queue("orders").partition("p").batch(10).wait(False).pop()
     assert [(message.data, message.retry_count) for message in messages] == [(2, 0), (3, 0), (4, 0)]
+
+
+async def test_acknowledgements_that_were_gathered_are_sent(url: str, queen: Queen) -> None:
+    async with worker(url, GATHERED) as running:
+        assert await running.line() == "begun 1"
+        running.let_handle()
+        assert [await running.line(), await running.line()] == ["handled", "begun 2"]
+        assert await left(queen) == [], "nothing is acknowledged or given back yet"
+        running.signal(signal.SIGTERM)
+        running.let_handle()
+        assert await running.end() == (["handled", "ended with 2"], "", 0)
+    assert await left(queen) == [3, 4]
+
+
+async def test_what_was_gathered_comes_again_if_the_process_is_killed(
+    url: str, queen: Queen, sql: asyncpg.Connection
+) -> None:
+    async with worker(url, GATHERED) as running:
+        assert await running.line() == "begun 1"
+        running.let_handle()
+        assert [await running.line(), await running.line()] == ["handled", "begun 2"]
+        running.signal(signal.SIGKILL)
+        await running.end()
+    await expire_leases(sql)
+    assert await left(queen) == [1, 2, 3, 4]
 
 
 async def test_a_batch_in_hand_is_finished_as_a_whole(url: str, queen: Queen) -> None:

@@ -33,6 +33,9 @@ RIGHT = """\
     await queue.group("g").batch(5).concurrency(2).consume(many)
     await queue.batch(1).consume(one)
     await queue.batch(5).each().limit(3).consume(one)
+    await queue.batch("auto").consume(many)
+    await queue.batch("auto").each().ack_millis(0).consume(one)
+    twin.batch("auto").consume(plain_many)
     twin.consume(plain)
     twin.batch(5).consume(plain_many)
     await queue.config({"retryLimit": 1}, lease_time=60, ttl=None).create()
@@ -51,6 +54,8 @@ WRONG = [
     "await queue.consume(many)",
     "await queue.batch(5).each().consume(many)",
     "twin.batch(5).consume(plain)",
+    "await queue.batch('auto').consume(one)",
+    "await queue.batch('all').consume(many)",
     "twin.consume(plain_many)",
     "await queue.config(retry_limt=3).create()",
     "await queue.config(retry_limit='3').create()",

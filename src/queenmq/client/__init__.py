@@ -9,7 +9,7 @@ from queenmq.client.blocking import (
     BlockingTransaction,
 )
 from queenmq.client.client import Queen
-from queenmq.client.consumer import Consumer, ConsumerStats
+from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterQuery
 from queenmq.client.errors import (
     BufferNotFlushed,
@@ -40,6 +40,7 @@ from queenmq.client.errors import (
     Unauthenticated,
     Unavailable,
 )
+from queenmq.client.handling import ConsumerStats
 from queenmq.client.models import (
     Accepted,
     AckResult,

@@ -35,6 +35,10 @@ class Admin(Generic[R]):
         """Counts of everything, lag and throughput."""
         return self._get(*_V1, "resources", "overview")
 
+    def list_troubles(self) -> R:
+        """What needs a person, each with a sentence that names the cause, and what to do about it."""
+        return self._get(*_V1, "troubles")
+
     def list_queues(self, **filters: Any) -> R:
         """All queues; `namespace`, `task`, `limit`, `offset`, `search`, `sort`."""
         return self._get(*_V1, "resources", "queues", **filters)
@@ -64,8 +68,8 @@ class Admin(Generic[R]):
 
     def set_policy(self, queue: str, *, group: str | None = None, **parts: dict[str, Any] | None) -> R:
         """Say what a queue, or a group of it, does with messages that fail (`retry`, `breaker`), how much it gets
-        (`limits`), and how that is shared out in a queue (`fairness`). A part that is left out stays as it is; None
-        takes it back."""
+        (`limits`; `perKey` in them is for each key of the queue), and how that is shared out in a queue (`fairness`).
+        A part that is left out stays as it is; None takes it back."""
         return self._post(*_V1, "policies", body={"queue": queue, "consumerGroup": group, **parts})
 
     def list_policies(self, queue: str | None = None) -> R:
@@ -87,6 +91,14 @@ class Admin(Generic[R]):
         """The filter of a group, and how many messages it has kept from the group."""
         return self._get(*_V1, "consumer-groups", group, "queues", queue, "filter")
 
+    def set_conflation(self, queue: str, group: str, enabled: bool) -> R:
+        """Let a group get only the newest message of each partition; or, with False, all of them."""
+        return self._post(*_V1, "consumer-groups", group, "queues", queue, "conflation", body={"enabled": enabled})
+
+    def get_conflation(self, queue: str, group: str) -> R:
+        """Whether a group gets only the newest messages, and how many older ones it was not given."""
+        return self._get(*_V1, "consumer-groups", group, "queues", queue, "conflation")
+
     def get_namespaces(self) -> R:
         return self._get(*_V1, "resources", "namespaces")
 
@@ -96,6 +108,10 @@ class Admin(Generic[R]):
     def get_partitions(self, **filters: Any) -> R:
         """Partitions; `queue`, `limit`, `offset`."""
         return self._get(*_V1, "resources", "partitions", **filters)
+
+    def get_queue_depth(self, queue: str, group: str | None = None) -> R:
+        """How many messages a group has not finished; without one, the group that is furthest behind."""
+        return self._get(*_V1, "resources", "queues", queue, "depth", group=group)
 
     def get_partition_heads(self, queue: str, **filters: Any) -> R:
         """Partitions of a queue as they are now, with the state of each group; `search`, `partition`, or `state`
@@ -229,6 +245,16 @@ class Admin(Generic[R]):
     def refresh_consumer_stats(self) -> R:
         return self._post(*_V1, "stats", "refresh", body={})
 
+    # Keys and locks
+
+    def list_key_namespaces(self, **page: Any) -> R:
+        """Namespaces that have keys, by name; `prefix`, `after`, `limit`."""
+        return self._get(*_V1, "kv", **page)
+
+    def list_locks(self, **page: Any) -> R:
+        """Locks that somebody holds, with their holders; `prefix`, `after`, `limit`."""
+        return self._get(*_V1, "locks", **page)
+
     # The operation queue
 
     def get_operation_stats(self) -> R:
@@ -318,7 +344,8 @@ class Admin(Generic[R]):
         return self._delete(*_V1, "tokens", token_id)
 
     def set_quota(self, namespace: str, **most: Any) -> R:
-        """Limit what the queues of a namespace may store; `maxMessages`, `maxBytes`."""
+        """Limit what the queues of a namespace may store, and how much may be asked for of them; `maxMessages`,
+        `maxBytes`, `requestsPerSecond`, `messagesPerSecond`, `longPolls`."""
         return self._post(*_V1, "quotas", body={"namespace": namespace, **most})
 
     def list_quotas(self) -> R:

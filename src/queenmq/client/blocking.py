@@ -17,8 +17,9 @@ from typing import Any, Literal, Self, Unpack, overload
 
 from queenmq.client.admin import Admin
 from queenmq.client.client import Context, Queen
-from queenmq.client.consumer import Consumer, ConsumerStats
+from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterFilter
+from queenmq.client.handling import ConsumerStats, check_handler
 from queenmq.client.keys import Keys
 from queenmq.client.models import (
     AckResult,
@@ -102,9 +103,9 @@ class BlockingQueue(QueueSpec[Handed]):
     def batch(self, size: Literal[1]) -> BlockingQueue[Message]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def batch(self, size: int) -> BlockingQueue[list[Message]]: ...
+    def batch(self, size: int | Literal["auto"]) -> BlockingQueue[list[Message]]: ...
 
-    def batch(self, size: int) -> BlockingQueue[Any]:
+    def batch(self, size: int | Literal["auto"]) -> BlockingQueue[Any]:
         """As `Queue.batch`."""
         return self._batch(size)
 
@@ -183,6 +184,7 @@ class BlockingQueue(QueueSpec[Handed]):
 
     def start_consumer(self, handler: Callable[[Handed], object]) -> BlockingConsumer:
         """The same in the background. Signals are left alone: use it as a context manager, or `stop` and `join` it."""
+        check_handler(handler)
         return BlockingConsumer(self._portal, self._queue, handler, self._said.consumer.concurrency)
 
     def flush_buffer(self) -> None:
@@ -221,6 +223,7 @@ class BlockingTransaction(TransactionSteps):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_settled = True
         if kind is None:
             self.commit()
 

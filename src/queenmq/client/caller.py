@@ -13,6 +13,7 @@ import msgspec
 from queenmq.client.errors import (
     InvalidResponse,
     NetworkError,
+    NotFound,
     Overloaded,
     QueenError,
     RequestError,
@@ -28,6 +29,9 @@ from queenmq.clock import SYSTEM, Clock
 logger = logging.getLogger("queenmq.client")
 
 T = TypeVar("T")
+
+# What Queen says of a path that it does not serve; others say nothing.
+_NO_SUCH_CALL = "Not found"
 
 
 class Caller:
@@ -84,7 +88,12 @@ class Caller:
     async def _attempt(self, server: str, request: Request, read: Callable[[Reply], T], uncertain: bool) -> T:
         reply = await self._transport.send(server, request)
         if reply.status >= 400:
-            raise refusal(reply.status, _error_body(reply.content), reply.retry_after_s)
+            body = _error_body(reply.content)
+            if reply.status == 404 and body.get("error", _NO_SUCH_CALL) == _NO_SUCH_CALL:
+                raise NotFound(
+                    404, f"{server} has no {request.method} {request.path}; is it a Queen server's URL?", body
+                )
+            raise refusal(reply.status, body, reply.retry_after_s)
         if reply.status >= 300:
             raise InvalidResponse(f"{server} answered {reply.status}, which is not of the contract")
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, Unpack, get_args, overload
 
 from queenmq.client.admin import Admin
+from queenmq.client.errors import InvalidUse
 from queenmq.client.keys import Keys
 from queenmq.client.models import (
     AckResult,
@@ -18,7 +19,7 @@ from queenmq.client.models import (
     RenewResult,
     TraceResult,
 )
-from queenmq.client.options import AckStatus, ClientOptions, Options, server_urls
+from queenmq.client.options import AckStatus, ClientOptions, Options, said_by_environment, server_urls
 from queenmq.client.queue import Queue
 from queenmq.client.session import Session
 from queenmq.client.transaction import Transaction
@@ -35,7 +36,8 @@ class Queen:
     ...     for message in await queen.queue("orders").group("billing").batch(10).pop():
     ...         await queen.ack(message)
 
-    `servers` is a URL or a list of them, in order of preference. The options are those of `ClientOptions`.
+    `servers` is a URL or a list of them, in order of preference. Without one, the variables QUEEN_URL, QUEEN_TOKEN and
+    QUEEN_CA_FILE of the environment say which, as for the command `queen`. The options are those of `ClientOptions`.
     Belongs to the event loop in which it is first used.
     """
 
@@ -47,6 +49,8 @@ class Queen:
         urls: Sequence[str] | None = None,
         **options: Unpack[Options],
     ) -> None:
+        if not (servers or url or urls):
+            servers, options = said_by_environment(options)
         self._session = Session(server_urls(servers, url, urls), ClientOptions(**options))
         self.keys: Keys[Awaitable[Any]] = Keys(self._session.verbs.ask_once)
         """Values under keys, counters and locks."""
@@ -103,6 +107,8 @@ class Queen:
             raise TypeError("ack takes a message as pop returns it, or a list of them")
         said = context or {}
         word = status if isinstance(status, str) else ("failed", "completed")[status]
+        if word not in get_args(AckStatus):
+            raise InvalidUse(f"{word!r} is no status of an acknowledgement: completed, failed, retry or dlq")
         reason = error if error is not None else said.get("error")
         results = await self._ack_all(given, word, reason, group or said.get("group") or said.get("consumer_group"))
         return results[0] if isinstance(messages, Message) else results

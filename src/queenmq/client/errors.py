@@ -259,4 +259,9 @@ def refusal(status: int, body: Mapping[str, Any], retry_after_s: float | None) -
         return ServerFailed(status, message, body)
     if status == 409 and body.get("code") == OffsetConflict.default_code:
         return OffsetConflict(status, message, body)
-    return _BY_STATUS.get(status, RequestError)(status, message, body)
+    error = _BY_STATUS.get(status, RequestError)(status, message, body)
+    if status == 401:
+        error.add_note(
+            "Give the client a token: Queen(url, bearer_token=...), or QUEEN_URL and QUEEN_TOKEN and Queen()."
+        )
+    return error

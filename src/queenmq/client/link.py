@@ -22,9 +22,11 @@ from typing import Any, Final
 import msgspec
 
 from queenmq.client.errors import InvalidResponse, InvalidUse, NetworkError, QueenError, RequestError
+from queenmq.client.frames import Finished, FinishLease, frames, received
 from queenmq.client.models import FinishResult, Message, PopAnswer, TakeResult
 from queenmq.client.polls import Polls
 from queenmq.client.session import Session
+from queenmq.client.sizing import Size
 from queenmq.client.transport import Socket
 from queenmq.client.verbs import Finish
 from queenmq.clock import SYSTEM
@@ -40,31 +42,12 @@ _REPEAT_S: Final = 0.5
 _STALE_S: Final = 5.0
 _LASTING_S: Final = 5.0  # a connection that lives so long, or delivers, is a good one
 _CLOSE_S: Final = 2.0
-_MOST_FINISHED: Final = 64  # in one message to the server, which takes 1 MiB: with the longest errors it is less
 _LEASE_SECONDS: Final = 60
 _NO_LEASE: Final = "lease_not_found"
 _BACK: Final = "retry"
 _KNOWN_REFUSALS: Final = frozenset({401, 403})  # a poll is refused for the same reason, and raises it
 
 Note = Callable[[FinishResult, int, bool], None]
-
-
-class _Finished(FinishResult, kw_only=True, rename="camel"):
-    code: str = ""
-
-
-class _Frame(msgspec.Struct, kw_only=True):
-    delivered: list[PopAnswer] = []
-    finished: list[_Finished] = []
-
-
-class _Finish(Finish, kw_only=True, rename="camel", omit_defaults=True):
-    lease_id: str = ""
-
-
-_decode = msgspec.json.Decoder(_Frame).decode
-_encode = msgspec.json.Encoder().encode
-
 Batch = list[Message]
 
 
@@ -87,8 +70,9 @@ class Link:
         self._batches: deque[tuple[Batch, float]] = deque()
         self._waiters: deque[asyncio.Future[Batch | None]] = deque()
         self._leases: dict[str, int] = {}  # that came on this connection and are not finished, with their messages
-        self._answers: dict[str, asyncio.Future[_Finished | None]] = {}
-        self._outgoing: list[_Finish | None] = []
+        self._answers: dict[str, asyncio.Future[Finished | None]] = {}
+        self._outgoing: list[FinishLease | None] = []
+        self._size: Size | None = None  # of batches, if it is another one than the path asks for
         self._tasks: set[asyncio.Task[None]] = set()
         self._late: set[asyncio.Future[Batch]] = set()  # polls that were begun without a connection
         self._keeper: asyncio.Task[None] | None = None
@@ -123,7 +107,12 @@ class Link:
 
     # For the workers.
 
-    async def _pop(self, size: int, wait_ms: int) -> Batch:
+    def resize(self, size: Size) -> None:
+        """Have batches of another size delivered from now on."""
+        self._size = size
+        self._queue(None)
+
+    async def _pop(self, size: Size, wait_ms: int) -> Batch:
         end = SYSTEM.monotonic() + wait_ms / 1000
         await self._tried.wait()
         while True:
@@ -145,13 +134,13 @@ class Link:
         """Whether `take` answers for the acknowledgement, whatever becomes of the worker."""
         return self._keeper is not None and (lease_id in self._leases or not self._is_refused)
 
-    async def _take(self, lease_id: str, finish: Finish, size: int, wait_ms: int) -> TakeResult:
+    async def _take(self, lease_id: str, finish: Finish, size: Size, wait_ms: int) -> TakeResult:
         if self._polls.take is not None and not self.finishes(lease_id):
             return await self._polls.take(lease_id, finish, size, wait_ms)
         self._spawn(self._finish(lease_id, finish, self._leases.get(lease_id, 1)))
         return TakeResult(lease_id=lease_id, success=True, taken=PopAnswer(list(await self._pop(size, wait_ms))))
 
-    async def _poll(self, size: int, wait_ms: int) -> Batch | None:
+    async def _poll(self, size: Size, wait_ms: int) -> Batch | None:
         """Without the connection; None if there is one before anything was found."""
         if self._is_refused:
             return await self._polls.pop(size, wait_ms)
@@ -192,7 +181,7 @@ class Link:
             except asyncio.CancelledError:
                 self._put_back(batch, came_at)
                 raise
-            self._drop(batch)
+            self.drop(batch)
         waiter: asyncio.Future[Batch | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         alarm = SYSTEM.call_later(wait_ms / 1000, _resolve, waiter, [])
@@ -218,20 +207,20 @@ class Link:
     def _put_back(self, batch: Batch, came_at: float) -> None:
         """Of a worker that ends: another gets it."""
         if self._is_closing:
-            self._drop(batch)
+            self.drop(batch)
         else:
             self._batches.appendleft((batch, came_at))
 
     def _drop_all(self) -> None:
         left, self._batches = self._batches, deque()
         for batch, _ in left:
-            self._drop(batch)
+            self.drop(batch)
 
-    def _drop(self, batch: Batch) -> None:
-        """No worker has begun it, and none will: give it back, and on the connection make room for the next."""
+    def drop(self, batch: Batch) -> None:
+        """No worker goes on with it: give it back, and on the connection make room for the next."""
         lease_id = batch[0].lease_id
         if self._socket is not None and lease_id in self._leases:
-            self._queue(_Finish(lease_id=lease_id, status=_BACK))
+            self._queue(FinishLease(lease_id=lease_id, status=_BACK))
         else:
             self._spawn(self._give_back(lease_id))
 
@@ -257,15 +246,15 @@ class Link:
         except QueenError as error:
             self._note(FinishResult(lease_id=lease_id, success=False, error=str(error)), messages, is_uncertain)
 
-    async def _finish_here(self, lease_id: str, finish: Finish) -> _Finished | None:
+    async def _finish_here(self, lease_id: str, finish: Finish) -> Finished | None:
         """On the connection; None if it is lost."""
-        answer: asyncio.Future[_Finished | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Finished | None] = asyncio.get_running_loop().create_future()
         self._answers[lease_id] = answer
-        self._queue(_Finish(lease_id=lease_id, status=finish.status, error=finish.error))
+        self._queue(FinishLease(lease_id=lease_id, status=finish.status, error=finish.error, excepted=finish.excepted))
         return await answer
 
-    def _queue(self, said: _Finish | None) -> None:
-        """Send it with the next message; None asks for an end of deliveries."""
+    def _queue(self, said: FinishLease | None) -> None:
+        """Send it with the next message; None sends what is said beside: an end of deliveries, or another size."""
         if self._socket is None:
             return
         if not self._outgoing:
@@ -275,10 +264,9 @@ class Link:
     async def _send(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
         finish = [said for said in outgoing if said is not None]
-        for first in range(0, len(finish) or 1, _MOST_FINISHED):
+        for frame in frames(finish, self._size, stop=self._is_closing):
             if self._socket is not None:
-                said = {"finish": finish[first : first + _MOST_FINISHED], "stop": self._is_closing}
-                await self._socket.send(_encode(said))
+                await self._socket.send(frame)
 
     # The connection.
 
@@ -332,6 +320,8 @@ class Link:
         self._socket = socket
         self._tried.set()
         self._connected.set()
+        if self._size is not None:
+            self._queue(None)
         try:
             while (data := await socket.receive()) is not None:
                 was_of_use = self._read(data) or was_of_use
@@ -346,7 +336,7 @@ class Link:
 
     def _read(self, data: str) -> bool:
         """Whether something was delivered."""
-        frame = _decode(data)
+        frame = received(data)
         for result in frame.finished:
             self._leases_done(result)
         for answer in frame.delivered:
@@ -356,7 +346,7 @@ class Link:
                 self._deliver(batch)
         return bool(frame.delivered)
 
-    def _leases_done(self, result: _Finished) -> None:
+    def _leases_done(self, result: Finished) -> None:
         if result.success or result.code == _NO_LEASE:
             self._leases.pop(result.lease_id, None)
         answer = self._answers.pop(result.lease_id, None)
@@ -365,7 +355,7 @@ class Link:
 
     def _deliver(self, batch: Batch) -> None:
         if self._is_closing:
-            self._drop(batch)
+            self.drop(batch)
             return
         while self._waiters:
             waiter = self._waiters.popleft()

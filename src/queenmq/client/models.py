@@ -21,6 +21,7 @@ from queenmq.client.payload import (
     decode,
     decode_as,
     decode_content,
+    described,
     encode,
     encode_content,
 )
@@ -139,6 +140,8 @@ class _Payload(Struct, kw_only=True, rename="camel", dict=True):
         """The bytes with their content type, if the message was pushed as `Content`. Raises InvalidPayload."""
         return decode_content(self.raw, self.headers)
 
+    __repr__ = described
+
 
 class Message(_Payload, kw_only=True, rename="camel", dict=True):
     """A message that was popped. `lease_id` is empty if it was consumed at delivery."""
@@ -232,7 +235,7 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     transaction_id: str = ""
     message_id: str | None = None
     partition_id: str | None = None
-    offset: int | None = None  # only of a push with an expected last offset
+    offset: int | None = None  # of the message that is stored, in its partition
     queue: str = field(name="queueName", default="")
     partition: str = ""
     trace_id: str | None = field(name="trace_id", default=None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from ssl import SSLContext
 from typing import Literal, TypedDict
@@ -16,6 +18,10 @@ from queenmq.client.errors import InvalidUse
 
 _MOST_SAID = 100
 DEFAULT_URL = "http://127.0.0.1:6632"
+# What the environment says to a client whose program names no server.
+URL_VARIABLE = "QUEEN_URL"
+TOKEN_VARIABLE = "QUEEN_TOKEN"  # noqa: S105 - the name of a variable
+CA_VARIABLE = "QUEEN_CA_FILE"
 
 Token = str | Callable[[], str]
 
@@ -63,6 +69,10 @@ class QueueOptions(TypedDict, total=False):
     max_wait_time_seconds: int
     archive_before_delete: bool
     set_aside_failed_pushes: bool
+    pop_wait_base_interval_ms: int | None
+    pop_wait_max_interval_ms: int | None
+    pop_wait_backoff_threshold: int | None
+    pop_wait_backoff_multiplier: float | None
 
 
 AckStatus = Literal["completed", "success", "failed", "retry", "dlq"]
@@ -136,7 +146,8 @@ class ClientOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
     concurrency: int = 1
-    batch: int = 1
+    batch: int | None = 1  # None: found by itself
+    partitions: int | None = None
     group: str | None = None
     wait_millis: int = 30_000
     limit: int | None = None
@@ -144,6 +155,7 @@ class ConsumerOptions:
     each: bool = False
     auto_ack: bool | None = None
     renew_millis: int | None = RENEW_MILLIS
+    ack_millis: int = 100
     prefetch: int = 0
     connection: bool | None = None
     name: str = ""
@@ -154,6 +166,32 @@ def _at_least(name: str, value: int, least: int) -> None:
     # So that NaN fails, too.
     if not least <= value < float("inf"):
         raise InvalidUse(f"{name} must be at least {least} and finite")
+
+
+def said_by_environment(options: Options) -> tuple[list[str], Options]:
+    """Where a client goes whose program names no server: QUEEN_URL, with QUEEN_TOKEN and QUEEN_CA_FILE.
+
+    Only then, so that a token of the environment never reaches another server. What the program says counts more.
+    """
+    urls = [url.strip() for url in os.environ.get(URL_VARIABLE, "").split(",") if url.strip()]
+    told: Options = {}
+    if token := os.environ.get(TOKEN_VARIABLE):
+        told["bearer_token"] = token
+    if file := os.environ.get(CA_VARIABLE):
+        try:
+            told["ssl_context"] = ssl.create_default_context(cafile=file)
+        except OSError as error:
+            raise InvalidUse(f"{CA_VARIABLE} names {file}, which cannot be used: {error.strerror or error}") from None
+    return urls, told | options
+
+
+def timestamp(moment: str | datetime, name: str) -> str:
+    """A moment as the wire says it. Raises InvalidUse if it has no time zone."""
+    if isinstance(moment, str):
+        return moment
+    if moment.tzinfo is None:
+        raise InvalidUse(f"{name} must have a time zone, such as datetime.now(UTC) has: which moment is it else?")
+    return moment.astimezone(UTC).isoformat()
 
 
 def server_urls(

@@ -21,6 +21,7 @@ T = TypeVar("T")
 CONTENT_TYPE: Final = "content-type"
 CONTENT_ENCODING: Final = "content-encoding"
 _BASE64: Final = "base64"
+_MOST_SHOWN: Final = 200
 
 
 class Dataclass(Protocol):
@@ -166,3 +167,12 @@ def _validated(kind: Any, value: Any) -> Any:
         raise TypeError(f"{kind.__name__} is not a type that a payload can be decoded to")
     # As from JSON, where a date is a string.
     return kind.model_validate_json(json.dumps(value))
+
+
+def described(message: Any) -> str:
+    """A message for people: what of it is set, and the beginning of its payload instead of all of its bytes."""
+    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name != "raw"}
+    said = [f"{name}={value!r}" for name, value in fields.items() if value not in (None, "", {}, 0, False)]
+    raw = bytes(message.raw).decode(errors="replace")
+    cut = raw if len(raw) <= _MOST_SHOWN else raw[:_MOST_SHOWN] + "…"
+    return f"{type(message).__name__}({', '.join([*said, f'data={cut}'])})"

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from queenmq.client.models import Message, TakeResult
+from queenmq.client.sizing import Size
 from queenmq.client.verbs import Finish
 
-Pop = Callable[[int, int], Awaitable[list[Message]]]
-Take = Callable[[str, Finish, int, int], Awaitable[TakeResult]]
+Pop = Callable[[Size, int], Awaitable[list[Message]]]
+Take = Callable[[str, Finish, Size, int], Awaitable[TakeResult]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,24 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from queenmq.client.buffer import BufferLimits
 from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterQuery
 from queenmq.client.errors import InvalidUse
+from queenmq.client.handling import check_handler
 from queenmq.client.link import Link
 from queenmq.client.models import DEFAULT_PARTITION, Item, Json, Message, TakeResult, to_push_items
-from queenmq.client.options import RENEW_MILLIS, QueueOptions, SubscriptionMode
+from queenmq.client.options import RENEW_MILLIS, QueueOptions, SubscriptionMode, timestamp
 from queenmq.client.payload import Payload
 from queenmq.client.polls import Polls
 from queenmq.client.push import Push
 from queenmq.client.reads import Read, read_partition, where_from
 from queenmq.client.said import Said
 from queenmq.client.session import Session
+from queenmq.client.sizing import Size
 from queenmq.client.timers import Timer, cancel_timer, list_timers, moment, set_timer
 from queenmq.client.verbs import Finish, path_of
 
@@ -55,8 +58,12 @@ class QueueSpec(Generic[Handed]):
     def config(self, options: Mapping[str, Any] | None = None, **more: Unpack[QueueOptions]) -> Self:
         """Options for `create`, in either spelling: `lease_time=60` or `{"leaseTime": 60}`.
 
-        Until it has sent them, other verbs raise InvalidUse.
+        Until it has sent them, other verbs raise InvalidUse. A dict may have options that only a newer server knows.
         """
+        known = {spelling for name in QueueOptions.__annotations__ for spelling in (name, _camel(name))}
+        for name in more.keys() - known:
+            near = "".join(f"; did you mean {meant}?" for meant in get_close_matches(name, known, 1))
+            raise InvalidUse(f"a queue has no option {name}{near}")
         given = {**(options or {}), **more}
         self._said.config = {_camel(name): value for name, value in given.items()}
         self._said.is_created = False
@@ -99,9 +106,9 @@ class QueueSpec(Generic[Handed]):
         self._said.subscription_mode = mode
         return self
 
-    def subscription_from(self, moment: str) -> Self:
-        """Where a group starts that is new to the queue: `now`, or an ISO 8601 timestamp."""
-        self._said.subscription_from = moment
+    def subscription_from(self, moment: str | datetime) -> Self:
+        """Where a group starts that is new to the queue: `now`, or a moment, as ISO 8601 if it is text."""
+        self._said.subscription_from = timestamp(moment, "subscription_from")
         return self
 
     def partitions(self, count: int) -> Self:
@@ -162,8 +169,17 @@ class QueueSpec(Generic[Handed]):
         connection and not without it (True); or by long polls (False)."""
         return self._consumer(connection=wanted)
 
-    def _batch(self, size: int) -> Self:
-        self._said.batch = _positive("batch", size)
+    def ack_millis(self, millis: int) -> Self:
+        """`each`: acknowledgements are gathered for so long while the handler goes on (100). With 0, each message is
+        acknowledged before the next is handed over."""
+        if millis < 0:
+            raise InvalidUse("ack_millis must not be negative")
+        return self._consumer(ack_millis=millis)
+
+    def _batch(self, size: int | Literal["auto"]) -> Self:
+        if isinstance(size, str) and size != "auto":
+            raise InvalidUse(f"batch must be a number or 'auto', not {size!r}")
+        self._said.batch = None if isinstance(size, str) else _positive("batch", size)
         return self
 
     def _consumer(self, **changes: Any) -> Self:
@@ -193,10 +209,14 @@ class Queue(QueueSpec[Handed]):
     def batch(self, size: Literal[1]) -> Queue[Message]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def batch(self, size: int) -> Queue[list[Message]]: ...
+    def batch(self, size: int | Literal["auto"]) -> Queue[list[Message]]: ...
 
-    def batch(self, size: int) -> Queue[Any]:
-        """At most so many messages at once. A handler gets a list if it is more than one, unless `each` is said."""
+    def batch(self, size: int | Literal["auto"]) -> Queue[Any]:
+        """At most so many messages at once. A handler gets a list if it is more than one, unless `each` is said.
+
+        With `"auto"`, `consume` finds out by itself how many, and of how many partitions unless `partitions` says that:
+        so many that waiting for a batch takes a tenth of its handling. A pop is sized by the server.
+        """
         return self._batch(size)
 
     def each(self) -> Queue[Message]:
@@ -328,20 +348,22 @@ class Queue(QueueSpec[Handed]):
         """
         self._session.check_open()
         self._check_created("consume")
+        check_handler(handler)
         said = replace(self._said)
 
-        async def pop(size: int, wait_ms: int) -> list[Message]:
-            now = replace(said, batch=size, wait_ms=wait_ms)
+        async def pop(size: Size, wait_ms: int) -> list[Message]:
+            now = replace(said, batch=size.batch, partitions=size.partitions, wait_ms=wait_ms)
             params = now.params(consume_at_delivery=said.commit_on_delivery)
             return await self._session.verbs.pop(now.path(), params, wait_ms if now.wait else None)
 
-        async def take(lease_id: str, finish: Finish, size: int, wait_ms: int) -> TakeResult:
-            now = replace(said, batch=size, wait_ms=wait_ms)
+        async def take(lease_id: str, finish: Finish, size: Size, wait_ms: int) -> TakeResult:
+            now = replace(said, batch=size.batch, partitions=size.partitions, wait_ms=wait_ms)
             return await self._session.verbs.take(lease_id, finish, now.taking(), wait_ms if now.wait else None)
 
         options = replace(
             said.consumer,
             batch=said.batch,
+            partitions=said.partitions,
             group=said.group,
             wait_millis=said.wait_ms if said.wait else 0,
             auto_ack=False if said.commit_on_delivery else said.auto_ack,
@@ -349,9 +371,9 @@ class Queue(QueueSpec[Handed]):
             name=said.queue or f"{said.namespace or '*'}/{said.task or '*'}",
         )
         polls = Polls(pop, take if said.queue is not None and not said.commit_on_delivery else None)
-        path = said.connecting()
+        path = (said if said.batch is not None else replace(said, batch=1)).connecting()
         if path is None and options.connection:
-            raise InvalidUse("connection(True) needs a queue, and no limit, each, wait(False) or commit_on_delivery")
+            raise InvalidUse("connection(True) needs a queue, and no limit, wait(False) or commit_on_delivery")
         link = None if path is None else Link(self._session, path, polls, options.name, only=bool(options.connection))
         return Consumer(self._session, polls, handler, options, signal, link)
 
@@ -370,6 +392,6 @@ def _camel(name: str) -> str:
 
 
 def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise InvalidUse(f"{name} must be at least 1")
+    if not isinstance(value, int) or value < 1:
+        raise InvalidUse(f"{name} must be a whole number, at least 1")
     return value

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 from msgspec import Struct
 
 from queenmq.client.errors import InvalidUse, ReadFailed
 from queenmq.client.models import Json, StoredMessage
+from queenmq.client.options import timestamp
 from queenmq.client.verbs import Verbs
 
 
@@ -51,9 +52,7 @@ def where_from(offset: int | None, since: datetime | None) -> Json:
         return {"offset": offset or 0}
     if offset is not None:
         raise InvalidUse("read from an offset or since a moment, not both")
-    if since.tzinfo is None:
-        raise InvalidUse("since must have a time zone, such as datetime.now(UTC) has: which moment is it else?")
-    return {"since": since.astimezone(UTC).isoformat()}
+    return {"since": timestamp(since, "since")}
 
 
 async def read_partition(verbs: Verbs, entry: Json) -> Read:

@@ -24,8 +24,8 @@ class Said:
     is_created: bool = True  # False: options were named that no `create` has sent yet
     buffer: BufferLimits | None = None
     group: str | None = None
-    batch: int = 1
-    partitions: int = 1
+    batch: int | None = 1  # None: the server chooses the size of a pop, and the client that of batches to consume
+    partitions: int | None = None
     wait: bool = True
     wait_ms: int = _DEFAULT_WAIT_MS
     auto_ack: bool | None = None
@@ -44,10 +44,11 @@ class Said:
     def params(self, *, consume_at_delivery: bool) -> Json:
         return {
             "batch": self.batch,
+            "autopilot": True if self.batch is None else None,
             "wait": self.wait,
             "timeout": self.wait_ms if self.wait else None,
             "consumerGroup": self.group,
-            "partitions": self.partitions if self.partitions > 1 else None,
+            "partitions": self.partitions if self.partitions != 1 else None,
             "autoAck": True if consume_at_delivery else None,
             "subscriptionMode": self.subscription_mode,
             "subscriptionFrom": self.subscription_from,
@@ -60,8 +61,8 @@ class Said:
         how = self.consumer
         if how.connection is False or self.queue is None or self.commit_on_delivery or not self.wait:
             return None
-        # One that ends after so many messages must not get more, and each message has an ack of its own with `each`.
-        if how.limit is not None or (how.each and self.batch > 1):
+        # One that ends after so many messages must not get more. On a connection, acknowledgements are not waited for.
+        if how.limit is not None or (how.each and self.batch != 1 and not how.ack_millis):
             return None
         params = self.params(consume_at_delivery=False) | {"wait": None, "timeout": None, "partition": self.partition}
         path = path_of("api", "v1", "consume", "queue", self.queue)

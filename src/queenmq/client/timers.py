@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from queenmq.client.errors import InvalidUse
 from queenmq.client.models import Json
+from queenmq.client.options import timestamp
 from queenmq.client.payload import encode
 from queenmq.client.verbs import Verbs, path_of
 
@@ -58,9 +59,7 @@ def moment(delay: timedelta | float | None, at: datetime | None, schedule: str |
     if time_zone is not None and schedule is None:
         raise InvalidUse("time_zone is only for a schedule")
     if at is not None:
-        if at.tzinfo is None:
-            raise InvalidUse("at must have a time zone, such as datetime.now(UTC) has: which moment is it else?")
-        return {"deliverAt": at.astimezone(UTC).isoformat()}
+        return {"deliverAt": timestamp(at, "at")}
     if schedule is not None:
         return {"schedule": schedule} | ({} if time_zone is None else {"timeZone": time_zone})
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay or 0)

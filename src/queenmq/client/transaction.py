@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -23,6 +24,7 @@ class TransactionSteps:
         self._leases: dict[str, None] = {}
         self._own_ids: set[str] = set()
         self._riders: dict[str, list[Json]] = {"expect": [], "kv": []}
+        self._is_settled = False  # committed, or given up by an exception
 
     def ack(
         self,
@@ -73,7 +75,13 @@ class TransactionSteps:
         pairs = zip(given, pushed, strict=True)
         self._own_ids |= {push.transaction_id for item, push in pairs if item.transaction_id is None}
 
+    def __del__(self) -> None:
+        # As Python does for a coroutine that nobody has awaited: it had no effect.
+        if self._operations and not self._is_settled:
+            warnings.warn("a transaction was never committed", RuntimeWarning, source=self, stacklevel=2)
+
     async def _commit(self) -> TransactionResult:
+        self._is_settled = True
         if not (self._operations or self._riders["kv"]):
             raise EmptyTransaction
         result, uncertain = await self._session.verbs.transact(self._operations, list(self._leases), self._riders)
@@ -130,5 +138,6 @@ class Transaction(TransactionSteps):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_settled = True
         if kind is None:
             await self.commit()

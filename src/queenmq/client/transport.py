@@ -101,7 +101,8 @@ class Transport:
         self._closed = False
 
     async def send(self, server: str, request: Request) -> Reply:
-        """One attempt. Raises NetworkError if no whole answer came in time."""
+        """One attempt. Raises NetworkError if no whole answer came in time, in the words of the system and without the
+        traceback of a library, which would only hide them."""
         session = self._opened()
         try:
             async with session.request(
@@ -116,11 +117,11 @@ class Transport:
                 wait = parse_retry_after(response.headers.get("Retry-After"))
                 return Reply(response.status, content, wait)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NetworkError(f"no connection to {server}: {_described(error)}", sent=False) from error
-        except TimeoutError as error:
-            raise NetworkError(f"no answer from {server} in time (timed out)", sent=True) from error
+            raise NetworkError(f"no connection to {server}: {_described(error)}", sent=False) from None
+        except TimeoutError:
+            raise NetworkError(f"no answer from {server} in time (timed out)", sent=True) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise NetworkError(f"the connection to {server} broke: {_described(error)}", sent=True) from error
+            raise NetworkError(f"the connection to {server} broke: {_described(error)}", sent=True) from None
 
     async def connect(self, server: str, path: str) -> Socket:
         """Open a WebSocket. Raises ResponseError if the server refuses it, InvalidResponse or NetworkError."""

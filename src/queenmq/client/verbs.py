@@ -73,11 +73,21 @@ class Ack(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     lease_id: str = ""
 
 
+class Excepted(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """What is said of one message of a lease instead."""
+
+    transaction_id: str
+    partition_id: str
+    status: str = ""
+    error: str | None = None
+
+
 class Finish(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """What is said of all messages of a lease that are not finished, as it is sent."""
 
     status: str = "completed"
     error: str | None = None
+    excepted: list[Excepted] = msgspec.field(name="except", default_factory=list)
 
 
 def to_ack(message: Message, status: str, error: str | None) -> Ack:
@@ -87,6 +97,15 @@ def to_ack(message: Message, status: str, error: str | None) -> Ack:
         status=status,
         error=error,
         lease_id=message.lease_id,
+    )
+
+
+def to_excepted(message: Message, finish: Finish) -> Excepted:
+    return Excepted(
+        transaction_id=message.transaction_id,
+        partition_id=message.partition_id,
+        status=finish.status,
+        error=finish.error,
     )
 
 
