@@ -108,7 +108,7 @@ def refused_means_nothing(facts: Facts, tally: Tally) -> Iterator[Finding]:
         sent = facts.sent[queue, seen.partition].get(seen.id)
         if sent is not None:
             tally(1)
-            if not sent.is_possible:
+            if not sent.possible:
                 yield f"{seen.id} was refused and is in {queue}/{seen.partition}", (sent.first, op)
 
 
@@ -178,13 +178,15 @@ def all_or_nothing(facts: Facts, tally: Tally) -> Iterator[Finding]:
         if (group, one.message.id) in acked
     }
     for torn in facts.torn:
-        judged = [copy for copy in torn.copies if copy[:2] in there]
+        # What others have pushed as well says nothing about this one.
+        own = [copy for copy in torn.copies if facts.sent[copy[:2]][copy[2]].possible == 1]
+        judged = [copy for copy in own if copy[:2] in there]
         stored = [copy for copy in judged if copy[2] in there[copy[:2]]]
         tally(1)
         if stored and len(stored) < len(judged):
             missing = next(copy for copy in judged if copy not in stored)
             yield f"of a transaction, {stored[0][2]} is stored and {missing[2]} is not", (torn.op,)
-        shown = min((seen.get(copy, FOREVER) for copy in torn.copies), default=FOREVER)
+        shown = min((seen.get(copy, FOREVER) for copy in own), default=FOREVER)
         for lease, name in torn.acks:
             again = last[lease.group, name]
             if again.begun > shown and lease.group not in facts.seeks:

@@ -58,8 +58,8 @@ class Sent:
     buffered_by: str | None = None
     """The server that answered so, if it put it into its journal."""
     servers: set[str] = field(default_factory=set)
-    is_possible: bool = False
-    """Whether one of them may have taken place."""
+    possible: int = 0
+    """How many of them may have taken place."""
     stored: list[int] = field(default_factory=list)
     """Those that were answered with `stored`; one at most is right."""
     duplicates: list[int] = field(default_factory=list)
@@ -230,7 +230,7 @@ class Facts:
             sent = self.sent[copy[:2]][copy[2]]
             if one.begun < sent.begun:
                 sent.begun, sent.first = one.begun, one.op
-            sent.is_possible |= status != "refused"
+            sent.possible += status != "refused"
             sent.servers.add(push.server)
             if status in ("stored", "duplicate", "accepted", "buffered") and one.ended < sent.known:
                 sent.known, sent.known_by = one.ended, one.op
@@ -278,7 +278,7 @@ class Facts:
     def _scheduled(self, one: Operation, timer: Schedule) -> None:
         copy = (timer.queue, timer.partition, timer.id)
         sent = self.sent[copy[:2]][timer.id]
-        sent.begun, sent.first, sent.is_possible = one.begun, one.op, one.outcome != "fail"
+        sent.begun, sent.first, sent.possible = one.begun, one.op, int(one.outcome != "fail")
         made = Timer(one.op, one.begun + timer.seconds, one.outcome == "ok")
         self.timers[copy] = self._timer_of[timer.queue, timer.id] = made
 
