@@ -147,6 +147,14 @@ def test_a_queue_that_is_not_there(queen: Run, client: BlockingQueen, name: str,
         (["completion", "powershell"], "bash"),
         (["doctor", "--json", "extra"], "extra"),
         (["admin", "migration"], "Did you mean 'migrations'?"),
+        (["dlq", "orders"], "No such command 'orders'. Did you mean `queen dlq list orders`?"),
+        (["timers", "orders"], "Did you mean `queen timers list orders`?"),
+        (["lag"], "No such command 'lag'; see `queen groups` and `queen groups lagging`."),
+        (["push", "q", "1", "--delay", "5"], "No such option '--delay'.\n"),
+        (["status", "--tokn", "x"], "Did you mean '--token'?"),
+        (["--server", "http://x", "serve"], "`queen serve` takes no --server: --host and --port say where it listens."),
+        (["--token", "x", "db", "url"], "`queen db url` takes no --token: it does not talk to a server."),
+        (["--cacert", "x", "completion", "bash"], "`queen completion` takes no --cacert"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -445,6 +453,9 @@ def test_a_policy_is_set_listed_and_removed(queen: Run, name: str) -> None:
     assert queen("policies", "set", name, "--fair-by", ":", "--weight", "acme=3").status == 0
     [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
     assert shown["fairness"] == {"separator": ":", "weights": {"acme": 3}}
+    assert queen("policies", "set", name, "--key-leases", "5", "--key-rate", "20", "--key-burst", "9").status == 0
+    [shown] = [row for row in json.loads(queen("policies", "--json").out) if row["queue"] == name]
+    assert shown["limits"] == {"perKey": {"leases": 5, "rate": 20, "burst": 9}}
     assert "is not like acme=3" in queen("policies", "set", name, "--fair-by", ":", "--weight", "acme").err
     assert "--weight needs --fair-by" in queen("policies", "set", name, "--weight", "acme=3").err
     assert "burst needs a rate" in queen("policies", "set", name, "--leases", "1", "--burst", "3").err
@@ -523,3 +534,31 @@ def test_a_filter_of_a_group(queen: Run, client: BlockingQueen, name: str) -> No
     assert queen("groups", "filter", name, "g", "--json").json["passedOver"] == 1
     assert "expected a field" in queen("groups", "filter", name, "g", "a = 'b'").err
     assert queen("groups", "filter", name, "g", "--remove").out == "g gets every message; 1 message passed over\n"
+
+
+def test_a_group_gets_the_newest_only(queen: Run, client: BlockingQueen, name: str) -> None:
+    newest = "only the newest message of each partition"
+    client.queue(name).push([1, 2])
+    assert queen("groups", "conflation", name, "g").out == "g gets every message; 0 messages passed over\n"
+    assert queen("groups", "conflation", name, "g", "on").out == f"g gets {newest}; 0 messages passed over\n"
+    assert [message.data for message in client.queue(name).group("g").batch(2).pop()] == [2]
+    assert queen("groups", "conflation", name, "g", "--json").json["passedOver"] == 1
+    assert queen("groups", "conflation", name, "g", "off").out == "g gets every message; 1 message passed over\n"
+
+
+def test_keys_and_locks(queen: Run, client: BlockingQueen, name: str) -> None:
+    assert queen("kv", "put", name, "order-1", '{"state": "held"}', "--ttl", "60").status == 0
+    assert queen("kv", "put", name, "other", "1").status == 0
+    assert queen("kv", "get", name, "order-1").out == '{"state": "held"}\n'
+    assert queen("kv", "put", name, "other", "2", "--expect", "0").status == 3
+    [one] = queen("kv", "list", name, "--prefix", "order-", "--json").json
+    assert (one["key"], one["value"]) == ("order-1", {"state": "held"})
+    [listed] = [one for one in queen("kv", "list", "--json").json if one["namespace"] == name]
+    assert listed == {"namespace": name, "keys": 2, "more": False}
+    assert queen("kv", "--prefix", name).out.split()[-2:] == [name, "2"], "what `queen kv` alone lists"
+    assert queen("kv", "locks", "--prefix", name).err == "nobody holds a lock\n"
+    client.keys.acquire(name, ttl=60, owner="office-7")
+    [held] = queen("kv", "locks", "--prefix", name, "--json").json
+    assert (held["name"], held["owner"], held["slot"]) == (name, "office-7", 0)
+    assert "office-7" in queen("kv", "locks").out
+    assert queen("kv", "delete", name, "other").status == 0

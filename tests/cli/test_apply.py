@@ -52,6 +52,9 @@ queues:
     again = queen("apply", "-f", file, "--json")
     assert [one["change"] for one in again.json] == ["keep", "keep"]
     assert queen("apply", "-f", file).out.splitlines()[-1] == "nothing to change"
+    assert queen("apply", file).out.splitlines()[-1] == "nothing to change"
+    for wrong in ([], [file, "-f", file]):
+        assert "name one file that declares queues" in queen("apply", *wrong).err
 
 
 def test_it_asks_before_it_changes_anything(running: Running, queen: Run, name: str, tmp_path: Path) -> None:
@@ -62,6 +65,16 @@ def test_it_asks_before_it_changes_anything(running: Running, queen: Run, name: 
             terminal.press(answer)
             assert terminal.end() == status
         assert queen("queues", "show", name).status == (0 if status == 0 else 3)
+
+
+def test_json_shows_what_it_asks_about_and_stays_alone_on_stdout(queen: Run, name: str, tmp_path: Path) -> None:
+    file = written(tmp_path, f"queues: {{{name}: {{options: {{leaseTime: 60}}}}}}")
+    asked = queen("apply", "-f", file, "--json")
+    assert (asked.status, asked.out) == (2, "")
+    assert asked.err.splitlines()[:2] == [f"+ {name} is new", "    leaseTime: 60"]
+    assert "Apply this to 1 queue?" in asked.err
+    done = queen("apply", "-f", file, "--json", "--yes")
+    assert (done.json[0]["change"], done.err) == ("create", "")
 
 
 def test_it_can_be_read_from_standard_input(queen: Run, name: str) -> None:

@@ -309,7 +309,7 @@ def test_peers_that_live_fall_silent_or_have_another_secret(
             environment.setenv("QUEEN_URL", server.url)
             with serving(member(1), url):
                 until(peers, ("good", "1 other server alive"))
-            until(peers, ("bad", "0 other servers alive, 1 silent (known: member-1)"))
+            until(peers, ("bad", "0 other servers alive, 1 silent: member-1"))
             with serving(member(1, b"x" * 32), url):
                 until(lambda: states(queen).get("secrets"), "doubtful")
     finally:

@@ -70,6 +70,7 @@ async def test_the_tools_answer(host: Host, letters: str) -> None:
         assert set(tools["redrive"].input_schema["properties"]) == {"queue", "group", "partition"}
         told, failed = await called(client, "status")
         assert (failed, told["health"]["database"]) == (False, "connected")
+        assert any("no such customer" in one["sentence"] for one in told["troubles"])
         told, _ = await called(client, "explain", queue=letters)
         assert (told["reason"], told["deadLetters"]) == ("end_reached", 2)
         told, _ = await called(client, "lag", queue=letters)

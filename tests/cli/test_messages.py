@@ -384,6 +384,8 @@ def test_messages_are_listed_and_shown(queen: Run, name: str) -> None:
     [listed] = queen("messages", "--queue", name, "--payload", "--json").json
     assert (listed["transactionId"], listed["status"], listed["payload"]) == ("t-1", "completed", {"n": [1]})
     table = queen("messages", "--queue", name).out
+    assert queen("messages", "list", name).out == table
+    assert "two queues are named" in queen("messages", "list", name, "--queue", "other").err
     assert "t-1" in table
     assert "completed" in table
     shown = queen("messages", "show", f"{name}/eu", "t-1")

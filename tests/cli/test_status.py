@@ -102,6 +102,18 @@ def test_doctor_judges_the_work(queen: Run, name: str, client: BlockingQueen) ->
     until(work, True)
 
 
+def test_troubles_are_named_with_their_cause(queen: Run, name: str, client: BlockingQueen) -> None:
+    client.queue(name).config(max_size=1).create()
+    client.queue(name).push([1])
+    cause = f"Queue {name} is full: 1 of 1 messages (maxSize). Pushes are refused. No group reads it."
+    until(lambda: cause in [one["sentence"] for one in queen("status", "--json").json["troubles"]], True)
+    found = [one for one in queen("doctor", "--json").json["findings"] if one["sentence"] == cause]
+    assert [(one["name"], one["state"], "raise maxSize" in one["advice"]) for one in found] == [
+        ("full", "doubtful", True)
+    ]
+    queen("queues", "set", name, "maxSize=0")
+
+
 def test_a_narrow_terminal_shows_the_columns_that_matter(
     running: Running, name: str, client: BlockingQueen, tmp_path: Path
 ) -> None:

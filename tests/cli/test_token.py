@@ -73,8 +73,12 @@ def test_the_first_token_is_made_in_the_database(queen: Run, environment: pytest
     with serving(settings_with(auth={"tokens_enabled": True}), running.database_url) as guarded:
         assert httpx.get(f"{guarded.url}/api/v1/resources/queues").status_code == 401
         environment.setenv("QUEEN_URL", guarded.url)
+        stranger = queen("token", "create", "next", "--role", "read-only")
+        assert (stranger.status, "make the first one with --in-database" in stranger.err) == (5, True)
+        assert "root" in queen("token", "--token", text).out, "before or behind the command"
+        assert "root" in queen("--token", text, "token", "list").out
         environment.setenv("QUEEN_TOKEN", text)
-        assert queen("token", "create", "next", "--role", "read-only", "--expires", "30min").status == 0
+        assert queen("token", "create", "next", "--role", "read-only", "--expires", "30m").status == 0
         longer = queen("token", "create", "next", "--role", "read-only")
         assert "makes only tokens that expire no later" in longer.err
         environment.setenv(

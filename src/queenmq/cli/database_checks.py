@@ -24,14 +24,15 @@ _MOST_STALE: Final = 100
 
 def check_database(settings: Settings) -> list[Finding]:
     if settings.database.is_bundled:
+        folder = settings.server.data_dir or default_data_dir()
         try:
-            running_url(settings.server.data_dir or default_data_dir())
+            running_url(folder)
         except StartupError:
             return [
                 skipped(
                     "tables",
-                    "DATABASE_URL is not set, and no bundled PostgreSQL runs on this machine",
-                    "run this command where the database can be reached, to check its tables too",
+                    f"DATABASE_URL is not set, and no bundled PostgreSQL runs in the data folder {folder}",
+                    "run this command with the server's QUEEN_DATA_DIR or DATABASE_URL, to check its tables too",
                 )
             ]
     return asyncio.run(_gathered(settings))

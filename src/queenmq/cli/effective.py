@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenmq.config import Settings, unknown_variables
+from queenmq.config import Settings, is_protected, unknown_variables
 
 
 def in_effect(settings: Settings) -> list[str]:
@@ -25,6 +25,11 @@ def doubts(settings: Settings) -> list[str]:
     if not settings.auth.enabled and any(keys):
         effect = "it accepts no JWT" if settings.auth.required else "the server requires no token"
         found.append(f"a key for tokens is set (JWT_…), but JWT_ENABLED is not true: {effect}")
+    if settings.auth.enabled and settings.auth.jwks_url and not is_protected(settings.auth.jwks_url):
+        found.append(
+            "JWT_JWKS_URL begins with http:// and is not on this machine: an attacker on the network could put keys "
+            "into the answer, and make tokens with them; use https://"
+        )
     if settings.server.encryption_keys_previous and settings.server.encryption_key is None:
         found.append(
             "QUEEN_ENCRYPTION_KEYS_PREVIOUS has no effect without QUEEN_ENCRYPTION_KEY: nothing can be decrypted"

@@ -13,6 +13,10 @@ import click
 
 HELP: Final = ("-h", "--help")
 
+# The options of commands that talk to a server, and under which key of the context what is said before the command is
+# kept: the name of the variable that says the same.
+OF_SERVERS: Final = {"--server": "QUEEN_URL", "--token": "QUEEN_TOKEN", "--cacert": "QUEEN_CA_FILE"}
+
 
 class Formatter(click.HelpFormatter):
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
@@ -43,6 +47,14 @@ class _WithExamples(click.Command):
 class Command(_WithExamples):
     """One command."""
 
+    def invoke(self, ctx: click.Context) -> Any:
+        own = {name for param in self.params for name in param.opts}
+        for option, variable in OF_SERVERS.items():
+            if variable in ctx.meta and option not in own:
+                why = "--host and --port say where it listens" if "--port" in own else "it does not talk to a server"
+                raise click.UsageError(f"`{ctx.command_path}` takes no {option}: {why}.", ctx)
+        return super().invoke(ctx)
+
 
 class Group(_WithExamples, click.Group):
     """A group of commands. `default` is the subcommand that runs when none is named."""
@@ -56,9 +68,43 @@ class Group(_WithExamples, click.Group):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            listing = self.commands.get("list")
+            takes = [param for param in (listing.params if listing else ()) if isinstance(param, click.Argument)]
+            if not takes or error.possibilities:
+                raise
+            told = f"{error.message} Did you mean `{ctx.command_path} list {args[0]}`?"
+            raise click.exceptions.NoSuchCommand(args[0], told, ctx=ctx) from None
+
 
 def _names_none(args: list[str]) -> bool:
     return not args or (args[0].startswith("-") and args[0] not in HELP)
+
+
+# Words of other queues and tools, and where to find here what they mean.
+_ELSEWHERE: Final = {
+    "lag": "`queen groups` and `queen groups lagging`",
+    "delay": "`queen timers set`",
+    "schedule": "`queen timers set`",
+    "redrive": "`queen dlq redrive`",
+    "replay": "`queen seek`",
+    "send": "`queen push`",
+    "publish": "`queen push`",
+    "consume": "`queen pop` and `queen tail`",
+    "receive": "`queen pop`",
+    "subscribe": "`queen tail`",
+    "pause": "`queen queues pause`",
+    "resume": "`queen queues resume`",
+    "create": "`queen queues create`",
+    "health": "`queen status` and `queen doctor`",
+    "config": "`queen queues set` and `queen apply`",
+    "locks": "`queen kv locks`",
+}
 
 
 class LazyGroup(Group):
@@ -83,6 +129,8 @@ class LazyGroup(Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self._known and not name.startswith("-"):
+            if (meant := _ELSEWHERE.get(name)) is not None:
+                raise click.exceptions.NoSuchCommand(name, f"No such command {name!r}; see {meant}.", ctx=ctx)
             raise click.exceptions.NoSuchCommand(name, possibilities=self._known, ctx=ctx)
         return super().resolve_command(ctx, args)
 

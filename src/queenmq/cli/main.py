@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -15,7 +16,7 @@ import click
 import queenmq
 from queenmq.cli import exits, extras
 from queenmq.cli.commands import KNOWN
-from queenmq.cli.group import LazyGroup
+from queenmq.cli.group import OF_SERVERS, LazyGroup
 from queenmq.core.flags import parse_flag
 from queenmq.errors import StartupError
 
@@ -32,15 +33,12 @@ def _version(_: click.Context, __: click.Parameter, wanted: bool) -> None:
 def _remember(context: click.Context, param: click.Parameter, given: str | None) -> None:
     """Keep what is given before the command for the command; see `remote`."""
     if given is not None:
-        context.meta[_OF_ALL_COMMANDS[param.opts[0]]] = given
+        context.meta[OF_SERVERS[param.opts[0]]] = given
 
 
 def _for_every_command(name: str, metavar: str, told: str) -> click.Option:
     return click.Option([name], metavar=metavar, expose_value=False, callback=_remember, help=told)
 
-
-# Under which key of the context an option is kept: the name of the variable that says the same.
-_OF_ALL_COMMANDS: Final = {"--server": "QUEEN_URL", "--token": "QUEEN_TOKEN", "--cacert": "QUEEN_CA_FILE"}
 
 queen = LazyGroup(
     "queen",
@@ -123,9 +121,16 @@ def _show_usage(error: click.UsageError) -> None:
         return
     if error.ctx is not None:
         print(error.ctx.get_usage(), file=sys.stderr)
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        error.possibilities[:] = [one for one in error.possibilities if _is_near(error.option_name, one)]
     print(f"queen: {exits.plain(error.format_message())}", file=sys.stderr)
     if error.ctx is not None:
         print(f"`{error.ctx.command_path} --help` shows the usage.", file=sys.stderr)
+
+
+def _is_near(typed: str, option: str) -> bool:
+    """The dashes, which all options have, make short names seem alike."""
+    return bool(get_close_matches(typed.lstrip("-"), [option.lstrip("-")]))
 
 
 def _tell(message: str, status: int) -> int:

@@ -28,8 +28,8 @@ TOKEN_VARIABLE: Final = "QUEEN_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE: Final = "QUEEN_CA_FILE"
 DEFAULT_URL: Final = "http://127.0.0.1:6632"
 
-# What Queen and others say of a path that they do not serve.
-_NO_SUCH_CALL: Final = ("Not found", "the server answered 404")
+# What Queen says of a path that it does not serve; others say nothing.
+_NO_SUCH_CALL: Final = "Not found"
 
 _COMPLETION_S: Final = 1.0
 _MOST_COMPLETED: Final = 1000
@@ -39,7 +39,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def server(function: Function) -> Function:
-    """The options --server and --cacert of a command; before the command, they and --token hold for any command."""
+    """The options --server, --token and --cacert of a command; before it, they hold for any command that has them."""
     trusted = click.option(
         "--cacert",
         envvar=CA_VARIABLE,
@@ -50,6 +50,13 @@ def server(function: Function) -> Function:
         callback=_remember_authority,
         help="File with the certificate of the authority that signed the server's, in PEM, if it is a private one.",
     )
+    allowed = click.option(
+        "--token",
+        metavar="TOKEN|@FILE",
+        expose_value=False,
+        callback=_remember_token,
+        help="Token for the server (QUEEN_TOKEN); other users see arguments, but not what is in a file.",
+    )
     return click.option(
         "--server",
         envvar=URL_VARIABLE,
@@ -59,7 +66,7 @@ def server(function: Function) -> Function:
         metavar="URL",
         callback=_chosen_server,
         help="URL of the server; several URLs are separated by commas.",
-    )(trusted(function))
+    )(allowed(trusted(function)))
 
 
 def _chosen_server(context: click.Context, param: click.Parameter, given: str) -> str:
@@ -70,6 +77,11 @@ def _chosen_server(context: click.Context, param: click.Parameter, given: str) -
 def _remember_authority(context: click.Context, param: click.Parameter, given: str | None) -> None:
     if _said_here(context, param) or CA_VARIABLE not in context.meta:
         context.meta[CA_VARIABLE] = given
+
+
+def _remember_token(context: click.Context, _: click.Parameter, given: str | None) -> None:
+    if given is not None:
+        context.meta[TOKEN_VARIABLE] = given
 
 
 def _said_here(context: click.Context, param: click.Parameter) -> bool:
@@ -100,7 +112,7 @@ def trusted_context() -> SSLContext | None:
 
 
 def token() -> str | None:
-    """What --token before the command says, or its variable. Ends the command if the file that it names is no use."""
+    """What --token says, or its variable. Ends the command if the file that it names is no use."""
     context = click.get_current_context(silent=True)
     given: str | None = None if context is None else context.meta.get(TOKEN_VARIABLE)
     if given is None:
@@ -161,7 +173,7 @@ def failure(error: QueenError, server: str) -> exits.Failed:
             return exits.Failed(f"the server requires a token ({error.message}); {advice}", exits.NOT_ALLOWED)
         case errors.Forbidden():
             return exits.Failed(f"the role of the token does not allow this: {error.message}", exits.NOT_ALLOWED)
-        case errors.NotFound() if error.message in _NO_SUCH_CALL:
+        case errors.NotFound() if error.body.get("error", _NO_SUCH_CALL) == _NO_SUCH_CALL:
             return exits.Failed(
                 f"{server} is not the URL of a Queen server; `queen doctor` checks it", exits.UNAVAILABLE
             )

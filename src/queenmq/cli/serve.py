@@ -13,6 +13,7 @@ import hashlib
 import ipaddress
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -220,10 +221,13 @@ def announcement(address: tuple[str, int], place: str, settings: Settings) -> st
     local = f"{scheme}://{_authority((_reachable(address[0]), address[1]))}"
     token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth.required else ""
     json_type = "-H 'Content-Type: application/json'"
+    folder = f" --data-dir {shlex.quote(str(settings.server.data_dir))}" if settings.server.data_dir else ""
+    first = f"The first token: queen token create root --role admin --in-database{folder}\n"
     return (
         f"Queen {queenmq.__version__} listens on {scheme}://{_authority(address)}\n"
         f"{place}\n"
         f"In effect: {', '.join(in_effect(settings))}\n"
+        f"{first if settings.auth.required else ''}"
         "Try it:\n"
         f"  curl{token} {local}/api/v1/push {json_type} -d '{EXAMPLE_ITEMS}'\n"
         f"  curl{token} '{local}/api/v1/pop/queue/hello?autoAck=true'\n"

@@ -6,9 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +17,7 @@ from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, token
 from queenmq.cli.show import plural, seconds
 from queenmq.cli.standing import MOST_GROUPS, in_trouble, troubles
 from queenmq.clock import SYSTEM
+from queenmq.config import is_here
 
 _TIMEOUT_S: Final = 10.0
 _OK: Final = 200
@@ -114,6 +113,7 @@ def _with_token(server: str) -> Iterator[Finding]:
     yield from _horizon(_ask(server, "/api/v1/analytics/horizon"))
     yield from _operations(_ask(server, "/api/v1/operations/stats"))
     yield _work(overview.body, _ask(server, f"/api/v1/consumer-groups?limit={MOST_GROUPS}"))
+    yield from _troubles(_ask(server, "/api/v1/troubles"))
     yield from _cluster(_ask(server, "/api/v1/system/shared-state"))
 
 
@@ -127,17 +127,9 @@ def _authentication(server: str, anonymous: _Reply) -> Finding:
     advice = "set JWT_ENABLED=true and restart the server"
     if os.environ.get("JWT_ENABLED"):
         return doubtful("authentication", f"{sentence}, although JWT_ENABLED is set here", advice)
-    if not _is_here(server):
+    if not is_here(server):
         return doubtful("authentication", sentence, advice)
     return good("authentication", sentence)
-
-
-def _is_here(server: str) -> bool:
-    host = urlsplit(server).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _token(overview: _Reply, anonymous: _Reply) -> Finding:
@@ -268,6 +260,15 @@ def _work(overview: dict[str, Any], groups: _Reply) -> Finding:
     )
 
 
+def _troubles(reply: _Reply) -> Iterator[Finding]:
+    """What needs a person, as the overview of the dashboard lists it. A server of an older version lists nothing."""
+    if reply.status != _OK:
+        return
+    for one in reply.body["troubles"]:
+        if one["kind"] != "horizon":  # which has a check of its own
+            yield doubtful(one["kind"].replace("_", " "), one["sentence"], one["advice"])
+
+
 def _cluster(state: _Reply) -> Iterator[Finding]:
     if state.status != _OK:
         yield skipped("peers", "the role of the token does not allow this check", "use a token with the role admin")
@@ -300,10 +301,10 @@ def _peers(body: dict[str, Any]) -> Iterator[Finding]:
             "run the same version on all servers of the cluster",
         )
     if dead:
-        silent = ", ".join(sorted(health["last_heartbeat"]))
+        silent = ", ".join(health.get("silent") or sorted(health["last_heartbeat"]))
         yield bad(
             "peers",
-            f"{plural(alive, 'other server')} alive, {dead} silent (known: {silent})",
+            f"{plural(alive, 'other server')} alive, {dead} silent: {silent}",
             "restart them, remove them from QUEEN_UDP_PEERS, or open UDP port 6634 between the machines",
         )
     elif not body.get("enabled"):

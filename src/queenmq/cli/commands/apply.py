@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -20,6 +20,7 @@ from queenmq.cli.show import compact, confirm, note, plural, print_json
 if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
 
+_FILE: Final = click.Path(path_type=Path, allow_dash=True)
 _LABELS: Final = ("namespace", "task")
 _SIGNS: Final = {"create": "+", "change": "~", "keep": "="}
 _MEANINGS: Final = {"create": "is new", "change": "changes", "keep": "stays as it is"}
@@ -46,29 +47,29 @@ class Change:
 
 
 @command_of("apply", "queen apply -f queues.yaml --dry-run", "queen apply -f queues.yaml --yes")
-@click.option(
-    "-f",
-    "--file",
-    type=click.Path(path_type=Path, allow_dash=True),
-    required=True,
-    help="File that declares queues, in YAML or JSON; - reads standard input.",
-)
+@click.argument("named", metavar="[FILE]", type=_FILE, required=False)
+@click.option("-f", "--file", type=_FILE, help="File that declares queues, in YAML or JSON; - reads standard input.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @consent
 @as_json
 @server
-def command(file: Path, dry_run: bool, yes: bool, as_json: bool, server: str) -> None:
+def command(named: Path | None, file: Path | None, dry_run: bool, yes: bool, as_json: bool, server: str) -> None:
     """Create and change queues as a file declares them. Shows what would change, and asks, before it does so.
 
     An option that the file does not name has its default. Queues that it does not name are left alone. The form of the
     file is in docs/queue-options.md.
     """
+    if (named is None) == (file is None):
+        raise click.UsageError("name one file that declares queues: `queen apply -f queues.yaml`")
+    file = file or named or Path("-")
     declared = read(_text(file), "standard input" if str(file) == "-" else str(file))
     with connected(server) as queen:
         changes = [_compared(queen, one) for one in declared]
         wanted = [change for change in changes if change.verb != "keep"]
-        if not as_json:
-            _show(changes)
+        # What the question is about is shown in any case; the document that --json prints stays alone on stdout.
+        asks = bool(wanted) and not dry_run and not yes
+        if asks or not as_json:
+            _show(changes, sys.stderr if as_json else sys.stdout)
         if wanted and not dry_run:
             confirm(f"Apply this to {plural(len(wanted), 'queue')}?", yes)
             _apply(queen, wanted)
@@ -178,14 +179,14 @@ def _defaults() -> dict[str, Any]:
     return dict(msgspec.to_builtins(QueueOptions()))
 
 
-def _show(changes: list[Change]) -> None:
+def _show(changes: list[Change], file: TextIO) -> None:
     defaults = _defaults()
     for change in changes:
-        print(exits.plain(f"{_SIGNS[change.verb]} {change.queue.name} {_MEANINGS[change.verb]}"))
+        print(exits.plain(f"{_SIGNS[change.verb]} {change.queue.name} {_MEANINGS[change.verb]}"), file=file)
         for name, (before, after) in change.fields.items():
             unsaid = name in defaults and name not in change.queue.options
             told = compact(after) if change.verb == "create" else f"{compact(before)} → {compact(after)}"
-            print(exits.plain(f"    {name}: {told}{' (default)' if unsaid else ''}"))
+            print(exits.plain(f"    {name}: {told}{' (default)' if unsaid else ''}"), file=file)
 
 
 def _apply(queen: BlockingQueen, wanted: list[Change]) -> None:

@@ -181,6 +181,34 @@ def filter_(queue: str, group: str, expression: str | None, remove: bool, as_jso
     print(f"{group} {told}; {plural(found['passedOver'], 'message')} passed over")
 
 
+@under(
+    command,
+    "conflation",
+    "queen groups conflation prices screens",
+    "queen groups conflation prices screens on",
+)
+@queue
+@click.argument("group")
+@click.argument("switch", required=False, type=click.Choice(["on", "off"]))
+@as_json
+@server
+def conflation(queue: str, group: str, switch: str | None, as_json: bool, server: str) -> None:
+    """Show or set whether a GROUP gets only the newest message of each partition of QUEUE.
+
+    Older ones are passed over and counted, never delivered.
+    """
+    with connected(server) as queen:
+        if switch is None:
+            found = queen.admin.get_conflation(queue, group)
+        else:
+            found = queen.admin.set_conflation(queue, group, switch == "on")
+    if as_json:
+        print_json(found)
+        return
+    gets = "only the newest message of each partition" if found["enabled"] else "every message"
+    print(f"{group} gets {gets}; {plural(found['passedOver'], 'message')} passed over")
+
+
 @under(command, "delete", "queen groups delete billing --queue orders --yes")
 @click.argument("group")
 @queue_option

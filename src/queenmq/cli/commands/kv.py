@@ -14,19 +14,27 @@ from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, compact, listing, moment, print_json
 
 
-@group("kv", "queen kv list shop", "queen kv get shop order-17")
+@group("kv", "queen kv list shop", "queen kv get shop order-17", default="list")
 def command() -> None:
-    """List, get, put and delete values under keys of a namespace."""
+    """List, get, put and delete values under keys of a namespace, and list locks. Without a subcommand, list the
+    namespaces."""
 
 
-@under(command, "list", "queen kv list shop --prefix order-")
-@click.argument("namespace")
-@click.option("--prefix", default="", help="Only keys that begin with this.")
-@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of keys.")
+@under(command, "list", "queen kv list", "queen kv list shop --prefix order-")
+@click.argument("namespace", required=False)
+@click.option("--prefix", default="", help="Only keys, or namespaces, that begin with this.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of them.")
 @as_json
 @server
-def list_(namespace: str, prefix: str, limit: int, as_json: bool, server: str) -> None:
-    """List the keys of NAMESPACE with their values."""
+def list_(namespace: str | None, prefix: str, limit: int, as_json: bool, server: str) -> None:
+    """List the keys of NAMESPACE with their values; without one, list the namespaces that have keys."""
+    if namespace is None:
+        with connected(server) as queen:
+            page = queen.admin.list_key_namespaces(prefix=prefix or None, limit=limit)
+        told = [one | {"keys": f"{one['keys']}+" if one["more"] else one["keys"]} for one in page["namespaces"]]
+        rows = page["namespaces"] if as_json else told
+        listing(rows, "no namespace has keys", Column("namespace"), Column("keys", number=True), as_json=as_json)
+        return
     with connected(server) as queen:
         [found] = queen.keys.list(namespace, prefix, limit=limit)["results"]
     listing(
@@ -37,6 +45,28 @@ def list_(namespace: str, prefix: str, limit: int, as_json: bool, server: str) -
         Column("expiresAt", "ends", written=moment),
         Column("updatedAt", "changed", written=moment),
         Column("value", written=compact),
+        as_json=as_json,
+    )
+
+
+@under(command, "locks", "queen kv locks", "queen kv locks --prefix nightly-")
+@click.option("--prefix", default="", help="Only locks whose names begin with this.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, metavar="N", help="Maximum number of locks.")
+@as_json
+@server
+def locks(prefix: str, limit: int, as_json: bool, server: str) -> None:
+    """List the locks that somebody holds, one line for each permit."""
+    with connected(server) as queen:
+        found = queen.admin.list_locks(prefix=prefix or None, limit=limit)["locks"]
+    listing(
+        [{"name": lock["name"]} | holder for lock in found for holder in lock["holders"]],
+        "nobody holds a lock",
+        Column("name", "lock"),
+        Column("owner", "holder"),
+        Column("slot", "permit", number=True),
+        Column("since", "held since", written=moment),
+        Column("renewedAt", "renewed", written=moment),
+        Column("expiresAt", "ends", written=moment),
         as_json=as_json,
     )
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from queenmq.cli import exits
 from queenmq.cli.arguments import COUNT, MOMENT, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.places import partition_id, queue_and_partition
-from queenmq.cli.remote import connected, queue_option, require_queue, server
+from queenmq.cli.remote import connected, queue_names, queue_option, require_queue, server
 from queenmq.cli.show import (
     Column,
     attempt,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 STATES = ("pending", "processing", "completed", "dead_letter")
 
 
-@group("messages", "queen messages --queue orders", "queen messages show orders/customer-7 order-17", default="list")
+@group("messages", "queen messages list orders", "queen messages show orders/customer-7 order-17", default="list")
 def command() -> None:
     """List, show, retry, dead-letter (bury) and delete messages. Without a subcommand, list them.
 
@@ -41,9 +42,8 @@ def command() -> None:
     """
 
 
-@under(
-    command, "list", "queen messages --queue orders --status pending", "queen messages --since 2026-01-02T03:00 --json"
-)
+@under(command, "list", "queen messages list orders --status pending", "queen messages --since 2026-01-02T03:00 --json")
+@click.argument("named", metavar="[QUEUE]", required=False, shell_complete=queue_names)
 @queue_option
 @click.option("-p", "--partition", metavar="NAME", help="List only messages of this partition.")
 @click.option("--status", type=click.Choice(STATES), help="List only messages with this status.")
@@ -59,6 +59,7 @@ def command() -> None:
 @as_json
 @server
 def list_(
+    named: str | None,
     queue: str | None,
     partition: str | None,
     status: str | None,
@@ -70,7 +71,10 @@ def list_(
     as_json: bool,
     server: str,
 ) -> None:
-    """List messages, the newest first."""
+    """List messages of QUEUE, or of all queues, the newest first."""
+    if named is not None and queue not in (None, named):
+        raise exits.Failed(f"two queues are named, {named} and {queue}: list them one after the other", exits.USAGE)
+    queue = named or queue
     with connected(server) as queen:
         if queue is not None:
             require_queue(queen, queue)

@@ -52,6 +52,7 @@ def list_(as_json: bool, server: str) -> None:
     "queen policies set orders --group billing --breaker 50/100 --breaker-pause 60",
     "queen policies set orders --group billing --leases 10 --rate 100 --burst 200",
     "queen policies set orders --fair-by : --weight acme=3",
+    "queen policies set orders --fair-by : --key-leases 5 --key-rate 20",
 )
 @queue
 @_GROUP
@@ -76,6 +77,9 @@ def list_(as_json: bool, server: str) -> None:
     "--weight", "weights", multiple=True, metavar="KEY=N", help="Give a key N shares (--fair-by); repeatable."
 )
 @click.option("--burst", type=click.IntRange(1), metavar="N", help="How many at once after a pause; a second's worth.")
+@click.option("--key-leases", type=click.IntRange(1), metavar="N", help="How many leases of each key (--fair-by).")
+@click.option("--key-rate", type=float, metavar="N", help="How many messages of each key a second.")
+@click.option("--key-burst", type=click.IntRange(1), metavar="N", help="How many of each key at once after a pause.")
 @as_json
 @server
 def set_(
@@ -86,6 +90,9 @@ def set_(
     leases: int | None,
     rate: float | None,
     burst: int | None,
+    key_leases: int | None,
+    key_rate: float | None,
+    key_burst: int | None,
     fair_by: str | None,
     weights: tuple[str, ...],
     as_json: bool,
@@ -94,11 +101,12 @@ def set_(
 ) -> None:
     """Set what QUEUE does with messages that fail, or one group of it, and how much it gets. Retries, breaker,
     limits and fairness are set apart."""
-    limits = {"leases": leases, "rate": rate, "burst": burst}
+    per_key = _given({"leases": key_leases, "rate": key_rate, "burst": key_burst})
+    limits = {"leases": leases, "rate": rate, "burst": burst, "perKey": per_key or None}
     parts: dict[str, dict[str, Any] | None] = {
         "retry": _retry(**given),
         "breaker": _breaker(breaker, breaker_pause),
-        "limits": {name: value for name, value in limits.items() if value is not None},
+        "limits": _given(limits),
         "fairness": _fairness(fair_by, weights),
     }
     parts = {name: part for name, part in parts.items() if part}
@@ -134,7 +142,11 @@ def _retry(
     elif chosen:
         policy["delayMs"] = named[chosen[0]]
     policy["strategy"] = chosen[0] if chosen else None
-    return {name: value for name, value in policy.items() if value is not None}
+    return _given(policy)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _breaker(given: str | None, pause_s: int | None) -> dict[str, Any] | None:

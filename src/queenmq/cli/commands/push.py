@@ -86,7 +86,7 @@ def command(
 
     Each JSON argument is one message. Without arguments, messages are read from --file or standard input, one a line.
     If an answer is lost, the push is repeated with the same transactionIds, so nothing is stored twice. If a file
-    cannot be pushed to its end, the error says how to resume.
+    cannot be pushed to its end, the error says how to resume. `queen timers set` has a message pushed later.
     """
     if payloads:
         if file is not None or messages or once:

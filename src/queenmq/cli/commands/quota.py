@@ -1,4 +1,4 @@
-"""`queen quota`: limit what the queues of a namespace may store."""
+"""`queen quota`: limit what the queues of a namespace may store, and how much may be asked for of them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,52 @@ def _size(raw: str) -> int:
 SIZE: Final = Kind("SIZE", _size)
 
 
-@group("quota", "queen quota set tenant-7 --messages 1000000 --bytes 20GB", "queen quota list")
+@group("quota", "queen quota set tenant-7 --messages 1000000 --bytes 20GB", "queen quota list", default="list")
 def command() -> None:
-    """Limit what the queues of a namespace may store.
+    """Limit what the queues of a namespace may store, and how much may be asked for of them. Without a subcommand, list
+    the quotas.
 
-    A quota is for the queue that is called like the namespace, and for all whose names begin with it and a dot. A push
-    that would exceed it gets 429."""
+    A quota is for the queue that is called like the namespace, and for all whose names begin with it and a dot. What
+    would exceed it gets 429."""
 
 
-@under(command, "set", "queen quota set tenant-7 --messages 1000000 --bytes 20GB", "queen quota set orders --bytes 5GB")
+@under(
+    command,
+    "set",
+    "queen quota set tenant-7 --messages 1000000 --bytes 20GB",
+    "queen quota set tenant-7 --bytes 5GB --messages-per-second 1000 --long-polls 50",
+)
 @click.argument("namespace")
 @click.option("--messages", type=COUNT, metavar="N", help="Messages, dead letters and timers that may be stored.")
 @click.option("--bytes", "size", type=SIZE, help="Bytes that their payloads may take, such as 20GB.")
+@click.option("--requests-per-second", type=COUNT, metavar="N", help="Requests that name its queues, at each worker.")
+@click.option("--messages-per-second", type=COUNT, metavar="N", help="Messages that are pushed, at each worker.")
+@click.option("--long-polls", type=COUNT, metavar="N", help="Long polls at a time, at each worker.")
 @as_json
 @server
-def set_(namespace: str, messages: int | None, size: int | None, as_json: bool, server: str) -> None:
-    """Set the quota of a namespace, or replace it. What is stored already stays."""
-    if messages is None and size is None:
-        raise exits.Failed("say how much: --messages, --bytes, or both", exits.USAGE)
-    bounds = {"maxMessages": messages, "maxBytes": size}
+def set_(
+    namespace: str,
+    messages: int | None,
+    size: int | None,
+    requests_per_second: int | None,
+    messages_per_second: int | None,
+    long_polls: int | None,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Set the quota of a namespace, or replace it as a whole. What is stored already stays."""
+    bounds = {
+        "maxMessages": messages,
+        "maxBytes": size,
+        "requestsPerSecond": requests_per_second,
+        "messagesPerSecond": messages_per_second,
+        "longPolls": long_polls,
+    }
+    given = {key: value for key, value in bounds.items() if value is not None}
+    if not given:
+        raise exits.Failed("say how much, for example --messages or --bytes", exits.USAGE)
     with connected(server) as queen:
-        answer = queen.admin.set_quota(namespace, **{key: value for key, value in bounds.items() if value is not None})
+        answer = queen.admin.set_quota(namespace, **given)
     if as_json:
         print_json(answer)
     else:
@@ -68,6 +93,9 @@ def list_(as_json: bool, server: str) -> None:
         Column("maxMessages", "of at most", number=True),
         Column("bytes", number=True),
         Column("maxBytes", "of at most", number=True),
+        Column("requestsPerSecond", "requests/s", number=True),
+        Column("messagesPerSecond", "messages/s", number=True),
+        Column("longPolls", "long polls", number=True),
         as_json=as_json,
     )
 
@@ -79,7 +107,7 @@ def list_(as_json: bool, server: str) -> None:
 @server
 def remove(namespace: str, yes: bool, as_json: bool, server: str) -> None:
     """Remove the quota of a namespace."""
-    confirm(f"Remove the quota of {namespace}? Its queues may store any number of messages then.", yes)
+    confirm(f"Remove the quota of {namespace}? Nothing limits its queues then but what limits all.", yes)
     with connected(server) as queen:
         answer = queen.admin.remove_quota(namespace)
     print_json(answer) if as_json else print(f"quota of {namespace} is removed")

@@ -19,9 +19,10 @@ from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, confirm, listing, print_json
 
 
-@group("schema", "queen schema set orders orders.schema.json --check", "queen schema show orders")
+@group("schema", "queen schema set orders orders.schema.json --check", "queen schema show orders", default="list")
 def command() -> None:
-    """Give queues a JSON Schema with versions, and let pushes be checked.
+    """Give queues a JSON Schema with versions, and let pushes be checked. Without a subcommand, list the queues that
+    have one.
 
     Messages that were accepted before a schema stay as they are."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queenmq.cli.arguments import as_json
 from queenmq.cli.group import command as command_of
@@ -10,7 +10,11 @@ from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, console, count, facts, note, plural, print_json, seconds, table
 from queenmq.cli.standing import MOST_GROUPS, in_trouble, troubles
 
+if TYPE_CHECKING:
+    from queenmq.client.admin import Admin
+
 _MOST_SHOWN: Final = 10
+_MOST_TROUBLES: Final = 5
 
 
 @command_of("status", "queen status", "queen --server https://queen.example status --json")
@@ -30,6 +34,7 @@ def command(as_json: bool, server: str) -> None:
             "groups": len(groups),
             "groupsInTrouble": in_trouble(groups),
             "pauses": queen.admin.list_pauses()["pauses"],
+            "troubles": _troubles(queen.admin),
             "maintenance": queen.admin.get_maintenance_mode(),
             "operations": operations["stats"],
             "journal": operations["journal"],
@@ -53,6 +58,22 @@ def command(as_json: bool, server: str) -> None:
         )
         if len(troubled) > _MOST_SHOWN:
             note(f"{len(troubled) - _MOST_SHOWN:,} more; `queen groups` lists all.")
+    if found["troubles"]:
+        console().print()
+        facts([(one["kind"].replace("_", " "), one["sentence"]) for one in found["troubles"][:_MOST_TROUBLES]])
+        more = len(found["troubles"]) - _MOST_TROUBLES
+        note(f"{f'{more:,} more; ' if more > 0 else ''}`queen doctor` says what to do about each.")
+
+
+def _troubles(admin: Admin[Any]) -> list[dict[str, Any]]:
+    """None from a server of an older version, or if the token is for some queues only."""
+    from queenmq.client.errors import Forbidden, NotFound
+
+    try:
+        found: list[dict[str, Any]] = admin.list_troubles()["troubles"]
+    except (NotFound, Forbidden):
+        return []
+    return found
 
 
 def _facts(found: dict[str, Any]) -> list[tuple[str, Any]]:

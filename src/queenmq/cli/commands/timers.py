@@ -14,8 +14,8 @@ from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue, server
 from queenmq.cli.show import Column, listing, moment, print_json
 
-_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|min|m|h|d)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _duration(raw: str) -> float:
@@ -25,9 +25,9 @@ def _duration(raw: str) -> float:
     return float(match["number"]) * _SECONDS[match["unit"]]
 
 
-@group("timers", "queen timers list orders", "queen timers cancel orders expire-17", default="list")
+@group("timers", "queen timers list orders", "queen timers cancel orders expire-17")
 def command() -> None:
-    """List, set and cancel timers. Without a subcommand, list them."""
+    """List, set and cancel timers of a queue."""
 
 
 @under(command, "list", "queen timers list orders")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 ROLES: Final = ("read-only", "read-write", "admin")
 VERBS: Final = ("read", "push", "pop", "ack", "administer")
-_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "m": 60}
 
 
 def _duration(raw: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,9}) ?(s|min|h|d)", raw.strip())
+    found = re.fullmatch(r"([0-9]{1,9}) ?(s|min|m|h|d)", raw.strip())
     if found is None or int(found[1]) < 1:
         raise ValueError(f"{raw!r} is not a time such as 30d, 12h, 90min or 45s")
     return int(found[1]) * _UNITS[found[2]]
@@ -33,11 +33,18 @@ def _duration(raw: str) -> int:
 DURATION: Final = Kind("TIME", _duration)
 
 
-@group("token", "queen token create shop --role read-write --queues 'orders.*' --expires 30d", "queen token list")
+@group(
+    "token",
+    "queen token create shop --role read-write --queues 'orders.*' --expires 30d",
+    "queen token list",
+    default="list",
+)
 def command() -> None:
-    """Make, list and revoke tokens that the server accepts with QUEEN_TOKENS_ENABLED or JWT_ENABLED.
+    """Make, list and revoke tokens that the server accepts with QUEEN_TOKENS_ENABLED or JWT_ENABLED. Without a
+    subcommand, list them.
 
-    Only a digest of each token is stored: a token is shown once, when it is made."""
+    Only a digest of each token is stored: a token is shown once, when it is made. The first one is made in the
+    database, because a server asks for a token: `queen token create root --role admin --in-database`."""
 
 
 @under(
@@ -85,6 +92,8 @@ def create(
 
     Without --queues, --namespaces, --groups and --allow the role alone decides what it may do. --in-database needs no
     token: DATABASE_URL names the database, unless it is the bundled one."""
+    from queenmq.client import Unauthenticated
+
     unknown = [verb for verb in allow or () if verb not in VERBS]
     if unknown:
         raise exits.Failed(f"--allow does not know {unknown[0]!r}; it knows {', '.join(VERBS)}", exits.USAGE)
@@ -105,7 +114,11 @@ def create(
     else:
         with connected(server) as queen:
             wanted = {"grants": grants} if grants else {}
-            made = queen.admin.create_token(name, role, **wanted, limits=limits, expiresInSeconds=expires)
+            try:
+                made = queen.admin.create_token(name, role, **wanted, limits=limits, expiresInSeconds=expires)
+            except Unauthenticated as error:
+                told = f"the server requires a token ({error.message}); make the first one with --in-database"
+                raise exits.Failed(told, exits.NOT_ALLOWED) from None
         text = made["token"]
     if as_json:
         print_json(made)
