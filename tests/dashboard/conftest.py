@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from ports import free_udp_port
 
 from dashboard.browser import chromium, outside, require_chromium, visit
-from dashboard.scene import Shop, fill, past
+from dashboard.scene import FOR_PICTURES, Shop, fill, neglect, past
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -61,6 +61,8 @@ def served(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPa
         stack.callback(shop.http.close)
         outside(past(url))
         fill(shop)
+        if FOR_PICTURES:
+            outside(neglect(shop, url))
         yield Served(servers[0].url, shop)
 
 

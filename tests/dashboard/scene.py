@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import uuid
 from typing import Any
 
 import asyncpg
 import httpx
+from integration.queen import age_messages
 
+# The pictures of the documentation (`make pictures`) show the same shop without what tries to harm the pages.
+FOR_PICTURES = os.environ.get("QUEEN_PICTURES") == "1"
 HARM = "<script>document.title='owned'</script>"
 HARMFUL_QUEUE = "<img src=x onerror=alert(1)>"
 STUCK = ("payments", "acme-ltd")
 GROUPS = ("billing", "shipping", "audit")
+
+
+def harm(instead: str = "") -> str:
+    """What tries to harm the pages, or in a picture something `instead`."""
+    return instead if FOR_PICTURES else HARM
 
 
 class Shop:
@@ -134,27 +143,46 @@ def fill(shop: Shop) -> None:
         shop.read("payments", "ledger", partition=other)
     head = shop.fail("payments", "ledger", STUCK[1], "the bank answers 503 Service Unavailable")
     shop.trace(head, "info", {"step": "reserve", "account": "DE02…", "ms": 41}, "ledger")
-    shop.trace(head, "error", {"step": "capture", "status": 503, "body": HARM}, "ledger")
+    shop.trace(head, "error", {"step": "capture", "status": 503, "body": harm("upstream connect error")}, "ledger")
     shop.configure("emails", "notify", retryLimit=0)
-    for n, error in enumerate(("550 mailbox unknown", "550 mailbox unknown", "timeout after 30 s", HARM), 1):
-        shop.push("emails", f"campaign-{n}", {"to": f"person{n}@example.org", "subject": HARM}, name=f"mail-{n}")
+    errors = ("550 mailbox unknown", "550 mailbox unknown", "timeout after 30 s", harm("421 too many connections"))
+    for n, error in enumerate(errors, 1):
+        mail = {"to": f"person{n}@example.org", "subject": harm("Your order is on its way")}
+        shop.push("emails", f"campaign-{n}", mail, name=f"mail-{n}")
         shop.fail("emails", "smtp", f"campaign-{n}", error)
     shop.configure("reports", "nightly", delayedProcessing=7200)
     shop.push("reports", "sales", {"month": "2026-10"}, name="sales-october")
     shop.pop("reports", "office", batch=1)
-    shop.push(HARMFUL_QUEUE, HARM, {"text": HARM}, name=HARM)
+    if not FOR_PICTURES:
+        shop.push(HARMFUL_QUEUE, HARM, {"text": HARM}, name=HARM)
     for n in range(1, 131):
         shop.push("devices", f"sensor-{n:03}", {"celsius": 20 + n % 7})
     grants = [{"queues": ["orders.*"], "groups": ["shop-*"]}]
     limits = {"requestsPerSecond": 100, "longPolls": 5}
     shop.call(
-        "POST", "/api/v1/tokens", {"name": f"till {HARM}", "role": "read-write", "grants": grants, "limits": limits}
+        "POST",
+        "/api/v1/tokens",
+        {"name": f"till {harm('4')}", "role": "read-write", "grants": grants, "limits": limits},
     )
     shop.call("POST", "/api/v1/quotas", {"namespace": "devices", "maxMessages": 1000, "maxBytes": 10**9})
     put = {"op": "put", "ns": "shop", "forever": True}
-    shop.call("POST", "/api/v1/kv", {"operations": [put | {"key": f"rate-{n}", "value": {HARM: n}} for n in (1, 2)]})
+    shop.call(
+        "POST", "/api/v1/kv", {"operations": [put | {"key": f"rate-{n}", "value": {harm("EUR"): n}} for n in (1, 2)]}
+    )
     lock = {"op": "acquire", "name": "nightly-report", "owner": "office-1", "ttlSeconds": 3600}
     shop.call("POST", "/api/v1/locks", {"operations": [lock]})
+    shop.refresh()
+
+
+async def neglect(shop: Shop, url: str) -> None:
+    """What nobody has cared for since yesterday, for pictures."""
+    shop.call("POST", "/api/v1/pause", {"queue": "emails", "consumerGroup": "smtp", "reason": "the provider is moving"})
+    shop.configure("uploads", maxSize=5)
+    shop.push("uploads", "scans", *range(5))
+    shop.ack(shop.pop("uploads", "scanner"), "retry")
+    sql = await asyncpg.connect(url)
+    await age_messages(sql, "orders", 1500)
+    await sql.close()
     shop.refresh()
 
 
@@ -178,7 +206,7 @@ async def past(url: str) -> None:
         ("archive", "finished", 15, 94, 812_400, None),
         ("audit", "finished", 40, 61, 812_400, None),
         ("window", "running", 3, 170, 45_120, None),
-        ("backfill", "failed", 75, 12, 2_000, f"row 2001 of orders.parquet has no column payload {HARM}"),
+        ("backfill", "failed", 75, 12, 2_000, f"row 2001 of orders.parquet has no column payload {harm()}"),
         ("replay", "running", 90, 20, 10_000, None),
     ):
         await sql.execute(
@@ -202,7 +230,7 @@ async def past(url: str) -> None:
         )
     for name, state, wanted, error in (
         ("large-orders", "running", "running", None),
-        ("order-stats", "waiting", "running", f"queue 'orders', partition 'p', offset 7: at is no time {HARM}"),
+        ("order-stats", "waiting", "running", f"queue 'orders', partition 'p', offset 7: at is no time {harm()}"),
         ("orders-lake", "stopped", "stopped", None),
     ):
         await sql.execute(
@@ -234,7 +262,7 @@ async def past(url: str) -> None:
             error,
             json.dumps({"kind": "copy", "source": "orders", "target": "copies", "checkpoint": "/data/copy"}),
         )
-    for state, error in (("completed", None), ("failed", f"the queue is full {HARM}"), ("cancelled", None)):
+    for state, error in (("completed", None), ("failed", f"the queue is full {harm()}"), ("cancelled", None)):
         await sql.execute(
             """
             INSERT INTO queen.operation_queue (id, kind, queue_name, partition_name, status, attempts, error, result,

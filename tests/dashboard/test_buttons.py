@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime
 
 from playwright.sync_api import Page, expect
 
+from dashboard.axe import serious_findings
 from dashboard.conftest import Served
 from dashboard.steps import confirm, dead_letters, dialog, fresh, told, type_name
 
@@ -173,6 +176,79 @@ def test_deleting_a_group_asks_for_its_name(page: Page, served: Served) -> None:
     assert len(shop.pop(queue, group)) == 1
 
 
+def test_what_differs_between_attempts(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("tried")
+    shop.configure(queue, retryLimit=9, retryDelay=0)
+    shop.push(queue, "p", {"n": 1}, name="m")
+    for host, error in (("a", "timeout after 3 s"), ("a", "timeout after 30 s"), ("b", "timeout after 30 s")):
+        who = {"X-Queen-Consumer": f"name=ledger&host={host}&process=7"}
+        answer = shop.http.get(f"/api/v1/pop/queue/{queue}", params={"consumerGroup": "g"}, headers=who)
+        shop.ack(answer.json()["messages"], "failed", error)
+    [message] = shop.call("GET", "/api/v1/messages", queue=queue)["messages"]
+    page.goto(f"/#/messages/{message['partitionId']}/m")
+    rows = page.get_by_role("region", name="Attempts that failed").last.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(0)).to_contain_text("on a then")
+    expect(rows.nth(0).locator("mark")).to_have_count(0)
+    expect(rows.nth(1)).to_contain_text("details of the error")
+    expect(rows.nth(1).locator("mark")).to_have_text("30")
+    expect(rows.nth(2).locator("td").last).to_have_text("–")
+    assert serious_findings(page) == []
+
+
+def test_pause_one_group(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("shared")
+    shop.push(queue, "p", 1)
+    for group in ("one", "other"):
+        shop.ack(shop.pop(queue, group), "retry")
+    shop.refresh()
+    page.goto(f"/#/groups/one?queue={queue}")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    dialog(page).get_by_label("Reason").fill("repairs")
+    confirm(page, "Pause the group")
+    told(page, "The group is paused.")
+    assert shop.pop(queue, "one") == []
+    assert len(shop.pop(queue, "other")) == 1
+    paused = page.get_by_role("region", name="Paused", exact=True)
+    expect(paused).to_contain_text("repairs")
+    paused.get_by_role("button", name="Resume").click()
+    confirm(page, "Resume")
+    told(page, "It is resumed.")
+    assert len(shop.pop(queue, "one")) == 1
+
+
+def test_skip_what_is_unread(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("skipped")
+    shop.push(queue, "p", *range(5))
+    shop.read(queue, "g", batch=2)
+    shop.refresh()
+    page.goto(f"/#/groups/g?queue={queue}")
+    page.get_by_role("button", name="Skip to the end").click()
+    expect(dialog(page)).to_contain_text("In 1 partition: no finished message will be delivered again; 3 unread")
+    confirm(page, "Skip the messages")
+    told(page, "The group was moved in 1 partition")
+    assert shop.pop(queue, "g") == []
+
+
+def test_make_a_token(page: Page, served: Served) -> None:
+    name = fresh("till")
+    page.goto("/#/access")
+    page.get_by_role("button", name="Make a token").click()
+    dialog(page).get_by_label("Name").fill(name)
+    dialog(page).get_by_label("Role").select_option("read-only")
+    dialog(page).get_by_label("Valid for").fill("30")
+    confirm(page, "Make it")
+    shown = page.get_by_role("dialog", name=f"The token {name}")
+    expect(shown.get_by_label("Token")).to_have_value(re.compile("^queen_"))
+    page.keyboard.press("Escape")
+    row = page.get_by_role("region", name="Tokens").last.get_by_role("row", name=re.compile(f"^{name}"))
+    expect(row).to_contain_text("read-only")
+    [made] = [one for one in served.shop.call("GET", "/api/v1/tokens")["tokens"] if one["name"] == name]
+    assert (made["valid"], made["role"]) == (True, "read-only")
+    life = datetime.fromisoformat(made["expiresAt"]) - datetime.fromisoformat(made["createdAt"])
+    assert life.days in (29, 30)
+
+
 def test_look_up_keys_and_the_holders_of_a_lock(page: Page, served: Served) -> None:
     shop, namespace, lock = served.shop, fresh("settings"), fresh("report")
     put = {"op": "put", "ns": namespace, "forever": True}
@@ -183,7 +259,9 @@ def test_look_up_keys_and_the_holders_of_a_lock(page: Page, served: Served) -> N
     shop.call("POST", "/api/v1/locks", {"operations": [acquire]})
     page.goto("/")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Keys and locks").click()
-    page.get_by_label("Namespace").fill(namespace)
+    expect(page.get_by_role("region", name="Held locks")).to_contain_text("office-7")
+    page.get_by_role("region", name="Namespaces").get_by_role("link", name=namespace).click()
+    expect(page.get_by_role("searchbox", name="Namespace")).to_have_value(namespace)
     rows = page.get_by_role("region", name="Keys", exact=True).locator("tbody tr")
     expect(rows).to_have_count(100)
     page.get_by_role("link", name="The next ones").click()
@@ -195,3 +273,6 @@ def test_look_up_keys_and_the_holders_of_a_lock(page: Page, served: Served) -> N
     expect(page.get_by_role("region", name="Holders")).to_contain_text("office-7")
     page.get_by_role("searchbox", name="Lock").fill("nobody")
     expect(page.get_by_text("Nobody holds it.")).to_be_visible()
+    page.get_by_role("searchbox", name="Lock").fill("")
+    page.get_by_role("region", name="Held locks").get_by_role("link", name=lock).click()
+    expect(page.get_by_role("region", name="Holders")).to_contain_text("office-7")

@@ -1,4 +1,7 @@
-"""Every page, as it looks: on a desk, in the dark, on a phone. The pictures stay in build/screenshots."""
+"""Every page, as it looks: on a desk, in the dark, on a phone. The pictures stay in build/screenshots.
+
+`make pictures` runs this to make those of the documentation.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from dashboard.axe import serious_findings
-from dashboard.browser import SCREENSHOTS, visit
+from dashboard.browser import SCREENSHOTS, keep_picture, visit
 from dashboard.conftest import Served
-from dashboard.scene import STUCK, Traffic
+from dashboard.scene import FOR_PICTURES, STUCK, Traffic
 
 
 def _overview(page: Page) -> None:
@@ -79,6 +82,8 @@ def test_every_page_is_seen(browser: Browser, served: Served, look: str) -> None
                 "[...document.querySelectorAll('.table-wrap')].map((e) => e.scrollWidth - e.clientWidth)"
             )
             assert max(tables, default=0) <= 0, f"a table of {name} does not fit: {tables}"
-            page.screenshot(path=SCREENSHOTS / f"{name}-{look}.png", full_page=True)
+            seen = page.screenshot(path=SCREENSHOTS / f"{name}-{look}.png", full_page=True)
+            if FOR_PICTURES:
+                keep_picture(seen, f"{name}-{look}")
             findings += [f"{name}: {finding}" for finding in serious_findings(page)]
     assert findings == []

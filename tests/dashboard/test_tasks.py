@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -34,7 +35,7 @@ def test_see_what_a_policy_keeps_back(page: Page, served: Served) -> None:
             "queue": queue,
             "retry": {"poison": "park", "limit": 0},
             "breaker": {"failures": 4, "of": 9},
-            "limits": {"leases": 3, "rate": 100},
+            "limits": {"leases": 3, "rate": 100, "perKey": {"leases": 1, "rate": 20}},
             "fairness": {"separator": ":", "weights": {"acme": 2}},
         },
     )
@@ -45,11 +46,56 @@ def test_see_what_a_policy_keeps_back(page: Page, served: Served) -> None:
     expect(kept).to_contain_text("Parked")
     settings = page.get_by_role("region", name="Settings")
     expect(settings).to_contain_text("park; limit 0; paused after more than 4 of 9")
-    expect(settings).to_contain_text("3 leases at once; 100 messages a second")
+    expect(settings).to_contain_text(
+        "3 leases at once; 100 messages a second; for each key one lease at once; 20 messages a second"
+    )
     expect(settings).to_contain_text("keys before : take turns; weights: acme 2")
     expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("parks its partition")
     kept.get_by_role("link", name=re.compile("^invoice")).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("invoice")
+
+
+def test_choose_which_messages_a_group_gets_and_pause_it(page: Page, served: Served) -> None:
+    queue, shop = fresh("chosen"), served.shop
+    shop.configure(queue)
+    shop.push(queue, "p", {"n": 1}, name="invoice")
+    shop.read(queue, "ledger", partition="p")
+    shop.refresh()
+    page.goto(f"/#/groups/ledger?queue={queue}")
+    page.get_by_role("button", name="Which messages").click()
+    dialog(page).get_by_label("Only those that fit").fill("payload.n >")
+    confirm(page, "Change it")
+    expect(dialog(page)).to_contain_text("expected")
+    dialog(page).get_by_label("Only those that fit").fill("payload.n > 1")
+    dialog(page).get_by_label("Only the newest of each partition").check()
+    confirm(page, "Change it")
+    told(page, "The group goes by it from its next pop on.")
+    shop.push(queue, "p", {"n": 1}, {"n": 2}, {"n": 3}, name="second")
+    [message] = shop.pop(queue, "ledger", batch=10)
+    assert message["data"] == {"n": 3}
+    expect(page.get_by_role("region", name="Filter")).to_contain_text("payload.n > 1")
+    expect(page.get_by_role("region", name="Conflation")).to_contain_text("only the newest message")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    confirm(page, "Pause the group")
+    told(page, "The group is paused.")
+    expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("paused")
+
+
+def test_see_timers_and_cancel_one(page: Page, served: Served) -> None:
+    queue, shop = fresh("timed"), served.shop
+    shop.configure(queue)
+    operation: dict[str, Any] = {"op": "schedule", "queue": queue, "data": {"n": 1}}
+    once = operation | {"timerKey": "once", "delayMs": 3_600_000}
+    operations = [once, operation | {"timerKey": "daily", "schedule": "0 4 * * *", "timeZone": "Europe/Rome"}]
+    shop.call("POST", "/api/v1/timers", {"operations": operations})
+    page.goto(f"/#/queues/{queue}")
+    timers = page.get_by_role("region", name="Timers", exact=True)
+    expect(timers).to_contain_text("0 4 * * *")
+    timers.get_by_role("row", name=re.compile("once")).first.get_by_role("button", name="Cancel").click()
+    confirm(page, "Cancel the timer")
+    told(page, "The timer is cancelled.")
+    expect(timers.get_by_role("row", name=re.compile("once"))).to_have_count(0)
+    assert shop.call("GET", f"/api/v1/timers/{queue}")["rows"][0]["timerKey"] == "daily"
 
 
 def test_pause_a_queue_and_resume_what_a_breaker_has_paused(page: Page, served: Served) -> None:
@@ -372,16 +418,6 @@ def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) ->
     finally:
         served.shop.call("POST", "/api/v1/system/maintenance/pop", {"enabled": False})
     expect(page.locator(".health")).not_to_contain_text("Pop maintenance")
-
-
-def test_who_keeps_dead_rows_alive_is_named(page: Page) -> None:
-    holder = {"kind": "slot", "heldForSeconds": 7200, "transactions": 812, "description": "the replication slot old"}
-    held = {"holders": [holder | {"advice": "drop the slot"}], "seesAllSessions": True}
-    page.route("**/api/v1/analytics/horizon", lambda route: route.fulfill(json=held))
-    page.goto("/#/")
-    worries = page.get_by_role("list", name="What needs attention")
-    expect(worries).to_contain_text("the replication slot old has kept dead rows from being removed")
-    expect(worries).to_contain_text("drop the slot")
 
 
 def test_figures_come_in_live(page: Page, served: Served) -> None:

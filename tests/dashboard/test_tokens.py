@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 SECRET = "a secret of more than thirty-two bytes"
 
 
-def token(role: str) -> str:
-    return jwt.encode({"sub": "alice", "role": role, "aud": CLIENT, "exp": time.time() + 86_400}, SECRET, "HS256")
+def token(people: Provider, role: str) -> str:
+    """Of a service, beside those of the provider: the same issuer is demanded of all."""
+    claims = {"sub": "alice", "role": role, "iss": people.url, "aud": CLIENT, "exp": time.time() + 86_400}
+    return jwt.encode(claims, SECRET, "HS256")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,7 @@ def guarded(
             JWT_SECRET=SECRET,
             JWT_ALGORITHM="auto",
             JWT_JWKS_URL=f"{people.url}/keys",
+            JWT_ISSUER=people.url,
             JWT_AUDIENCE=CLIENT,
             QUEEN_OIDC_ISSUER=people.url,
             QUEEN_OIDC_CLIENT_ID=CLIENT,
@@ -57,7 +60,7 @@ def guarded(
         stack.callback(server.make_sure_it_is_gone)
         server.launch()
         server.until_up()
-        shop = Shop(server.url, token("admin"))
+        shop = Shop(server.url, token(people, "admin"))
         stack.callback(shop.http.close)
         shop.push("orders", "eu", 1)
         shop.pop("orders", "billing")
@@ -75,13 +78,13 @@ def sign_in(page: Page, given: str) -> None:
     page.get_by_role("button", name="Go on").click()
 
 
-def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page) -> None:
+def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page, people: Provider) -> None:
     page.goto("/")
     expect(page.get_by_role("dialog")).to_contain_text("This server requires a token")
     expect(page.locator(".who")).to_have_text("")
     sign_in(page, "nonsense")
     expect(page.get_by_role("dialog")).to_contain_text("The server says: Malformed token")
-    sign_in(page, token("admin"))
+    sign_in(page, token(people, "admin"))
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.locator(".live")).to_have_text("Live")
     expect(page.locator(".who")).to_have_text("alice: admin")
@@ -95,9 +98,11 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page) -> None:
 @pytest.mark.parametrize(
     ("role", "clears", "seeks"), [("read-only", 0, 0), ("read-write", 0, 1), ("admin", 1, 1)], ids=str
 )
-def test_a_token_sees_the_buttons_that_it_may_press(page: Page, role: str, clears: int, seeks: int) -> None:
+def test_a_token_sees_the_buttons_that_it_may_press(
+    page: Page, people: Provider, role: str, clears: int, seeks: int
+) -> None:
     page.goto("/#/queues/orders/partitions/eu")
-    sign_in(page, token(role))
+    sign_in(page, token(people, role))
     expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("Leased")
     expect(page.get_by_role("button", name="Clear")).to_have_count(clears)
     expect(page.get_by_role("button", name="Seek")).to_have_count(seeks)
@@ -106,12 +111,12 @@ def test_a_token_sees_the_buttons_that_it_may_press(page: Page, role: str, clear
     expect(page.get_by_role("button", name="Switch on")).to_have_count(2 * clears)
 
 
-def test_an_administrator_sees_tokens_quotas_and_the_audit_log(page: Page, guarded: str) -> None:
-    shop = Shop(guarded, token("admin"))
+def test_an_administrator_sees_tokens_quotas_and_the_audit_log(page: Page, guarded: str, people: Provider) -> None:
+    shop = Shop(guarded, token(people, "admin"))
     made = shop.http.post("/api/v1/tokens", json={"name": "till", "role": "read-write", "expiresInSeconds": 60})
     assert made.status_code == 201
     page.goto("/#/access")
-    sign_in(page, token("admin"))
+    sign_in(page, token(people, "admin"))
     tokens = page.get_by_role("region", name="Tokens").last
     expect(tokens).to_contain_text("till")
     expect(page.get_by_text(made.json()["token"])).to_have_count(0)
@@ -125,8 +130,12 @@ def test_an_administrator_sees_tokens_quotas_and_the_audit_log(page: Page, guard
     page.get_by_role("button", name="Set a quota").click()
     page.get_by_label("Namespace").fill("orders")
     page.get_by_label("Messages").fill("5000")
+    page.get_by_label("Requests a second").fill("700")
+    page.get_by_label("Long polls").fill("20")
     page.get_by_role("button", name="Set it").click()
-    expect(page.get_by_role("region", name="Quotas").last).to_contain_text("1 of 5,000")
+    quotas = page.get_by_role("region", name="Quotas").last
+    for shown in ("1 of 5,000", "700", "0 of 20"):
+        expect(quotas).to_contain_text(shown)
 
     log = page.get_by_role("region", name="Audit log").last
     for action in ("POST /api/v1/quotas", "DELETE /api/v1/tokens/{tokenId}", "POST /api/v1/tokens"):
@@ -137,9 +146,9 @@ def test_an_administrator_sees_tokens_quotas_and_the_audit_log(page: Page, guard
     shop.http.close()
 
 
-def test_others_see_quotas_only(page: Page) -> None:
+def test_others_see_quotas_only(page: Page, people: Provider) -> None:
     page.goto("/#/access")
-    sign_in(page, token("read-only"))
+    sign_in(page, token(people, "read-only"))
     expect(page.get_by_role("region", name="Quotas").first).to_be_visible()
     expect(page.get_by_role("region", name="Tokens")).to_have_count(0)
     expect(page.get_by_role("region", name="Audit log")).to_have_count(0)

@@ -4,10 +4,11 @@ import { Refused, get, may, path, post, remove } from "./api.js";
 import { bar } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, number, plural } from "./format.js";
-import { ask, badge, button, code, empty, heading, moment, pager, panel, searchField, table, toolbar } from "./ui.js";
+import { ask, badge, button, code, copy, empty, heading, input, moment, pager, panel, searchField, table, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const MOST_TOKENS = 200;
+const DAY_MS = 86400000;
 
 /** What only an administrator without grants may read; null for others. */
 async function ifAllowed(where, parameters) {
@@ -46,12 +47,12 @@ export const access = {
 function tokenPanel(tokens, page) {
   return panel(
     "Tokens",
-    { note: "Only digests are stored: a token is shown once, when it is made." },
+    { note: "Only digests are stored: a token is shown once, when it is made.", actions: button("Make a token", () => makeToken(page)) },
     table({
       label: "Tokens",
       rows: tokens,
       key: (token) => token.id,
-      none: empty("Queen has made no token.", "Make one with ", code("queen token create shop --role read-write --queues 'orders.*' --expires 30d")),
+      none: empty("Queen has made no token.", "Make one here, or with ", code("queen token create shop --role read-write --queues 'orders.*' --expires 30d")),
       columns: [
         { name: "Name", cell: (token) => h("span", { class: "strong", title: `${token.id}, made ${token.createdAt}${token.createdBy ? ` by ${token.createdBy}` : ""}` }, token.name) },
         { name: "State", cell: stateOf },
@@ -59,10 +60,47 @@ function tokenPanel(tokens, page) {
         { name: "Restricted to", cell: restrictionsOf, wide: true },
         { name: "Expires", cell: (token) => (token.expiresAt ? moment(token.expiresAt, { absolute: true }) : "never") },
         { name: "Last used", cell: (token) => moment(token.lastUsedAt) },
-        { name: "", cell: (token) => token.valid && button("Revoke", () => revoke(token, page), { kind: "danger" }) },
+        { name: "", actions: true, cell: (token) => (token.valid ? button("Revoke", () => revoke(token, page), { kind: "danger" }) : !token.revokedAt && button("Make a new one", () => makeToken(page, token))) },
       ],
     }),
   );
+}
+
+/** With the name, role and restrictions of one that has expired, if it is given, and about as long a life. */
+function makeToken(page, old) {
+  let made = null;
+  const days = old && Math.max(1, Math.round((Date.parse(old.expiresAt) - Date.parse(old.createdAt)) / DAY_MS));
+  const role = h("select", { name: "role" }, ["read-only", "read-write", "admin"].map((name) => h("option", { value: name, selected: name === "read-write" }, name)));
+  const life = input("days", "Valid for, in days", { type: "number", min: 1, value: days ?? "", placeholder: "for ever" });
+  ask({
+    title: old ? `A new token ${old.name}` : "Make a token",
+    text: old ? `It has the role ${old.role} and the restrictions of the old one (${restrictionsOf(old)}), which stays expired.` : ["It is for every queue; ", code("queen token create"), " makes one that is restricted to some."],
+    action: "Make it",
+    fields: old ? [life] : [input("name", "Name", { required: true, maxlength: 255 }), h("label", { class: "field" }, h("span", {}, "Role"), role), life],
+    act: async (form) => {
+      const like = old ? { name: old.name, role: old.role, limits: given(old.limits), ...(old.grants.length && { grants: old.grants }) } : { name: form.get("name"), role: form.get("role") };
+      made = await post("/api/v1/tokens", { ...like, ...(form.get("days") && { expiresInSeconds: Number(form.get("days")) * (DAY_MS / 1000) }) });
+      return `The token ${made.name} is made.`;
+    },
+    done: () => {
+      showOnce(made);
+      page.reload();
+    },
+  });
+}
+
+function given(limits) {
+  return Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== null));
+}
+
+function showOnce({ name, token }) {
+  const field = h("input", { readonly: true, value: token, spellcheck: "false" });
+  const form = h("form", { method: "dialog" }, h("h2", {}, `The token ${name}`), h("p", {}, "It is shown only now. Give it to its users."), h("label", { class: "field" }, h("span", {}, "Token"), field), h("div", { class: "actions" }, button("Copy", () => copy(token)), button("Close", null, { kind: "primary", type: "submit" })));
+  const dialog = h("dialog", { class: "token", "aria-label": `The token ${name}` }, form);
+  dialog.onclose = () => dialog.remove();
+  document.body.append(dialog);
+  dialog.showModal();
+  field.select();
 }
 
 function stateOf(token) {
@@ -100,20 +138,26 @@ function revoke(token, page) {
 function quotaPanel(quotas, mayChange, page) {
   return panel(
     "Quotas",
-    { note: "What the queues of a namespace may store. Figures are some seconds old; bytes are an estimate.", actions: mayChange && button("Set a quota", () => setQuota(page)) },
+    { note: "What the queues of a namespace may store, and what may be asked for of them at each worker. Figures are some seconds old; bytes are an estimate.", actions: mayChange && button("Set a quota", () => setQuota(page)) },
     table({
       label: "Quotas",
       rows: quotas,
       key: (quota) => quota.namespace,
-      none: empty("No namespace has a quota.", "A push that would exceed a quota gets 429."),
+      none: empty("No namespace has a quota.", "What would exceed a quota gets 429."),
       columns: [
         { name: "Namespace", cell: (quota) => h("span", { class: "strong" }, quota.namespace) },
         { name: "Messages", cell: (quota) => used(quota.messages, quota.maxMessages, number) },
         { name: "Bytes", cell: (quota) => (quota.maxBytes ? used(quota.bytes, quota.maxBytes, bytes) : "–") },
+        { name: "A second", wide: true, cell: ratesOf },
+        { name: "Long polls", cell: (quota) => (quota.longPolls ? used(quota.longPollsWaiting, quota.longPolls, number) : "–") },
         { name: "", cell: (quota) => mayChange && button("Remove", () => removeQuota(quota, page), { kind: "danger" }) },
       ],
     }),
   );
+}
+
+function ratesOf({ requestsPerSecond, messagesPerSecond }) {
+  return [requestsPerSecond && plural(requestsPerSecond, "request"), messagesPerSecond && `${plural(messagesPerSecond, "message")} pushed`].filter(Boolean).join(", ") || "–";
 }
 
 function used(stored, most, written) {
@@ -130,13 +174,24 @@ function setQuota(page) {
   const [namespace, first] = field("Namespace", { required: true, maxlength: 255, placeholder: "tenant-7" });
   const [messages, second] = field("Messages", { type: "number", min: 1, placeholder: "no limit" });
   const [size, third] = field("Bytes", { type: "number", min: 1, placeholder: "no limit" });
+  const [requests, fourth] = field("Requests a second", { type: "number", min: 1, placeholder: "no limit" });
+  const [pushed, fifth] = field("Pushed a second", { type: "number", min: 1, placeholder: "no limit" });
+  const [polls, sixth] = field("Long polls", { type: "number", min: 1, placeholder: "no limit" });
+  const given = (input) => (input.value ? Number(input.value) : null);
   ask({
     title: "Set a quota",
-    text: "For the queue of this name, and for all whose names begin with it and a dot.",
+    text: "For the queue of this name, and for all whose names begin with it and a dot. It replaces the one that the namespace has.",
     action: "Set it",
-    fields: [first, second, third],
+    fields: [first, second, third, fourth, fifth, sixth],
     act: async () => {
-      await post("/api/v1/quotas", { namespace: namespace.value, maxMessages: messages.value ? Number(messages.value) : null, maxBytes: size.value ? Number(size.value) : null });
+      await post("/api/v1/quotas", {
+        namespace: namespace.value,
+        maxMessages: given(messages),
+        maxBytes: given(size),
+        requestsPerSecond: given(requests),
+        messagesPerSecond: given(pushed),
+        longPolls: given(polls),
+      });
       return `The quota of ${namespace.value} is set.`;
     },
     done: page.reload,
@@ -146,7 +201,7 @@ function setQuota(page) {
 function removeQuota(quota, page) {
   ask({
     title: `Remove the quota of ${quota.namespace}?`,
-    text: "Its queues may store any number of messages then.",
+    text: "Nothing limits its queues then but what limits all.",
     action: "Remove it",
     danger: true,
     act: async () => (await remove(path`/api/v1/quotas/${quota.namespace}`), `${quota.namespace} has no quota any more.`),

@@ -51,6 +51,7 @@ export const cluster = {
             { name: "Heartbeat", cell: (row) => (row.local ? "–" : moment(beats[row.server_id])) },
           ],
         }),
+        rows.some((row) => !lives(row)) && h("p", { class: "advice" }, h("b", {}, "What to do: "), "start the silent server again, or look why its packets do not arrive (UDP port, QUEEN_SYNC_SECRET); one that will not come back is forgotten when it is no longer in QUEEN_UDP_PEERS. Nothing is lost meanwhile: the others serve everything but what its journal holds."),
       ),
       shared ? details(shared, balance) : panel("Caches and packets", {}, empty("Your token does not allow you to see these.", "They need the role admin.")),
       panel("Maintenance", { note: "Both switches are stored in the database and apply to every server at once" }, maintenance ? switches(maintenance, page) : empty("Your token does not allow you to use the switches.", "They need the role admin.")),

@@ -3,11 +3,13 @@
 import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
 import { duration, groupName, number, plural } from "./format.js";
-import { groupState, groupTable } from "./queues.js";
-import { ask, button, choice, code, consumer, empty, explanation, heading, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { groupState, groupTable, pause, pauseTable } from "./queues.js";
+import { ask, button, choice, code, consumer, empty, explanation, heading, input, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const SHOWN = 100;
+const READING_MS = 120000;
+const WEEK_S = 604800;
 
 export const groups = {
   title: () => "Consumer groups",
@@ -42,17 +44,22 @@ export const group = {
     const entries = listed.filter((row) => row.name === name);
     const chosen = query.queue ?? entries[0]?.queueName;
     const lives = entries.some((row) => row.queueName === chosen && row.standing !== "Queue is gone");
-    const [told, filter, reading] = chosen
+    const [told, filter, conflation, reading, paused] = chosen
       ? await Promise.all([
           get(path`/api/v1/explain/${chosen}`, { consumerGroup: name }),
           lives ? get(path`/api/v1/consumer-groups/${name}/queues/${chosen}/filter`) : null,
-          lives ? get(path`/api/v1/queues/${chosen}/consumers`, { consumerGroup: name, limit: SHOWN }) : null,
+          lives ? get(path`/api/v1/consumer-groups/${name}/queues/${chosen}/conflation`) : null,
+          lives ? get(path`/api/v1/queues/${chosen}/consumers`, { consumerGroup: name, limit: SHOWN, withinSeconds: WEEK_S }) : null,
+          lives ? get("/api/v1/pauses", { queue: chosen }) : null,
         ])
-      : [null, null, null];
-    return { standing, entries, chosen, told, filter, consumers: reading?.consumers ?? [] };
+      : [null, null, null, null, null];
+    const pauses = (paused?.pauses ?? []).filter((one) => !one.consumerGroup || one.consumerGroup === name);
+    const known = reading?.consumers ?? [];
+    const consumers = known.filter((one) => Date.now() - Date.parse(one.lastPopAt) < READING_MS || one.leases);
+    return { standing, entries, chosen, told, filter, conflation, consumers, last: known[0], pauses };
   },
 
-  view({ standing, entries, chosen, told, filter, consumers }, { params: [name] }, page) {
+  view({ standing, entries, chosen, told, filter, conflation, consumers, last, pauses }, { params: [name] }, page) {
     const crumbs = [["Consumer groups", "#/groups"]];
     const entry = entries.find((row) => row.queueName === chosen);
     if (!entry) {
@@ -66,7 +73,10 @@ export const group = {
         crumbs,
         note: [`in queue `, link(to.queue(chosen), chosen)],
         actions: [
+          may("read-write") && button("Pause", () => pause(chosen, page, name)),
+          may("read-write") && button("Skip to the end", () => seekDialog({ group: name, queue: chosen, done: page.reload, end: true })),
           may("read-write") && button("Rewind or skip", () => seekDialog({ group: name, queue: chosen, done: page.reload }), { kind: "primary" }),
+          may("read-write") && filter && groupName(name) === name && button("Which messages", () => choose({ group: name, queue: chosen, filter, conflation }, page)),
           may("admin") && button("Forget", () => forget(name, chosen), { kind: "danger" }),
         ],
       }),
@@ -80,15 +90,17 @@ export const group = {
         tile("Started", entry.subscriptionMode ?? "all", { note: entry.subscriptionTimestamp ? moment(entry.subscriptionTimestamp) : "from the first message" }),
       ),
       filter?.filter && panel("Filter", { note: `${plural(filter.passedOver, "message")} passed over` }, h("p", {}, "The group gets only what fits ", code(filter.filter), filter.setBy ? ` (set by ${filter.setBy})` : "", ".")),
+      pauses.length > 0 && panel("Paused", { note: "Not delivered until it is resumed" }, pauseTable(pauses, page)),
+      conflation?.enabled && panel("Conflation", { note: `${plural(conflation.passedOver, "message")} passed over` }, h("p", {}, "The group gets only the newest message of each partition", conflation.setBy ? ` (set by ${conflation.setBy})` : "", ".")),
       panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told)),
       panel(
         "Consumers",
-        { note: "Who has popped in the last two minutes" },
+        { note: "Who has popped in the last two minutes, or holds a lease" },
         table({
           label: "Consumers of this group",
           rows: consumers,
           key: (row) => `${row.name} ${row.host} ${row.process} ${row.address} ${row.subject}`,
-          none: empty("Nobody reads.", "No consumer of the group has popped from this queue in the last two minutes."),
+          none: empty("Nobody reads.", "No consumer of the group has popped from this queue in the last two minutes.", last && [" The last was ", consumer(last), ", ", moment(last.lastPopAt), "."]),
           columns: [
             { name: "Consumer", cell: (row) => consumer(row) },
             { name: "Address", cell: (row) => row.address ?? "–" },
@@ -123,20 +135,42 @@ export const group = {
   },
 };
 
-/** Ask where to, and move the group in a queue or in one partition of it. */
-export function seekDialog({ group: name, queue, partition, done }) {
+/** Which messages of a queue a group gets. Only what is changed is sent. */
+function choose({ group: name, queue, filter, conflation }, page) {
+  const base = path`/api/v1/consumer-groups/${name}/queues/${queue}`;
+  ask({
+    title: `Which messages ${groupName(name)} gets`,
+    text: "It holds from the next pop on. What the group does not get is passed over, counted and never delivered.",
+    action: "Change it",
+    fields: [
+      input("filter", "Only those that fit (empty: all)", { maxlength: 2000, value: filter.filter ?? "", placeholder: "headers.country = 'IT' AND payload.total > 100" }),
+      h("label", { class: "flag" }, h("input", { type: "checkbox", name: "newest", checked: conflation.enabled }), h("span", {}, "Only the newest of each partition")),
+    ],
+    act: async (form) => {
+      const text = form.get("filter").trim() || null;
+      const newest = form.get("newest") !== null;
+      if (text !== filter.filter) await post(`${base}/filter`, { filter: text });
+      if (newest !== conflation.enabled) await post(`${base}/conflation`, { enabled: newest });
+      return "The group goes by it from its next pop on.";
+    },
+    done: page.reload,
+  });
+}
+
+/** Ask where to, unless to the `end`, and move the group in a queue or in one partition of it. */
+export function seekDialog({ group: name, queue, partition, done, end = false }) {
   const where = partition ? `partition ${partition} of ${queue}` : `every partition of ${queue}`;
   const base = path`/api/v1/consumer-groups/${name}/queues/${queue}`;
   const effect = h("p", { class: "effect", role: "status" }, "Choose a target; the effect is shown here before you confirm.");
   let turn = 0;
   // Nothing is chosen beforehand, and nothing can be confirmed before the server has said what it would do.
-  const chosen = async (event) => {
+  const foresee = async (target) => {
     turn += 1;
     const mine = turn;
     ready(false);
     effect.textContent = "Checking what the move would do…";
     try {
-      const told = await get(`${base}/seek`, { ...seekBody(new FormData(event.currentTarget.form)), partition });
+      const told = await get(`${base}/seek`, { ...target(), partition });
       if (mine !== turn) return;
       effect.textContent = inWords(told);
       ready(told.partitions > 0);
@@ -144,6 +178,7 @@ export function seekDialog({ group: name, queue, partition, done }) {
       if (mine === turn) effect.textContent = error.message;
     }
   };
+  const chosen = ({ currentTarget: { form } }) => foresee(() => seekBody(new FormData(form)));
   const when = h("input", {
     type: "datetime-local",
     name: "at",
@@ -156,26 +191,28 @@ export function seekDialog({ group: name, queue, partition, done }) {
   });
   const option = (value, text, hint) => h("label", { class: "option" }, h("input", { type: "radio", name: "to", value, required: true, onchange: chosen }), h("span", {}, h("b", {}, text), hint));
   const ready = ask({
-    title: `Move ${groupName(name)}`,
+    title: end ? `Skip to the end: ${groupName(name)}` : `Move ${groupName(name)}`,
     text: `In ${where}. Leases that the group holds there end.`,
     ready: false,
-    action: "Move the group",
-    fields: [h(
+    action: end ? "Skip the messages" : "Move the group",
+    danger: end,
+    fields: [!end && h(
       "fieldset",
       { class: "options" },
       h("legend", {}, "Where to"),
       option("beginning", "To the beginning", " – everything that is stored is read again"),
       option("moment", "To a time", [" – read again what came after ", when]),
       option("end", "To the end", " – skip everything that is unread"),
-    ), effect],
+    ), effect].filter(Boolean),
     act: async (form) => {
       const target = partition ? `${base}${path`/partitions/${partition}`}/seek` : `${base}/seek`;
-      const answer = await post(target, seekBody(form));
+      const answer = await post(target, end ? { toEnd: true } : seekBody(form));
       if (answer.operationId) return answer;
       return partition ? "The group was moved." : `The group was moved in ${plural(answer.partitionsUpdated, "partition")}.`;
     },
     done,
   });
+  if (end) foresee(() => ({ toEnd: true }));
 }
 
 function inWords({ partitions, deliveredAgain, skipped, more }) {

@@ -1,6 +1,6 @@
-// Values under keys of a namespace, and who holds a lock. Nothing lists namespaces or locks: they are looked up by name.
+// Namespaces and the values under their keys; locks and who holds them.
 
-import { may, post } from "./api.js";
+import { get, may, post } from "./api.js";
 import { number } from "./format.js";
 import { badge, code, empty, heading, link, moment, panel, preview, searchField, table, toolbar } from "./ui.js";
 
@@ -11,15 +11,17 @@ export const keys = {
   every: 10000,
 
   async load({ query }) {
-    const [found, held] = await Promise.all([
+    const [namespaces, locks, found, held] = await Promise.all([
+      query.namespace ? null : get("/api/v1/kv", { limit: PAGE, after: query.namespaces }),
+      query.lock ? null : get("/api/v1/locks", { limit: PAGE, after: query.locks }),
       query.namespace && may("read-write") ? first("/api/v1/kv", { op: "getPrefix", ns: query.namespace, prefix: query.prefix ?? "", after: query.after ?? "", limit: PAGE }) : null,
       query.lock && may("read-write") ? first("/api/v1/locks", { op: "get", name: query.lock }) : null,
     ]);
-    return { found, held };
+    return { namespaces, locks, found, held };
   },
 
-  view({ found, held }, { query }, page) {
-    if (!may("read-write")) return [heading("Keys and locks"), empty("Your token may not ask for them.", "Keys and locks are read with the role read-write.")];
+  view({ namespaces, locks, found, held }, { query }, page) {
+    const refused = empty("Your token may not read them.", "Values and the holders of a lock are read with the role read-write.");
     return [
       heading("Keys and locks", { note: "What applications keep beside their queues. Namespaces and locks are matched as a whole." }),
       panel(
@@ -29,9 +31,14 @@ export const keys = {
           searchField({ label: "Namespace", value: query.namespace, placeholder: "orders", onsearch: (namespace) => page.set({ namespace, after: "" }) }),
           searchField({ label: "Key begins with", value: query.prefix, placeholder: "Every key", onsearch: (prefix) => page.set({ prefix, after: "" }) }),
         ),
-        found ? keyTable(found, query) : empty("Name a namespace to see its keys.", "An application stores one with ", code("queen.kv")),
+        namespaces ? namespaceTable(namespaces, query) : found ? keyTable(found, query) : refused,
       ),
-      panel("Lock", {}, toolbar(searchField({ label: "Lock", value: query.lock, placeholder: "nightly-report", onsearch: (lock) => page.set({ lock }) })), held ? holderTable(held.holders) : empty("Name a lock to see who holds it.")),
+      panel(
+        "Locks",
+        {},
+        toolbar(searchField({ label: "Lock", value: query.lock, placeholder: "nightly-report", onsearch: (lock) => page.set({ lock }) })),
+        locks ? lockTable(locks, query) : held ? holderTable(held.holders) : refused,
+      ),
     ];
   },
 };
@@ -40,8 +47,50 @@ async function first(where, operation) {
   return (await post(where, { operations: [operation] })).results[0];
 }
 
+function to(query, changes) {
+  return `#/keys?${new URLSearchParams({ ...query, ...changes })}`;
+}
+
+function more(query, name, { nextAfter }) {
+  return nextAfter && link(to(query, { [name]: nextAfter }), "The next ones", { class: "button" });
+}
+
+function namespaceTable(listed, query) {
+  return [
+    table({
+      label: "Namespaces",
+      rows: listed.namespaces,
+      key: (row) => row.namespace,
+      none: empty("No namespace has keys.", "An application stores one with ", code("queen.keys.put(namespace, key, value, ttl=None)")),
+      columns: [
+        { name: "Namespace", cell: (row) => link(to(query, { namespace: row.namespace }), row.namespace) },
+        { name: "Keys", num: true, cell: (row) => `${number(row.keys)}${row.more ? "+" : ""}` },
+      ],
+    }),
+    more(query, "namespaces", listed),
+  ];
+}
+
+function lockTable(listed, query) {
+  return [
+    table({
+      label: "Held locks",
+      rows: listed.locks.flatMap(({ name, holders }) => holders.map((holder) => ({ name, ...holder }))),
+      key: (row) => `${row.name} ${row.slot}`,
+      none: empty("Nobody holds a lock.", "An application takes one with ", code("queen.keys.acquire(name, ttl=30, owner=me)")),
+      columns: [
+        { name: "Lock", cell: (row) => link(to(query, { lock: row.name }), row.name) },
+        { name: "Holder", cell: (row) => row.owner ?? badge("warn", "Unknown") },
+        { name: "Permit", num: true, cell: (row) => number(row.slot) },
+        { name: "Held since", cell: (row) => moment(row.since) },
+        { name: "Ends", cell: (row) => moment(row.expiresAt) },
+      ],
+    }),
+    more(query, "locks", listed),
+  ];
+}
+
 function keyTable({ rows, truncated, nextAfter }, query) {
-  const more = new URLSearchParams({ ...query, after: nextAfter ?? "" });
   return [
     table({
       label: "Keys",
@@ -56,7 +105,7 @@ function keyTable({ rows, truncated, nextAfter }, query) {
         { name: "Ends", cell: (row) => (row.expiresAt ? moment(row.expiresAt) : "never") },
       ],
     }),
-    truncated && link(`#/keys?${more}`, "The next ones", { class: "button" }),
+    truncated && more(query, "after", { nextAfter }),
   ];
 }
 

@@ -1,9 +1,10 @@
 // Messages, and one message with its payload and what happened to it.
 
 import { get, may, path, post, remove } from "./api.js";
+import { attemptTable } from "./attempts.js";
 import { h } from "./dom.js";
 import { groupName, number, plural } from "./format.js";
-import { ask, attempt, attemptTable, badge, button, choice, code, copyable, empty, facts, heading, json, link, moment, pager, panel, preview, problem, searchField, table, to, toolbar } from "./ui.js";
+import { ask, attempt, badge, button, choice, code, copyable, empty, facts, heading, json, link, moment, pager, panel, preview, problem, searchField, table, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const HOUR_MS = 3600000;
@@ -110,7 +111,7 @@ export const message = {
           ),
         ),
       ),
-      panel("Attempts that failed", { note: "The last ten of each group" }, attemptTable(told.attempts)),
+      panel("Attempts that failed", { note: "The last ten of each group; marked is what the one before did not say" }, attemptTable(told.attempts)),
       panel("History", { note: plural(traces.length, "trace") }, timeline(told, traces, dead)),
       panel(
         "Groups",

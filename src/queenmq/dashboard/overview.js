@@ -6,11 +6,11 @@ import { h } from "./dom.js";
 import { bytes, compact, duration, groupName, number, percent, plural, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { isCurrent, live } from "./live.js";
-import { badge, code, empty, heading, link, moment, panel, table, tile, tiles, to } from "./ui.js";
+import { badge, button, code, copy, empty, heading, link, moment, panel, table, tile, tiles, to } from "./ui.js";
 
 const LAGGING_S = 60;
+const SEVERE = new Set(["failing", "full"]);
 const LATE_S = 300;
-const HELD_LONG_S = 300;
 
 export const overview = {
   title: () => "Overview",
@@ -18,17 +18,17 @@ export const overview = {
   live: true,
 
   async load({ query }) {
-    const [status, lagging, horizon] = await Promise.all([get("/api/v1/status"), get("/api/v1/consumer-groups/lagging", { minLagSeconds: LAGGING_S, limit: 6 }), get("/api/v1/analytics/horizon")]);
-    return { status, lagging, held: horizon.holders.filter((holder) => holder.heldForSeconds > HELD_LONG_S), past: await history(query.range, { hour: status }) };
+    const [status, lagging, { troubles }] = await Promise.all([get("/api/v1/status"), get("/api/v1/consumer-groups/lagging", { minLagSeconds: LAGGING_S, limit: 6 }), get("/api/v1/troubles")]);
+    return { status, lagging, troubles, past: await history(query.range, { hour: status }) };
   },
 
-  view({ status, lagging, held, past }, { query }, page) {
+  view({ status, lagging, troubles, past }, { query }, page) {
     const now = live.now;
     const { points } = past;
     const range = rangeTitle(query.range).toLowerCase();
     return [
       heading("Overview", { note: now ? `${now.server.id}, Queen ${now.server.version}, up for ${duration(now.server.uptimeSeconds)}` : "Waiting for the first live figures…" }),
-      health(now, status, lagging, held),
+      health(now, troubles),
       now && figures(now, status),
       h(
         "div",
@@ -128,28 +128,32 @@ function figures(now, status) {
   );
 }
 
-function health(now, status, lagging, held) {
+/** Where a trouble is looked at and mended. */
+function placeOf({ kind, reason, queue, partition, consumerGroup, fingerprint }) {
+  if (kind === "dead_letters") return to.errors(fingerprint);
+  if (kind === "token_expired") return "#/access";
+  if (kind === "failing" && !partition) return to.partitions(queue, "failing");
+  if (kind === "paused" || kind === "full" || kind === "gathering") return to.queue(queue, consumerGroup);
+  if (kind === "behind" && reason === "deliverable") return to.group(consumerGroup, queue);
+  return queue && to.partition(queue, partition, consumerGroup);
+}
+
+function health(now, troubles) {
   if (!now) return null;
   // What was true when the server was last heard says nothing about now; the frame of the page says that it is lost.
   if (!isCurrent()) return null;
   const worries = [];
-  if (now.problem) worries.push(["bad", `The database does not answer: ${now.problem}. Pushes go to the journal meanwhile.`, null]);
-  if (now.pushMaintenance) worries.push(["warn", "Push maintenance is on: pushes are kept in the journals.", "#/cluster"]);
-  if (now.popMaintenance) worries.push(["warn", "Pop maintenance is on: consumers get no messages.", "#/cluster"]);
-  if (now.serversDead) worries.push(["bad", `${plural(now.serversDead, "server is", "servers are")} silent and counted as dead.`, "#/cluster"]);
-  if (now.journal && !now.problem) worries.push(["busy", `${plural(now.journal, "message")} of the journal ${now.journal === 1 ? "is" : "are"} being replayed.`, "#/operations"]);
-  for (const one of status.failingHeads) worries.push(["bad", `${plural(one.partitions, "partition")} of ${one.queue} ${one.partitions === 1 ? "has" : "have"} a failing head: group ${groupName(one.consumerGroup)}, up to ${plural(one.mostAttempts, "attempt")}.`, to.partitions(one.queue, "failing")]);
-  const late = lagging.filter((row) => row.time_lag_seconds > LATE_S);
-  if (late.length) {
-    const [first] = late;
-    worries.push(["warn", `Group ${groupName(first.consumer_group)} is ${duration(first.time_lag_seconds)} behind in ${first.queue_name} / ${first.partition_name}.`, to.partition(first.queue_name, first.partition_name)]);
-  }
-  for (const holder of held) worries.push(["warn", `For ${duration(holder.heldForSeconds)}, ${holder.description} has kept dead rows from being removed: tables grow and requests get slower. To mend it, ${holder.advice}.`, null]);
-  if (status.errors.dlqMessages) worries.push(["warn", `${plural(status.errors.dlqMessages, "message")} became ${status.errors.dlqMessages === 1 ? "a dead letter" : "dead letters"} in the last hour.`, "#/dead-letters"]);
-  if (!worries.length) return h("div", { class: "health good", role: "status" }, badge("good", "All is well"), h("p", {}, "The database answers, no group is far behind, and nothing has failed in the last hour."));
+  const add = (tone, sentence, { advice, href, action } = {}) => worries.push({ tone, sentence, advice, href, action });
+  if (now.problem) add("bad", `The database does not answer: ${now.problem}. Pushes go to the journal meanwhile.`);
+  if (now.pushMaintenance) add("warn", "Push maintenance is on: pushes are kept in the journals.", { href: "#/cluster" });
+  if (now.popMaintenance) add("warn", "Pop maintenance is on: consumers get no messages.", { href: "#/cluster" });
+  if (now.serversDead) add("bad", `${plural(now.serversDead, "server is", "servers are")} silent and counted as dead: ${now.silentServers.join(", ")}.`, { href: "#/cluster" });
+  if (now.journal && !now.problem) add("busy", `${plural(now.journal, "message")} of the journal ${now.journal === 1 ? "is" : "are"} being replayed.`, { href: "#/operations" });
+  for (const one of troubles) add(SEVERE.has(one.kind) ? "bad" : "warn", one.sentence, { advice: one.advice, href: placeOf(one), action: one.statement && button("Copy the statement", () => copy(one.statement), { title: one.statement }) });
+  if (!worries.length) return h("div", { class: "health good", role: "status" }, badge("good", "All is well"), h("p", {}, "The database answers, no group is far behind, and nothing has failed in the last day."));
   return h(
     "ul",
     { class: "health", "aria-label": "What needs attention" },
-    worries.map(([tone, sentence, href]) => h("li", {}, badge(tone, tone === "bad" ? "Trouble" : tone === "busy" ? "Under way" : "Look at this"), h("span", {}, sentence), href && link(href, "Look"))),
+    worries.map(({ tone, sentence, advice, href, action }) => h("li", {}, badge(tone, tone === "bad" ? "Trouble" : tone === "busy" ? "Under way" : "Look at this"), h("div", {}, h("p", {}, sentence), advice && h("p", { class: "note" }, advice)), action, href && link(href, "Look"))),
   );
 }

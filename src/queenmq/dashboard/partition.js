@@ -27,7 +27,7 @@ export const partition = {
     return { head, told, messages: listed.messages };
   },
 
-  view({ head, told, messages }, { params: [queue, name] }, page) {
+  view({ head, told, messages }, { params: [queue, name], query }, page) {
     const crumbs = [["Queues", "#/queues"], [queue, to.queue(queue)]];
     if (!head) return [heading(name, { kind: "Partition", crumbs }), problem(`Queue ${queue} has no partition ${name}. Check the name, or push a message to create it.`)];
     return [
@@ -43,7 +43,7 @@ export const partition = {
         tile("Groups", number(head.groupCount)),
         tile("Dead letters", number(head.deadLetters), { tone: head.deadLetters ? "warn" : "", href: to.deadLetters(queue) }),
       ),
-      panel("Why is nothing delivered?", { note: "For each group, now" }, h("div", { class: "explanations" }, told.map((one) => explanation(one, ...remedies(one, queue, name, head, page))))),
+      panel("Why is nothing delivered?", { note: query.group ? "Now" : "For each group, now", actions: query.group && button("Every group", () => page.set({ group: "" })) }, h("div", { class: "explanations" }, told.map((one) => explanation(one, ...remedies(one, queue, name, head, page))))),
       panel(
         "Groups",
         {},
@@ -83,6 +83,9 @@ function remedies(told, queue, name, head, page) {
   const [place] = told.partitions;
   const actions = [];
   if (place?.nextTransactionId && place.unread) actions.push(link(to.message(head.id, place.nextTransactionId), "See the message at the head", { class: "button" }));
+  if (place?.leaseId && may("read-write")) actions.push(button("Release the lease", () => release({ name: told.consumerGroup, leaseId: place.leaseId }, page)));
+  if (told.reason === "deliverable") actions.push(link(to.group(told.consumerGroup, queue), "See who reads", { class: "button" }));
+  if (told.reason === "paused") actions.push(link(to.queue(queue), "See who has paused it", { class: "button" }));
   if (place?.attempts && place.nextTransactionId && may("read-write")) actions.push(button("Put the head to the dead letters", () => bury(head.id, place.nextTransactionId, page)));
   return actions;
 }

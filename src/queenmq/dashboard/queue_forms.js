@@ -14,7 +14,7 @@ const OPTIONS = [
   ["priority", "Priority", "number"],
   ["delayedProcessing", "Deliver so many seconds after the push", "number"],
   ["windowBuffer", "Gather until nothing came for so many seconds", "number"],
-  ["ttl", "Do not deliver after so many seconds (empty: always)", "number"],
+  ["ttl", "Do not deliver after so many seconds (empty: always)", "optional"],
   ["maxWaitTimeSeconds", "Evict what is unfinished after so many seconds (0: never)", "number"],
   ["retentionEnabled", "Delete messages by age", "flag"],
   ["retentionSeconds", "… all after so many seconds (0: never)", "number"],
@@ -24,6 +24,10 @@ const OPTIONS = [
   ["dlqAfterMaxRetries", "A lease that expires counts as a failure", "flag"],
   ["setAsideFailedPushes", "Set accepted pushes aside that fail", "flag"],
   ["encryptionEnabled", "Encrypt payloads", "flag"],
+  ["popWaitBaseIntervalMs", "Probe long polls first after so many ms (empty: as the server does)", "optional"],
+  ["popWaitMaxIntervalMs", "… at the latest every so many ms", "optional"],
+  ["popWaitBackoffThreshold", "… less often after so many empty probes", "optional"],
+  ["popWaitBackoffMultiplier", "… by this factor", "optional"],
 ];
 
 /** Fields for the settings; without `options` an empty field stands for the default. */
@@ -34,7 +38,7 @@ function settingFields(options) {
     OPTIONS.map(([name, label, kind]) =>
       kind === "flag"
         ? h("label", { class: "flag" }, h("input", { type: "checkbox", name, checked: options?.[name] === true }), h("span", {}, label))
-        : input(name, label, { type: "number", step: 1, value: options?.[name] ?? "", placeholder: options ? undefined : "default" }),
+        : input(name, label, { type: "number", step: name === "popWaitBackoffMultiplier" ? "any" : 1, value: options?.[name] ?? "", placeholder: options ? undefined : "default" }),
     ),
   );
 }
@@ -49,7 +53,7 @@ function givenSettings(form, options) {
     } else if (text !== "") {
       if (Number(text) !== options?.[name]) given[name] = Number(text);
     } else if (options && options[name] !== null) {
-      if (name !== "ttl") throw new Error(`“${label}” needs a number.`);
+      if (kind !== "optional") throw new Error(`“${label}” needs a number.`);
       given[name] = null;
     }
   }

@@ -6,9 +6,10 @@ import { h } from "./dom.js";
 import { compact, duration, groupName, number, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { changeSettings, createQueue, pushMessage } from "./queue_forms.js";
-import { ask, badge, button, choice, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { ask, badge, button, choice, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, problem, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
+const BY_SETTINGS = ["window_open", "delayed", "expired"]; // what the settings of a queue keep back
 const PARTITION_STATES = [["", "all, by name"], ["failing", "failing heads"], ["leased", "leased"], ["waiting", "waiting longest"], ["dead_letters", "with dead letters"], ["unread", "unread"]];
 
 export const queues = {
@@ -60,7 +61,7 @@ export const queue = {
     const groups = await get("/api/v1/consumer-groups", { queue: name, limit: 100 });
     // Without a choice, ask for the group that is furthest behind.
     const asked = query.group ?? groups.reduce((worst, row) => ((row.unread ?? 0) > (worst?.unread ?? -1) ? row : worst), null)?.name;
-    const [status, heads, told, past, policies, skipped, pauses] = await Promise.all([
+    const [status, heads, told, past, policies, skipped, pauses, timers] = await Promise.all([
       get(path`/api/v1/status/queues/${name}`, { limit: 1 }),
       get(path`/api/v1/resources/queues/${name}/partitions`, { search: query.state ? "" : query.search, state: query.state, limit: PAGE + 1, offset }),
       get(path`/api/v1/explain/${name}`, { consumerGroup: asked }),
@@ -68,13 +69,15 @@ export const queue = {
       get("/api/v1/policies", { queue: name }),
       get(path`/api/v1/queues/${name}/skipped`, { limit: PAGE }),
       get("/api/v1/pauses", { queue: name }),
+      get(path`/api/v1/timers/${name}`, { limit: PAGE }),
     ]);
-    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, past, policies: policies.policies, skipped: skipped.messages, pauses: pauses.pauses };
+    return { status, heads: heads.partitions.slice(0, PAGE), more: heads.partitions.length > PAGE, offset, groups, told, past, policies: policies.policies, skipped: skipped.messages, pauses: pauses.pauses, timers };
   },
 
-  view({ status, heads, more, offset, groups, told, past, policies, skipped, pauses }, { params: [name], query }, page) {
+  view({ status, heads, more, offset, groups, told, past, policies, skipped, pauses, timers }, { params: [name], query }, page) {
     const { totals, queue: about } = status;
     const { options } = about;
+    const change = () => changeSettings(name, about, page);
     return [
       heading(name, {
         kind: "Queue",
@@ -87,6 +90,7 @@ export const queue = {
           may("admin") && button("Delete", () => drop(name), { kind: "danger" }),
         ],
       }),
+      options.maxSize > 0 && totals.pending + totals.processing >= options.maxSize && problem(`The queue is full: ${number(totals.pending + totals.processing)} of ${number(options.maxSize)} messages wait for its slowest group, and pushes are refused.`, may("read-write") && button("Raise the limit", change)),
       tiles(
         tile("Stored", compact(totals.total)),
         tile("Pending", compact(totals.pending), { note: "of the slowest groups" }),
@@ -97,11 +101,12 @@ export const queue = {
       h(
         "div",
         { class: "columns" },
-        panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told), groupChooser(told, query, page)),
+        panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told, ...(may("read-write") && BY_SETTINGS.includes(told.reason) ? [button("Change these settings", change)] : [])), groupChooser(told, query, page)),
         panel(rangeTitle(query.range), { note: `Messages a second, by ${past.width}`, actions: rangeButtons(query, page) }, lines({ points: past.points, series: [{ key: "ingestedPerSecond", name: "pushed", tone: "one" }, { key: "popPerSecond", name: "delivered", tone: "two" }, { key: "processedPerSecond", name: "acknowledged", tone: "three" }], format: rate, what: `Messages a second of ${name}, ${rangeTitle(query.range).toLowerCase()}` })),
       ),
       panel("Consumer groups", {}, groupTable(groups)),
       pauses.length > 0 && panel("Paused", { note: "Not delivered until it is resumed" }, pauseTable(pauses, page)),
+      timers.rows.length > 0 && panel("Timers", { note: timers.truncated ? `The first ${number(PAGE)} by key` : "Messages that are pushed at their moment" }, timerTable(timers.rows, page)),
       skipped.length > 0 && panel("Kept back", { note: "Messages that failed and wait by a policy" }, skippedTable(skipped)),
       panel(
         "Partitions",
@@ -115,7 +120,7 @@ export const queue = {
       ),
       panel(
         "Settings",
-        { note: "Also changed with queen queues set, POST /api/v1/configure or a client's create()", actions: may("read-write") && button("Change settings", () => changeSettings(name, about, page)) },
+        { note: "Also changed with queen queues set, POST /api/v1/configure or a client's create()", actions: may("read-write") && button("Change settings", change) },
         facts(
           ["Namespace", about.namespace || "–"],
           ["Task", about.task || "–"],
@@ -148,6 +153,7 @@ function chosen(options) {
     ["Expired messages become", options.deadLetterQueue && "a dead letter"],
     ["Ended lease", options.dlqAfterMaxRetries && "counts as a failure"],
     ["Payloads", options.encryptionEnabled && "encrypted"],
+    ["Long polls are probed", (options.popWaitBaseIntervalMs || options.popWaitMaxIntervalMs) && `after ${options.popWaitBaseIntervalMs ?? "…"} to ${options.popWaitMaxIntervalMs ?? "…"} ms`],
   ].filter(([, value]) => value);
 }
 
@@ -162,11 +168,12 @@ function fairnessInWords({ separator, weights = {} }) {
   return [`keys before ${separator} take turns`, some.length > 0 && `weights: ${some.join(", ")}`].filter(Boolean).join("; ");
 }
 
-function limitsInWords({ leases, rate, burst }) {
-  return [leases && (leases === 1 ? "one lease at once" : `${number(leases)} leases at once`), rate && `${number(rate)} messages a second`, burst && `${number(burst)} at once`].filter(Boolean).join("; ");
+function limitsInWords({ leases, rate, burst, perKey }) {
+  const words = [leases && (leases === 1 ? "one lease at once" : `${number(leases)} leases at once`), rate && `${number(rate)} messages a second`, burst && `${number(burst)} at once`];
+  return [...words, perKey && `for each key ${limitsInWords(perKey)}`].filter(Boolean).join("; ");
 }
 
-function pauseTable(rows, page) {
+export function pauseTable(rows, page) {
   return table({
     label: "Pauses",
     rows,
@@ -182,21 +189,53 @@ function pauseTable(rows, page) {
   });
 }
 
-function pause(name, page) {
+/** A queue for all groups, or one group of it. */
+export function pause(name, page, group) {
   ask({
-    title: `Pause ${name}?`,
-    text: "Nothing of this queue is delivered to any group until it is resumed. Messages that are being processed can be acknowledged.",
-    action: "Pause the queue",
+    title: `Pause ${group ? groupName(group) : name}?`,
+    text: `Nothing of ${group ? name : "this queue"} is delivered to ${group ? "this" : "any"} group until it is resumed. Messages that are being processed can be acknowledged.`,
+    action: group ? "Pause the group" : "Pause the queue",
     fields: [h("label", {}, "Reason ", h("input", { name: "reason", maxlength: 200 }))],
     act: async (form) => {
-      await post("/api/v1/pause", { queue: name, reason: form.get("reason") || null });
-      return "The queue is paused.";
+      await post("/api/v1/pause", { queue: name, consumerGroup: group, reason: form.get("reason") || null });
+      return `The ${group ? "group" : "queue"} is paused.`;
     },
     done: page.reload,
   });
 }
 
-function resume({ queue, consumerGroup, partition }, page) {
+function timerTable(rows, page) {
+  return table({
+    label: "Timers that wait",
+    rows,
+    key: (row) => row.timerKey,
+    columns: [
+      { name: "Key", cell: (row) => code(row.timerKey) },
+      { name: "Partition", cell: (row) => row.partition },
+      { name: "Pushed at", cell: (row) => moment(row.deliverAt) },
+      { name: "Schedule", cell: (row) => (row.schedule ? [code(row.schedule), row.timeZone && ` ${row.timeZone}`] : "once") },
+      { name: "Failed", num: true, cell: (row) => (row.attempts ? badge("bad", number(row.attempts)) : "0") },
+      { name: "Error", wide: true, cell: (row) => row.lastError ?? "–" },
+      { name: "", actions: true, cell: (row) => may("read-write") && button("Cancel", () => cancelTimer(row, page)) },
+    ],
+  });
+}
+
+function cancelTimer({ queue, timerKey }, page) {
+  ask({
+    title: `Cancel ${timerKey}?`,
+    text: "Its message is not pushed any more. What it has pushed before stays.",
+    action: "Cancel the timer",
+    danger: true,
+    act: async () => {
+      const { status } = await remove(path`/api/v1/timers/${queue}/${timerKey}`);
+      return status === "cancelled" ? "The timer is cancelled." : "There is no such timer any more: it was pushed or cancelled.";
+    },
+    done: page.reload,
+  });
+}
+
+export function resume({ queue, consumerGroup, partition }, page) {
   ask({
     title: `Resume ${consumerGroup ? groupName(consumerGroup) : queue}?`,
     text: "Messages are delivered again, unless another pause keeps them back.",
@@ -307,7 +346,7 @@ function furthest(row) {
   return group.unread ? [`${groupName(group.name)}: ${number(group.unread)}`, row.groupCount > 1 && h("span", { class: "note" }, ` of ${number(row.groupCount)} groups`)] : h("span", { class: "note" }, "all read");
 }
 
-const WORST_FIRST = ["parked", "retry_pause", "exhausted", "paused", "limited", "leased", "delayed", "window_open", "expired", "backpressure", "deliverable"];
+const WORST_FIRST = ["parked", "retry_pause", "exhausted", "paused", "limited", "leased", "delayed", "window_open", "expired", "backpressure", "filtered", "deliverable"];
 
 /** What is the matter with a partition, the worst first: each state that one of its groups is in. */
 export function partitionState(row) {

@@ -11,8 +11,8 @@ export function link(href, text, more = {}) {
 
 /** Addresses of pages. */
 export const to = {
-  queue: (queue) => path`#/queues/${queue}`,
-  partition: (queue, partition) => path`#/queues/${queue}/partitions/${partition}`,
+  queue: (queue, group) => path`#/queues/${queue}` + (group ? path`?group=${group}` : ""),
+  partition: (queue, partition, group) => path`#/queues/${queue}/partitions/${partition}` + (group ? path`?group=${group}` : ""),
   group: (group, queue) => path`#/groups/${group}` + (queue ? path`?queue=${queue}` : ""),
   message: (partitionId, transactionId) => path`#/messages/${partitionId}/${transactionId}`,
   messages: (queue, partition) => path`#/messages?queue=${queue}` + (partition ? path`&partition=${partition}` : ""),
@@ -265,7 +265,7 @@ export function copyable(value) {
   return h("div", { class: "copyable" }, button("Copy", () => copy(shown.textContent), { title: "Copy as it is shown" }), shown);
 }
 
-async function copy(text) {
+export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -338,25 +338,6 @@ export function attempt(one) {
   if (one.outcome === "expired") return "The lease ended without a word";
   return one.error ?? `Reported as ${one.outcome}, without an error`;
 }
-
-export function attemptTable(attempts) {
-  return table({
-    label: "Attempts that failed",
-    rows: attempts,
-    key: (row) => `${row.consumerGroup} ${row.endedAt}`,
-    none: empty("No delivery of this message has failed."),
-    columns: [
-      { name: "Failed", cell: (row) => moment(row.endedAt) },
-      { name: "Group", cell: (row) => groupName(row.consumerGroup) },
-      { name: "Error", wide: true, cell: (row) => attempt(row) },
-      { name: "Outcome", cell: (row) => badge(row.outcome === "retry" ? "warn" : "bad", OUTCOMES[row.outcome] ?? row.outcome) },
-      { name: "Consumer", cell: (row) => consumer(row.consumer) },
-      { name: "Took", num: true, cell: (row) => (row.leasedAt ? duration(Math.max(0, (Date.parse(row.endedAt) - Date.parse(row.leasedAt)) / 1000)) : NONE) },
-    ],
-  });
-}
-
-const OUTCOMES = { failed: "Failed", retry: "Handed back", dlq: "Dead letter", expired: "Lease expired" };
 
 /** The answer to "why is nothing delivered?". */
 export function explanation(told, ...actions) {
