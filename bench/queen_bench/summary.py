@@ -38,7 +38,16 @@ def ranges(results: Iterable[Result]) -> dict[tuple[str, str], dict[str, tuple[f
     """The least and the greatest value of each figure, for each scenario and server that was repeated."""
     kinds: dict[tuple[str, str], list[dict[str, float]]] = {}
     for result in results:
-        named = {"msg/s": result.rate, "CPU": _cpu(result), "worst age ms": result.worst_age_ms} | result.extra
+        latency = result.main_latency()
+        named = {
+            "msg/s": result.rate,
+            "CPU": _cpu(result),
+            "p50 ms": latency.p50_ms,
+            "p99 ms": latency.p99_ms,
+            "worst age ms": result.worst_age_ms,
+            "pending": result.pending,
+            **result.extra,
+        }
         numbers = {n: v for n, v in named.items() if isinstance(v, int | float) and not isinstance(v, bool)}
         kinds.setdefault((result.scenario, result.server), []).append(numbers)
     return {

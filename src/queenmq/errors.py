@@ -14,6 +14,7 @@ QueenError                          error                 the root
 │   │   ├── Unauthenticated    401  unauthenticated       no token, or one that does not verify
 │   │   ├── Forbidden          403  forbidden             the token's role is not enough
 │   │   ├── NotFound           404  not_found             the named thing does not exist
+│   │   │   └── NotSupported   404  not_supported         published clients know it, and this server leaves it out
 │   │   ├── MethodNotAllowed   405  method_not_allowed    the path exists, the method does not
 │   │   ├── RequestTimeout     408  request_timeout       * the request did not arrive in time
 │   │   ├── Conflict           409  conflict              the request contradicts what is stored
@@ -30,6 +31,7 @@ QueenError                          error                 the root
 │   │   ├── NoEncryptionKey    503  no_encryption_key     * the queue is encrypted and this server has no key
 │   │   ├── JournalFailed      503  journal_failed        * the disk refused the record
 │   │   ├── ServerStopping     503  server_stopping       this server is shutting down
+│   │   │   └── Interrupted    503  outcome_unknown       it did not wait for the end: what was asked may be done
 │   │   ├── InMaintenance      503  maintenance           the operator has switched pushes off
 │   │   ├── WouldJournal       503  would_journal         for other servers: the push belongs into their journal
 │   │   ├── TooManyConnections 503  too_many_connections  * the bound on open connections is reached
@@ -56,6 +58,7 @@ from typing import ClassVar, NamedTuple
 
 class QueenError(Exception):
     code: ClassVar[str] = "error"
+    is_unknown = False  # whether an earlier try of the same has changed something: nobody may say that it has not
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -114,6 +117,10 @@ class Forbidden(RequestError):
 class NotFound(RequestError):
     status = 404
     code = "not_found"
+
+
+class NotSupported(NotFound):
+    code = "not_supported"
 
 
 class MethodNotAllowed(RequestError):
@@ -179,6 +186,12 @@ class ServerStopping(UnavailableError):
         super().__init__(message)
 
 
+class Interrupted(ServerStopping):
+    """The request was under way when the grace of the stop ended. What it has sent to the database goes on."""
+
+    code = "outcome_unknown"
+
+
 class InMaintenance(UnavailableError):
     code = "maintenance"
 
@@ -213,7 +226,7 @@ class Overloaded(UnavailableError):
 
 
 class QuotaExceeded(Overloaded):
-    """A namespace stores as much as it may."""
+    """A namespace stores as much as it may, or a queue has as many groups."""
 
     code = "quota_exceeded"
 

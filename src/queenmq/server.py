@@ -42,6 +42,7 @@ from queenmq.services.journal_replay import JournalReplay
 from queenmq.services.load_monitor import LoadMonitor
 from queenmq.services.operation_worker import OperationWorker
 from queenmq.services.outbox import OutboxPush
+from queenmq.services.planning import Planning
 from queenmq.services.promotions import Promotions
 from queenmq.services.quotas import QuotaRefresh
 from queenmq.services.retention import Eviction, Retention
@@ -93,7 +94,7 @@ class Server:
         self._origins = Origins.from_settings(settings)
         limits = _limits(settings)
         memory = HttpMemory.within(limits, tls)
-        context = make_context(self.broker, Reports(self.database), memory, clock)
+        context = make_context(self.broker, Reports(self.database, settings.limits.max_searches), memory, clock)
         self._app = self._make_app(context)
         self.database.on_notice(REVOKED, self._app.revoked)
         self.database.on_notice(CHANGED, self.broker.schemas.notice)
@@ -163,6 +164,7 @@ class Server:
             yield Retention(broker.operation_runner, settings.retention, clock)
             yield Eviction(database, broker.activity, settings.retention, clock)
             yield Vacuum(database, settings.database, clock)
+            yield Planning(database, clock)
             yield Promotions(database, clock)
 
     def _make_app(self, context: Context) -> App:

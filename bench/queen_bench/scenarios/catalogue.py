@@ -23,7 +23,7 @@ from queen_bench.scenarios.scenario import Scenario
 from queen_bench.scenarios.shape import SHAPES
 from queen_bench.scenarios.sizes import SizesOverTime
 from queen_bench.scenarios.tls import TlsCost
-from queen_bench.scenarios.wakeup import Wakeup
+from queen_bench.scenarios.wakeup import HalfLoad, Wakeup
 
 BATCHES: Final = (1, 10, 100)
 PARTITION_BATCH: Final = 10
@@ -51,6 +51,8 @@ def scenarios(options: Options) -> list[Scenario]:
         *(_pop_partitions(count, min(counts)) for count in counts),
         Wakeup("wakeup"),
         Wakeup("wakeup-connected", connected=True),
+        HalfLoad("wakeup-half-load"),
+        HalfLoad("wakeup-half-load-connected", connected=True),
         ClusterWakeup("cluster-wakeup"),
         ClusterCalls("cluster-calls"),
         Coordinated("coordinator"),

@@ -30,7 +30,7 @@ from queenmq.storage.embedded import running_url
 
 FREE: Final = "free"
 SIDES: Final = (FREE, *FORMS)
-TURN: Final = 400  # messages
+TURN: Final = 4000  # messages; what it takes to open the connections must not count
 PARTS: Final = 6
 VERBS: Final = ("push", "pop")
 Rates = dict[str, list[float]]

@@ -1,8 +1,8 @@
-"""How much the queues of a namespace may store.
+"""How much the queues of a namespace may store, and how much may be asked for of them.
 
-What is stored is measured for the statistics in any case, so a push counts nothing: it is compared with the last
-figures and with what was let through here since then. What other servers have let through meanwhile is not known, so a
-quota can be exceeded by what is pushed within some seconds.
+What is asked for is counted in memory (`rates`). What is stored is measured for the statistics in any case, so a push
+counts nothing: it is compared with the last figures and with what was let through here since then. What other servers
+have let through meanwhile is not known, so a quota can be exceeded by what is pushed within some seconds.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Quota(Struct, kw_only=True):
     namespace: str
     max_messages: int | None
     max_bytes: int | None
+    requests_per_second: int | None = None
+    messages_per_second: int | None = None
+    long_polls: int | None = None
     messages: int = 0
     bytes: int | None = None  # known only if there is a limit
 
@@ -42,6 +45,7 @@ class Quotas:
         self._known: dict[str, Quota] = {}
         self._due_at = self._read_at = float("-inf")
         self.any = False  # read for every push
+        self.limits_requests = False
         self.refused = 0
 
     @property
@@ -57,14 +61,17 @@ class Quotas:
         """The quotas as far as this server knows them, by namespace."""
         return list(self._known.values())
 
+    def of(self, queue: str) -> list[Quota]:
+        """Those of the namespaces that a queue is in."""
+        return [self._known[namespace] for namespace in _namespaces_of(queue) if namespace in self._known]
+
     def take(self, pushed: Mapping[str, int], size: int) -> None:
         """So many messages are pushed to each of these queues, with so many bytes in all. Raises QuotaExceeded; then
         none has been counted."""
         wanted: dict[str, int] = {}
         for queue, messages in pushed.items():
-            for namespace in _namespaces_of(queue):
-                if namespace in self._known:
-                    wanted[namespace] = wanted.get(namespace, 0) + messages
+            for quota in self.of(queue):
+                wanted[quota.namespace] = wanted.get(quota.namespace, 0) + messages
         if not wanted:
             return
         total = sum(pushed.values())
@@ -117,9 +124,18 @@ class Quotas:
                 quota.bytes += max(0, (former.bytes or 0) - size)
         self._known = found
         self.any = bool(found)
+        self.limits_requests = any(quota.requests_per_second for quota in found.values())
 
-    async def set(self, namespace: str, max_messages: int | None, max_bytes: int | None) -> None:
-        await self._database.fetchval(statement("set_quota"), namespace, max_messages, max_bytes)
+    async def set(self, quota: Quota) -> None:
+        await self._database.fetchval(
+            statement("set_quota"),
+            quota.namespace,
+            quota.max_messages,
+            quota.max_bytes,
+            quota.requests_per_second,
+            quota.messages_per_second,
+            quota.long_polls,
+        )
         await self.refresh()
 
     async def remove(self, namespace: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Final
 
@@ -20,6 +20,10 @@ from queenmq.errors import Overloaded
 _MOST_BUCKETS: Final = 10_000
 _MOST: Final = 10**9
 _NAMESPACE: Final = "."
+_KINDS: Final = (
+    *("requests", "messages", "long_polls"),
+    *("namespace_requests", "namespace_messages", "namespace_long_polls"),
+)
 
 Bound = Annotated[int, Meta(ge=1, le=_MOST)]
 
@@ -33,6 +37,8 @@ class Limits(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_f
 
 
 UNLIMITED: Final = Limits()
+Share = tuple[int, int]
+"""How many messages, and how many a second are allowed."""
 
 
 class _Bucket(Struct):
@@ -48,7 +54,8 @@ class Rates:
         # By kind, so that pushes to made-up namespaces do not have the bucket of a token forgotten, and so refilled.
         self._buckets: defaultdict[str, OrderedDict[str, _Bucket]] = defaultdict(OrderedDict)
         self._polls: Counter[str] = Counter()
-        self.refused = Counter({"requests": 0, "messages": 0, "namespace_messages": 0, "long_polls": 0})
+        self._namespace_polls: Counter[str] = Counter()
+        self.refused = Counter(dict.fromkeys(_KINDS, 0))
 
     def take_request(self, who: str, limits: Limits) -> None:
         """A request of this caller. Raises Overloaded."""
@@ -60,17 +67,28 @@ class Rates:
         if limits.messages_per_second is not None and messages:
             self._draw("messages", who, limits.messages_per_second, messages, "messages pushed with this token")
 
-    def take_namespaces(self, pushed: Mapping[str, int], per_second: int) -> None:
-        """So many messages are pushed to each of these namespaces. Raises Overloaded; then none has been counted."""
-        for namespace in pushed:
+    def take_namespaces(self, pushed: Mapping[str, Share]) -> None:
+        """Messages are pushed to these namespaces. Raises Overloaded; then none has been counted."""
+        for namespace, (_, per_second) in pushed.items():
             self._require("namespace_messages", namespace, per_second, f"messages for the namespace {namespace!r}")
-        self.charge_namespaces(pushed, per_second)
+        self.charge_namespaces(pushed)
 
-    def charge_namespaces(self, pushed: Mapping[str, int], per_second: int) -> None:
-        """So many messages were pushed to each of these namespaces without being asked for now: what is pushed next
-        has to wait for them, too."""
-        for namespace, messages in pushed.items():
+    def charge_namespaces(self, pushed: Mapping[str, Share]) -> None:
+        """Messages were pushed to these namespaces without being asked for now: what is pushed next has to wait for
+        them, too."""
+        for namespace, (messages, per_second) in pushed.items():
             self._bucket("namespace_messages", namespace, per_second).left -= messages
+
+    def take_namespace_requests(self, per_second: Mapping[str, int]) -> None:
+        """A request about queues of these namespaces, each with its limit. Raises Overloaded; then it has not been
+        counted."""
+        kind = "namespace_requests"
+        found = [
+            self._require(kind, namespace, most, f"requests about the namespace {namespace!r}")
+            for namespace, most in per_second.items()
+        ]
+        for bucket in found:
+            bucket.left -= 1
 
     @contextmanager
     def polling(self, who: str, limits: Limits) -> Iterator[None]:
@@ -78,13 +96,24 @@ class Rates:
         if limits.long_polls is not None and self._polls[who] >= limits.long_polls:
             self.refused["long_polls"] += 1
             raise Overloaded(_text(f"this token has {limits.long_polls} long polls waiting, as many as it may have"))
-        self._polls[who] += 1
-        try:
+        with _counted(self._polls, (who,)):
             yield
-        finally:
-            self._polls[who] -= 1
-            if not self._polls[who]:
-                del self._polls[who]
+
+    @contextmanager
+    def polling_namespaces(self, most: Mapping[str, int]) -> Iterator[None]:
+        """A long poll for a queue of these namespaces, each with its limit, while it waits. Raises Overloaded."""
+        for namespace, long_polls in most.items():
+            if self._namespace_polls[namespace] >= long_polls:
+                self.refused["namespace_long_polls"] += 1
+                raise Overloaded(
+                    _text(f"the namespace {namespace!r} has {long_polls} long polls waiting, as many as it may have")
+                )
+        with _counted(self._namespace_polls, most):
+            yield
+
+    def polls_of(self, namespace: str) -> int:
+        """Long polls that wait for queues of a namespace that has a limit of them."""
+        return self._namespace_polls.get(namespace, 0)
 
     def _draw(self, kind: str, who: str, per_second: int, amount: int, what: str) -> None:
         self._require(kind, who, per_second, what).left -= amount
@@ -109,6 +138,19 @@ class Rates:
         bucket.left = min(per_second, bucket.left + (now - bucket.filled_at) * per_second)
         bucket.filled_at = now
         return bucket
+
+
+@contextmanager
+def _counted(counts: Counter[str], names: Collection[str]) -> Iterator[None]:
+    for name in names:
+        counts[name] += 1
+    try:
+        yield
+    finally:
+        for name in names:
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
 
 
 def namespace_of(queue: str) -> str:

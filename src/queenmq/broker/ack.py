@@ -13,9 +13,9 @@ from queenmq.broker.locked_rows import Row, lease, position
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.parts import Parts
 from queenmq.core.acknowledgement import COMPLETED, Acknowledgement, Run
-from queenmq.errors import DatabaseUnavailable
+from queenmq.errors import InternalError, QueenError, UnavailableError
 from queenmq.storage.database import LOST_ANSWERS
-from queenmq.storage.failures import AnswerLost, TryAgain
+from queenmq.storage.failures import AnswerLost
 from queenmq.storage.statements import statement
 
 
@@ -28,6 +28,7 @@ class Acked:
     partition: str | None
     lease_released: bool
     dead_lettered: bool
+    is_unknown: bool = False  # the answer of a try got lost, and there is no trace of whether it was applied
 
 
 @dataclass(slots=True)
@@ -104,12 +105,16 @@ class Acker:
         )
 
     async def ack(self, runs: list[Run]) -> list[Acked]:
-        """Apply the acknowledgements of one request; a result for each message, in their order."""
+        """Apply the acknowledgements of one request; a result for each message, in their order. Raises AnswerLost if
+        nobody can know any more whether that was done."""
         if not runs:
             return []
         request = AckRequest(runs, sum(len(run.transactions) for run in runs))
         first = runs[0].first
-        return await self.lane.submit(request, (first.partition_id, first.group), request.messages)
+        acked = await self.lane.submit(request, (first.partition_id, first.group), request.messages)
+        if request.lost and any(one.is_unknown for one in acked):
+            raise AnswerLost
+        return acked
 
     async def _run(self, requests: list[AckRequest], lock_timeout: str) -> list[list[Acked]]:
         acked = iter(await self._apply_until_answered(requests, lock_timeout))
@@ -128,11 +133,8 @@ class Acker:
                     request.lost = True
                 if lost > LOST_ANSWERS:
                     raise
-            except TryAgain:
-                raise  # the lane tries again
-            except DatabaseUnavailable as error:
-                if any(request.lost for request in requests):
-                    raise AnswerLost from error  # nobody may say that nothing was changed
+            except QueenError as error:
+                error.is_unknown = lost > 0
                 raise
             else:
                 if any(request.lost for request in requests):
@@ -140,11 +142,8 @@ class Acker:
                 return acked
 
     async def _with_the_finished(self, requests: list[AckRequest], acked: list[Acked]) -> list[Acked]:
-        """After a lost answer, what is finished as the ack wanted it is done, although its lease has ended with that.
-
-        What was handed back (`failed`, `retry`) leaves no such trace: its lease is not valid any more, and the message
-        comes again, as it was wanted.
-        """
+        """After a lost answer, what was applied by the try whose answer it was is done, although its lease has ended
+        with that."""
         if all(one.problem is None for one in acked):
             return acked
         asked = [
@@ -159,15 +158,19 @@ class Acker:
                 [said.partition_id for said, _, _ in asked],
                 [transaction for _, transaction, _ in asked],
                 [said.group for said, _, _ in asked],
+                [said.lease_id for said, _, _ in asked],
                 repeatable=True,
             )
-        except DatabaseUnavailable as error:
+        except (UnavailableError, InternalError) as error:
             raise AnswerLost from error  # some of it is done
         for (said, _, is_lost), one, row in zip(asked, acked, found, strict=True):
-            is_done = row["finished"] and row["dead"] is (said.status not in COMPLETED)
-            if is_lost and one.problem is not None and is_done:
+            if not is_lost or one.problem is None:
+                continue
+            was_applied = applied_before(said.status, row)
+            if was_applied:
                 one.problem, one.dead_lettered = None, row["dead"]
                 one.queue, one.partition = row["queue_name"], row["partition_name"]
+            one.is_unknown = was_applied is None
         return acked
 
     async def _apply(self, runs: list[Run], lock_timeout: str) -> list[Acked]:
@@ -181,6 +184,23 @@ class Acker:
             (row["queue_name"], row["problem"], row["dead_lettered"], _messages(runs, row)) for row in rows
         )
         return list(acked_of(runs, rows))
+
+
+def applied_before(status: str, row: asyncpg.Record) -> bool | None:
+    """Whether an acknowledgement that is refused now was applied by an earlier try, by its row of `acks_finished`.
+
+    None if nobody can say: the lease has expired since and another one has taken its place, under which the message may
+    have been finished as well.
+    """
+    match status:
+        case "failed" | "dlq":
+            return bool(row["said"] == status)
+        case "retry":
+            # It leaves no trace but the end of the lease, by which the message was handed back in any case.
+            return not (row["held"] or row["expired"])
+    if not row["finished"] or row["dead"]:
+        return False
+    return None if row["expired"] else True
 
 
 def acked_of(runs: list[Run], rows: list[asyncpg.Record]) -> Iterator[Acked]:

@@ -16,7 +16,11 @@ from queenmq.core.consumer import Consumer
 
 ALL_QUEUES = ""  # cannot be a queue's name
 _MOST_QUEUES = 10_000
-_MOST_READERS = 10_000
+# Of a group in a queue, and of all of them; groups that come later have few.
+MOST_READERS_OF_GROUP = 1000
+_MANY_READERS = 10_000
+_MOST_READERS = 2 * _MANY_READERS
+_FEW_READERS = 10
 
 Reader = tuple[str, str, str]
 """A consumer that reads: queue, group, and its tag."""
@@ -61,7 +65,8 @@ class Activity:
         self._recent: dict[str, Counts] = {}
         self._unsaved: dict[str, Counts] = {}
         self._by_queue: dict[str, Counts] = {}
-        self.readers: dict[Reader, Consumer] = {}  # who has popped since they were last stored
+        self.readers: dict[Reader, Consumer] = {}  # who has popped since they were last taken
+        self._readers_of: dict[tuple[str, str], int] = {}
 
     def of(self, queue: str) -> Counts:
         """Where to count what was done to `queue`, and changed it."""
@@ -98,9 +103,25 @@ class Activity:
             counts.lag_max_ms = lag_ms
 
     def read_by(self, queue: str, group: str, consumer: Consumer) -> None:
-        """A consumer asks for messages. Those beyond a bound are not remembered."""
-        if len(self.readers) < _MOST_READERS:
-            self.readers[queue, group, consumer.tag] = consumer
+        """A consumer asks for messages. Those of a group beyond a bound are not remembered."""
+        reader, readers = (queue, group, consumer.tag), self.readers
+        if reader not in readers:
+            known = self._readers_of.get((queue, group), 0)
+            most = MOST_READERS_OF_GROUP if len(readers) < _MANY_READERS else _FEW_READERS
+            if known >= most or len(readers) >= _MOST_READERS:
+                return
+            self._readers_of[queue, group] = known + 1
+        readers[reader] = consumer
+
+    def take_readers(self) -> dict[Reader, Consumer]:
+        """Who has popped since the last time."""
+        readers, self.readers, self._readers_of = self.readers, {}, {}
+        return readers
+
+    def put_back_readers(self, readers: dict[Reader, Consumer]) -> None:
+        """They could not be stored: the next time they are taken again, unless others have their places."""
+        for (queue, group, _), consumer in readers.items():
+            self.read_by(queue, group, consumer)
 
     def acked(self, outcomes: Iterable[tuple[str | None, str | None, bool, int]]) -> None:
         """(queue, problem, dead letter, messages) of acknowledgements."""

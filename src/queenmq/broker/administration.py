@@ -18,7 +18,7 @@ from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
 from queenmq.broker.single_flight import SingleFlight
 from queenmq.broker.wake_ups import Wake
-from queenmq.core.options import ConfigureRights, QueueOptions
+from queenmq.core.options import ConfigureRights, QueueOptions, read_pop_wait
 from queenmq.errors import DatabaseUnavailable
 from queenmq.ids import uuid7_text
 from queenmq.operations.steps import StepParameters
@@ -91,7 +91,8 @@ class Administration:
             stored = await connection.fetchrow(statement("stored_options"), queue)
             if stored is not None and given is not None:
                 labels = Labels(labels.namespace or stored["namespace"], labels.task or stored["task"])
-                kept = {name: stored[name] for name in QueueOptions.__struct_fields__ if name not in given}
+                known = {**stored, **read_pop_wait(stored["pop_wait"])}
+                kept = {name: known[name] for name in QueueOptions.__struct_fields__ if name not in given}
                 options = msgspec.structs.replace(options, **kept)
             row = await self._store(connection, queue, labels, options, rights)
         await self._settings.publish(queue)
@@ -129,6 +130,7 @@ class Administration:
             options.archive_before_delete,
             options.set_aside_failed_pushes,
             *rights,
+            options.pop_wait(),
         )
         if row is None:
             raise AssertionError("queen.configure returned no row")

@@ -22,14 +22,14 @@ from queenmq.broker.lease import Leases
 from queenmq.broker.live import Live
 from queenmq.broker.load import LoadWatch
 from queenmq.broker.lock_wait import LockWait
-from queenmq.broker.long_polls import LongPolls
+from queenmq.broker.long_polls import LongPolls, partitions_ready
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.outbox import Outbox
 from queenmq.broker.parts import Parts, backoff_of, cache_bounds_of, concurrency_of, figures_of, journal_of, policy_of
 from queenmq.broker.pauses import Pauses
 from queenmq.broker.policies import Policies
-from queenmq.broker.pop import Claim, Delivered, Filter, Popper, partitions_ready
+from queenmq.broker.pop import Claim, Delivered, Filter, Popper
 from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
 from queenmq.broker.schemas import Schemas
@@ -85,11 +85,12 @@ class Broker:
         self.maintenance = Maintenance(database, self.caches, clock)
         self.schemas = Schemas(database, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
-        lock_s = settings.database.lock_timeout_ms / 1000
-        self.locks = LockWait(database, lock_s, settings.limits.max_lock_waiters, clock)
+        self.locks = LockWait(
+            database, settings.database.lock_timeout_ms / 1000, settings.limits.max_lock_waiters, clock
+        )
         self.journal = journal_of(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
-            backoff_of(settings),
+            backoff_of(settings, self._options),
             cluster,
             clock,
             max_waiters=settings.limits.max_waiters,
@@ -135,7 +136,7 @@ class Broker:
             concurrency=concurrency_of(settings.concurrency),
         )
         self.keys = Keys(database)
-        self.filters = Filters(database, self.long_polls.wake)
+        self.filters, self.conflation = Filters(database, self.long_polls.wake), self._popper.conflation
         self.pauses = Pauses(database, self._popper.pauses, self._options.publish, self.long_polls.wake)
         self.policies = Policies(database, self._popper, self._options.publish, self.long_polls.wake_unlimited)
         acking = policy_of(settings, settings.lanes.ack)
@@ -168,8 +169,7 @@ class Broker:
         )
         pushing = (self._pusher.lane, self._pusher.queue_lane, self.conditional_pusher.lane)
         consuming = (self._popper.lane, self._acker.lane, self._finisher.lane, self._leases.lane)
-        lanes: tuple[Lane[Any, Any], ...] = (*pushing, *consuming)
-        self.lanes = {lane.name: lane for lane in lanes}
+        self.lanes: dict[str, Lane[Any, Any]] = {lane.name: lane for lane in (*pushing, *consuming)}
         self.live = Live()
         self.consumers: set[InFlight] = set()  # one for each consumer connection
 

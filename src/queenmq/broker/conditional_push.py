@@ -74,6 +74,7 @@ class ConditionalPusher:
             rows=lambda request: heads(request.messages),
             admission=_one_for_each_partition,
             repeat_for_s=_REPEAT_FOR_S,
+            refuses=lambda answer: isinstance(answer, Overloaded),
         )
 
     async def push(self, push: ConditionalPush) -> list[Outcome]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Collection, Hashable, Sequence
 from typing import Final, Protocol
 
 import asyncpg
@@ -18,7 +18,7 @@ import msgspec
 
 from queenmq.clock import Clock
 from queenmq.core.fairness import FairnessPolicy, Turns
-from queenmq.errors import NotFound, QueenError
+from queenmq.errors import QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -26,10 +26,12 @@ log = logging.getLogger(__name__)
 
 _MOST_KEYS: Final = 10_000
 _MOST_PLACES: Final = 1000
+_MOST_LOOKS: Final = 4  # at once; others are checked a little later
 _LOOK_S: Final = 0.1  # between checks; and ten times as long as one takes, but no longer than two seconds
 _FIRST_LOOK_S: Final = 0.02  # while nothing is known; the group may be subscribing just now
 _LOOK_FACTOR: Final = 10.0
 _LONGEST_LOOK_S: Final = 2.0
+_FORGET_S: Final = 3600.0  # between removals of what limits of keys have kept
 _STEP: Final = 1000
 _PASSES: Final = 20
 _WITH_KEYS: Final = {"pop": "pop_fair", "pop_leased": "pop_leased_fair", "take": "take_fair"}
@@ -62,40 +64,44 @@ class _Place:
 
 
 class Fairness:
-    """`publish` tells every server that something of a queue has changed."""
-
-    def __init__(self, database: Database, clock: Clock, publish: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._publish = publish
         self.rules: dict[str, FairnessPolicy] = {}  # by queue; while it is empty, pops do not come here
         self._places: dict[tuple[str, str], _Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looks = 0
+        self._forget_at = 0.0
+        self._reading = asyncio.Lock()
+        self._asked = self._begun = self._done = 0  # reads of the rules; who asks before one begins shares it
 
-    async def set(self, queue: str, by: str | None, policy: FairnessPolicy | None) -> bool:
-        """False if nothing changes. Raises NotFound if there is no such queue.
+    async def follow(self, queue: str, separator: str | None) -> None:
+        """The rule of a queue was changed.
 
         When this returns, all rows have their keys, unless somebody holds some for long; these follow later.
         """
-        given = (None, None) if policy is None else (_encoder.encode(policy).decode(), policy.separator)
-        asked = (statement("set_fairness"), queue, by, *given)
-        changed: bool | None = await self._database.fetchval(*asked, repeatable=True)
-        if changed is None:
-            raise NotFound("Queue not found")
-        await self._fill(queue)
+        await self._fill(queue, separator)
         await self._read()
-        await self._publish(queue)
-        return changed
 
     async def refresh(self) -> None:
         """Follow the database, and go on where another server has stopped."""
-        for queue in await self._read():
-            await self._fill(queue)
+        for queue, separator in await self._read():
+            await self._fill(queue, separator)
+        if self._clock.monotonic() >= self._forget_at:
+            self._forget_at = self._clock.monotonic() + _FORGET_S
+            await self._database.fetch(statement("forget_keys"))
 
     def changed_elsewhere(self, queue: str, separator: object) -> None:
         """Another server has changed a queue."""
-        if separator is not None or queue in self.rules:
+        self.forget_holds(queue)
+        if (separator is not None or queue in self.rules) and self._asked == self._begun:
             self._start(self._read())
+
+    def forget_holds(self, queue: str) -> None:
+        """The limits of a queue may have changed."""
+        if queue in self.rules:
+            for place in [place for place in self._places if place[0] == queue]:
+                del self._places[place]
 
     def close(self) -> None:
         """Check no more."""
@@ -106,20 +112,37 @@ class Fairness:
     async def call(self, name: str, claims: Sequence[Claimed], *arguments: object) -> list[asyncpg.Record]:
         """Run a statement that pops for `claims`, with the keys whose turn it is."""
         keys = self._keys(claims)
-        if not any(keys):
-            return await self._database.fetch(statement(name), *arguments)
-        rows: list[asyncpg.Record] = []
+        if all(key is None for key in keys):
+            rows = await self._database.fetch(statement(name), *arguments)
+            self._settle(claims, keys, rows)
+            return rows
+        rows = []
         try:
             rows = await self._database.fetch(statement(_WITH_KEYS[name]), *arguments, keys)
             return rows
         finally:
             self._settle(claims, keys, rows)
 
+    def key_of(self, queue: str, partition: str) -> str | None:
+        rule = self.rules.get(queue)
+        return None if rule is None else rule.key_of(partition)
+
+    def freed(self, queue: str, partition: str, group: str) -> None:
+        """A lease has ended, which may have been what the limit of its key was used up by."""
+        if place := self._places.get((queue, group)):
+            place.turns.release(place.policy.key_of(partition))
+
+    def holds(self, queue: str, group: Hashable, partitions: Collection[str]) -> bool:
+        """Whether limits allow nothing to the keys of all these partitions."""
+        place = self._places.get((queue, str(group)))
+        now = self._clock.monotonic()
+        return place is not None and all(place.turns.is_held(place.policy.key_of(name), now) for name in partitions)
+
     def _keys(self, claims: Sequence[Claimed]) -> list[str | None]:
         keys: list[str | None] = []
         for claim in claims:
             place = self._place(claim) if claim.partition is None and claim.queue in self.rules else None
-            keys.append(None if place is None else place.turns.next(claim.batch))
+            keys.append(None if place is None else place.turns.next(claim.batch, self._clock.monotonic()))
         return keys
 
     def _place(self, claim: Claimed) -> _Place:
@@ -128,8 +151,9 @@ class Fairness:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
             place = self._places[claim.queue, claim.group] = _Place(self.rules[claim.queue])
-        if not place.looking and self._clock.monotonic() >= place.look_at:
+        if not place.looking and self._looks < _MOST_LOOKS and self._clock.monotonic() >= place.look_at:
             place.looking = True
+            self._looks += 1
             self._start(self._look(claim.queue, claim.group, place))
         return place
 
@@ -140,7 +164,11 @@ class Fairness:
             rows = await self._database.fetch(*asked, repeatable=True)
             place.turns.found(row["fair_key"] for row in rows if row["is_ready"])
             place.look_from = rows[-1]["fair_key"] if len(rows) == _MOST_KEYS else ""
+        except QueenError:
+            place.turns.found(())  # what was known may be wrong by now, and is not to be preferred for ever
+            raise
         finally:
+            self._looks -= 1
             now = self._clock.monotonic()
             least_s = _LOOK_S if place.turns.ready else _FIRST_LOOK_S
             place.look_at = now + max(least_s, min((now - began) * _LOOK_FACTOR, _LONGEST_LOOK_S))
@@ -148,6 +176,7 @@ class Fairness:
 
     def _settle(self, claims: Sequence[Claimed], keys: list[str | None], rows: list[asyncpg.Record]) -> None:
         """What was promised to keys is settled with what they got."""
+        now = self._clock.monotonic()
         asked: Counter[tuple[str, str, str]] = Counter()
         for claim, key in zip(claims, keys, strict=True):
             place = self._places.get((claim.queue, claim.group))
@@ -158,6 +187,14 @@ class Fairness:
             if row["request"] is None:
                 continue
             claim, wanted = claims[row["request"] - 1], keys[row["request"] - 1]
+            if row["message_count"] == 0 and row["partition_name"] is not None:
+                full = row["partition_name"]
+                del asked[claim.queue, claim.group, full]
+                if place := self._places.get((claim.queue, claim.group)):
+                    # Longer than until the next probe of a long poll, or it would be the same key's turn again.
+                    # A lease that ends elsewhere meanwhile is found by turns without a key.
+                    place.turns.hold(full, now + min(row["ready_in_ms"] / 1000, _LONGEST_LOOK_S))
+                continue
             if not row["message_count"]:
                 # A limit, or a call that is full, says nothing about the key.
                 if wanted is not None and (row["message_count"] == 0 or (row["ready_in_ms"] or 0) < 0):
@@ -173,26 +210,35 @@ class Fairness:
                 if place := self._places.get((queue, group)):
                     place.turns.exhausted(key)
 
-    async def _read(self) -> list[str]:
-        """The rules as the database has them; the queues whose keys are still to be written."""
-        rows = await self._database.fetch(statement("fair_queues"), repeatable=True)
+    async def _read(self) -> list[tuple[str, str | None]]:
+        """Take the rules as the database has them. Returns the queues whose keys are still to be written, each with
+        its separator; nothing if somebody else has read them since this was called."""
+        self._asked += 1
+        asked = self._asked
+        async with self._reading:
+            if self._done >= asked:
+                return []
+            begun = self._begun = self._asked
+            rows = await self._database.fetch(statement("fair_queues"), repeatable=True)
+            self._done = begun
         rules = {row["name"]: _decoder.decode(row["given"]) for row in rows if row["given"] is not None}
         for place in [place for place in self._places if rules.get(place[0]) != self.rules.get(place[0])]:
             del self._places[place]
         self.rules = rules
-        return [row["name"] for row in rows if not row["filled"]]
+        return [(row["name"], row["fair_separator"]) for row in rows if not row["filled"]]
 
-    async def _fill(self, queue: str) -> None:
+    async def _fill(self, queue: str, separator: str | None) -> None:
         """Write the keys of all partitions, in steps. Rows that somebody holds are tried again."""
         for _ in range(_PASSES):
             after, left_out = "", False
             while True:
-                row = await self._database.fetchrow(statement("fill_fair_keys"), queue, after, _STEP, False)
+                asked = (statement("fill_fair_keys"), queue, separator)
+                row = await self._database.fetchrow(*asked, after, _STEP, False)
                 if row is None or row["reached"] is None:
                     break
                 after, left_out = row["reached"], left_out or row["left_out"]
             if not left_out:
-                await self._database.fetchrow(statement("fill_fair_keys"), queue, after, 0, True)
+                await self._database.fetchrow(*asked, after, 0, True)
                 return
 
     def _start(self, work: Awaitable[object]) -> None:

@@ -17,7 +17,7 @@ from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.parts import Parts
 from queenmq.broker.pop import Claim, Delivered, Popper
 from queenmq.core.acknowledgement import Finish
-from queenmq.errors import QueenError
+from queenmq.errors import InternalError, QueenError, UnavailableError
 from queenmq.storage.failures import AnswerLost, RowLocked
 from queenmq.storage.statements import statement
 
@@ -74,7 +74,13 @@ class Finisher:
 
     async def finish(self, finish: Finish) -> Finished:
         """Acknowledge everything of a lease. Raises AnswerLost if nobody can know any more whether that was done."""
-        finished = (await self._submit(FinishRequest(finish))).finished
+        request = FinishRequest(finish)
+        try:
+            finished = (await self._submit(request)).finished
+        except (UnavailableError, InternalError) as error:
+            if request.lost:
+                raise AnswerLost from error
+            raise
         if finished.is_unknown:
             raise AnswerLost
         return finished
@@ -133,8 +139,8 @@ class Finisher:
         try:
             taken.delivered = await self._popper.pop(claim, wait_ms)
         except QueenError as error:
-            if taken.finished.problem is not None:
-                raise
+            if taken.finished.problem is not None and taken.finished.code != AnswerLost.code:
+                raise  # nothing was done; what is unknown must be said
             taken.problem = str(error)
 
     async def _submit(self, request: FinishRequest) -> Taken:
@@ -158,8 +164,8 @@ class Finisher:
                     request.lost = True
                 raise
 
-        wanted = [request.claim for request in requests if request.claim is not None]
-        claims, rows = await self._popper.until_answered(wanted, call)
+        claims = [request.claim for request in requests if request.claim is not None]
+        rows = await self._popper.until_answered(claims, call)
         popped = [row for row in rows if row["finishing"] is None]
         finished = self._finished(requests, [row for row in rows if row["finishing"] is not None])
         delivered = dict(zip(taking, self._popper.delivered(claims, popped), strict=True))

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -201,6 +202,14 @@ class InFlight:
     async def renew(self, lease_id: str, seconds: int) -> datetime | None:
         """The new expiry of a lease that the client holds, or None if it is not live. Raises QueenError."""
         return await self._verbs.renew(lease_id, seconds) if lease_id in self._held else None
+
+    def resize(self, batch: int, partitions: int, most: int) -> None:
+        """Claims from now on get so many messages, of so many partitions, and `most` of both; 0 changes nothing."""
+        before = self._claim
+        batch = min(batch or before.batch, most)
+        partitions = 1 if before.partition is not None else min(partitions or before.partitions, most)
+        self._claim = replace(before, batch=batch, partitions=partitions)
+        self._largest = -(-self._largest * batch // before.batch)  # rounded up: it must not vanish
 
     def drain(self) -> None:
         """Claim nothing more."""

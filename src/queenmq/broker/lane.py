@@ -1,11 +1,10 @@
 """The lanes: the one path between requests and the database.
 
-Each kind of operation has a `Lane`. What waits in it is merged into one call, as much as there is and as soon as it
-makes sense: at once while nothing runs, else when enough has gathered or the oldest request has been held long
-enough. Keys take turns (`FairQueue`), and how many calls may run at once is learned from the time that they take
-(`Vegas`). Requests that share a call never share a fate: a call that fails for a reason of its content is repeated in
-halves until only the guilty request fails; what needs a row that another transaction holds steps aside in a
-`locking_lane`. Calls run in tasks of their own, so a caller who goes away never interrupts one.
+Each kind of operation has a `Lane`. What waits in it is merged into one call: at once while nothing runs, else when
+enough has gathered or the oldest request has been held long enough. Keys take turns (`FairQueue`), and how many calls
+may run at once is learned from the time that they take (`Vegas`). Requests that share a call never share a fate: a call
+that fails for a reason of its content is repeated in halves until only the guilty request fails; what needs a row that
+another transaction holds steps aside in a `locking_lane`. A caller who goes away never interrupts a call.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from queenmq.broker.locked_rows import Row
 from queenmq.broker.waiting_for_rows import AGAIN_TIMEOUT, FIRST_TIMEOUT, NEXT_TIMEOUT, Ticket
 from queenmq.clock import SYSTEM, Clock, Timer
 from queenmq.config import ConcurrencySettings
-from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError, UnavailableError
 from queenmq.retry import Attempts, Failure, Pauses
-from queenmq.storage.failures import RowLocked, TryAgain
+from queenmq.storage.failures import AnswerLost, RowLocked, TryAgain
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +58,7 @@ class Waiting(Generic[Request, Result]):
     answer: asyncio.Future[Result]
     since: float
     ticket: Ticket | None = None  # once it had to wait for a locked row
+    is_unknown: bool = False  # the answer of a try got lost, which may have been committed
 
 
 Batch = list[Waiting[Request, Result]]
@@ -70,7 +70,8 @@ class Lane(Generic[Request, Result]):
     `orphaned` gets every result whose caller has gone. `admission` makes, for each call, the test that a request
     must pass to join it; those that fail wait for a later call. With `repeat_for_s`, a call that found the database
     unavailable is repeated for that long: only for what may be done twice. `when_locked` is the result of a request
-    which alone finds something locked; without it, such a request fails.
+    which alone finds something locked; without it, such a request fails. After a lost answer, neither an error
+    nor a result that `refuses` says that nothing was kept.
     """
 
     def __init__(
@@ -84,14 +85,13 @@ class Lane(Generic[Request, Result]):
         admission: Callable[[], Callable[[Request], bool]] | None = None,
         repeat_for_s: float = 0.0,
         when_locked: Callable[[Request], Result] | None = None,
+        refuses: Callable[[Result], bool] = lambda _result: False,
         clock: Clock = SYSTEM,
     ) -> None:
         self.name = name
         self.calls = self.requests = self.items = 0
-        self.seconds = 0.0
         self.merged: Counter[int] = Counter()  # calls, by the number of their requests
-        self._waited_s = 0.0
-        self._taken_at = 0.0
+        self.seconds = self._waited_s = self._taken_at = 0.0
         self._run = run
         self._policy = policy
         self._concurrency = concurrency
@@ -99,6 +99,7 @@ class Lane(Generic[Request, Result]):
         self._admission = admission
         self._repeat_for_s = repeat_for_s
         self._when_locked = when_locked
+        self._refuses = refuses
         self._clock = clock
         # While one of these is not empty, requests may have to step aside.
         self._locked: Mapping[Row, object] = {}
@@ -132,14 +133,12 @@ class Lane(Generic[Request, Result]):
         return len(self._waiting) + self._busy
 
     async def submit(self, request: Request, key: Hashable, weight: int = 1) -> Result:
-        """Have `request` done with one of the next calls. Raises Overloaded if too much waits already.
-
-        Requests of one `key` are taken in order; keys take turns.
-        """
+        """Have `request` done with one of the next calls: those of one `key` in order, and keys take turns. Raises
+        Overloaded if too much waits already."""
         if len(self._waiting) >= self._policy.max_pending:
             raise Overloaded(f"too many {self.name} requests are waiting for a database connection (ECONNREFUSED)")
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(request, weight, answer, self._clock.monotonic())
+        answer = asyncio.get_running_loop().create_future()
+        waiting: Waiting[Request, Result] = Waiting(request, weight, answer, self._clock.monotonic())
         if not ((self._locked or self._catching_up) and self._steps_aside(waiting)):
             if not self._waiting:
                 self._taken_at = waiting.since
@@ -222,8 +221,7 @@ class Lane(Generic[Request, Result]):
         self._running.discard(task)
         self._busy -= requests
         if self._waiting:
-            # There is room for a call: the requests that wait need not be held to be merged any longer.
-            self._dispatch_soon()
+            self._dispatch_soon()  # there is room for a call: what waits need not be held any longer
 
     async def _execute(self, batch: Batch[Request, Result], *, has_waited: bool = False) -> None:
         """Have a call made for them and answer each. `has_waited`: all of them have waited for rows."""
@@ -272,8 +270,10 @@ class Lane(Generic[Request, Result]):
             try:
                 results = await self._run(requests, lock_timeout)
                 break
-            except DatabaseUnavailable as error:
-                if isinstance(error, RowLocked) and not is_patient:
+            except QueenError as error:
+                for waiting in batch:
+                    waiting.is_unknown |= error.is_unknown
+                if not isinstance(error, DatabaseUnavailable) or (isinstance(error, RowLocked) and not is_patient):
                     raise
                 attempts = attempts or Attempts(self._is_worth_another, PAUSES, self._clock, began=started)
                 await attempts.failed(error)
@@ -297,21 +297,23 @@ class Lane(Generic[Request, Result]):
         if len(batch) == 1:
             self._fail(batch, error)
             return
-        middle = len(batch) // 2
-        await self._execute(batch[:middle])
-        await self._execute(batch[middle:])
+        for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+            await self._execute(half)
 
     def _fail(self, batch: Batch[Request, Result], error: Exception) -> None:
         if not isinstance(error, QueenError):
             log.error("%s failed", self.name, exc_info=error)
             error = InternalError()
+        is_denial = isinstance(error, UnavailableError | InternalError)
         for waiting in batch:
             if not waiting.answer.done():
-                waiting.answer.set_exception(error)
+                waiting.answer.set_exception(AnswerLost() if is_denial and waiting.is_unknown else error)
 
     def _deal(self, batch: Batch[Request, Result], results: list[Result]) -> None:
         for waiting, result in zip(batch, results, strict=True):
-            if not waiting.answer.done():
+            if waiting.is_unknown and self._refuses(result):
+                self._fail([waiting], AnswerLost())
+            elif not waiting.answer.done():
                 waiting.answer.set_result(result)
             elif self._orphaned is not None:
                 self._orphaned(result)
@@ -336,11 +338,8 @@ class FairQueue(Generic[Item]):
         self._length += 1
 
     def take(self, count: int, weight: int, admit: Callable[[Item], bool] | None = None) -> list[Item]:
-        """Up to `count` items of up to `weight` together, at least one if there is any that is admitted.
-
-        A key whose next item is not admitted sits out this turn, so its order is kept. The key after the last one
-        served is first in the next turn.
-        """
+        """Up to `count` items of up to `weight` together, at least one if there is any that is admitted. A key whose
+        next item is not admitted sits out, so its order is kept. The key after the last one is first the next time."""
         taken: list[Item] = []
         sitting_out: list[tuple[Hashable, deque[Item]]] = []
         while self._lines and len(taken) < count:

@@ -53,11 +53,12 @@ class Leases:
         expiries = {str(row["lease_id"]): row["expires_at"] for row in rows}
         return [expiries.get(renewal.lease_id) for renewal in renewals]
 
-    def release_soon(self, *leases: tuple[str, str]) -> None:
+    def release_soon(self, *leases: tuple[str, str]) -> asyncio.Task[None]:
         """Free leases, each given with its queue, in the background; if that fails, their expiry does it."""
         task = asyncio.get_running_loop().create_task(self._release_quietly(leases))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
+        return task
 
     async def _release_quietly(self, leases: Sequence[tuple[str, str]]) -> None:
         try:

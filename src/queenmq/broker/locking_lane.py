@@ -38,6 +38,7 @@ class LockingLane(Lane[Request, Result]):
         orphaned: Callable[[Result], None] | None = None,
         admission: Callable[[], Callable[[Request], bool]] | None = None,
         repeat_for_s: float = 0.0,
+        refuses: Callable[[Result], bool] = lambda _result: False,
     ) -> None:
         super().__init__(
             *(name, run, policy),
@@ -45,6 +46,7 @@ class LockingLane(Lane[Request, Result]):
             orphaned=orphaned,
             admission=admission,
             repeat_for_s=repeat_for_s,
+            refuses=refuses,
             clock=locks.clock,
         )
         self._locks = locks

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from itertools import islice
 from typing import Generic
 
 import msgspec
@@ -19,6 +21,7 @@ import msgspec
 from queenmq.broker.safety_net import SafetyNet
 from queenmq.broker.waiters import (
     KeyWaiters,
+    KnownKeys,
     Result,
     Waiter,
     WaiterRegistry,
@@ -33,6 +36,8 @@ from queenmq.cluster.port import Cluster, Lease
 from queenmq.core.group_backoff import BackoffSettings
 from queenmq.core.histogram import SECONDS, Histogram
 from queenmq.errors import Overloaded, QueenError
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +46,24 @@ _SHORTEST_S = 0.001
 _LATE_S = 3.0
 
 
+class _NoKeys:
+    """No queue has keys."""
+
+    rules: Mapping[str, object] = {}
+
+    def key_of(self, queue: str, partition: str) -> str | None:
+        return None
+
+    def freed(self, queue: str, partition: str, group: str) -> None: ...
+
+    def holds(self, queue: str, group: Hashable, partitions: Collection[str]) -> bool:
+        return False
+
+
 class LongPolls(Generic[Result]):
     def __init__(
         self,
-        backoff: BackoffSettings,
+        backoff: Callable[[str], BackoffSettings],
         cluster: Cluster,
         clock: Clock,
         *,
@@ -52,8 +71,8 @@ class LongPolls(Generic[Result]):
         check_limit_s: float,
         ready: Callable[[str, Hashable, list[str]], Awaitable[list[str]]],
     ) -> None:
-        """`ready` says which partitions of a queue are worth a probe by a group. A probe that takes longer than
-        `check_limit_s` is given up, so that its key is not stuck."""
+        """`backoff` has the settings of a queue. `ready` says which partitions of a queue are worth a probe by a group.
+        A probe that takes longer than `check_limit_s` is given up, so that its key is not stuck."""
         self._cluster = cluster
         self._clock = clock
         self._max_waiters = max_waiters
@@ -62,6 +81,7 @@ class LongPolls(Generic[Result]):
         self.registry: WaiterRegistry[Result] = WaiterRegistry(
             backoff, sweep_later=self._safety_net.sweep_later, cluster=cluster
         )
+        self.keys: KnownKeys = _NoKeys()
         self.linked = cluster.linked
         self.closed = False
         self.latency = Histogram(SECONDS)  # from a wake-up until a waiter has its messages
@@ -109,11 +129,17 @@ class LongPolls(Generic[Result]):
         """The limits of a queue were changed: whom they kept waiting may go on."""
         for groups in self.registry.concerned(queue, None):
             for group in groups.values():
-                group.limit = None
+                self.registry.note_limit(group, None, None)
+        for siblings in self.registry.by_partition(queue):
+            for group in siblings.partitions.values():
+                self.registry.note_limit(group, None, None)
         self.wake(queue)
 
     def wake_freed(self, leases: Collection[Lease]) -> None:
         """The same for leases that ended: the long polls that they kept away may go on."""
+        if self.keys.rules:
+            for lease in leases:
+                self.keys.freed(*lease)
         if self.registry.total:
             for queue, partitions in by_queue((queue, partition) for queue, partition, _ in leases).items():
                 self.wake_here(queue, partitions)
@@ -132,7 +158,7 @@ class LongPolls(Generic[Result]):
         count = 1 if partitions is None else len(partitions)
         for groups in self.registry.concerned(queue, partitions):
             for group in list(groups.values()):
-                if group.limit is not None and (pushed or group.limit == "rate") and self._is_limited(group):
+                if group.limit is not None and self._stays_limited(group, partitions if pushed else None):
                     continue
                 group.activity += 1
                 group.hint += count if group.key.partition is None else 1
@@ -144,9 +170,33 @@ class LongPolls(Generic[Result]):
             for siblings in self.registry.by_partition(queue):
                 siblings.activity += 1
                 self._safety_net.start_sweep(siblings)
+        elif not pushed:
+            self._wake_limited(queue, partitions)
 
-    def _is_limited(self, group: KeyWaiters[Result]) -> bool:
-        return group.limited_until > self._clock.monotonic()
+    def _stays_limited(self, group: KeyWaiters[Result], pushed: Collection[str] | None) -> bool:
+        """Whether a limit still keeps a group waiting, after a push to some partitions, or (None) after another
+        change."""
+        if group.limited_until <= self._clock.monotonic():
+            return False
+        if group.limit == "rate" or pushed is None:
+            return group.limit == "rate"
+        if group.limit == "leases" or group.key.partition is not None:
+            return True
+        return self.keys.holds(group.key.queue, group.key.group, pushed)
+
+    def _wake_limited(self, queue: str, freed: Collection[str]) -> None:
+        """Leases in these partitions have ended. What they took of a limit is for those who wait by name in other
+        partitions, too: one for each of them."""
+        for siblings in self.registry.by_partition(queue):
+            if not siblings.limited:
+                continue
+            counts: Counter[str | None] = Counter(self.keys.key_of(queue, partition) for partition in freed)
+            counts[None] = len(freed)
+            for key, count in counts.items():
+                for group in list(islice(siblings.limited.get(key, {}).values(), count)):
+                    if group.limit != "rate":
+                        group.activity += 1
+                        self._start_check(group)
 
     def close(self) -> None:
         """Answer every waiter with nothing; later ones probe once."""
@@ -271,7 +321,10 @@ class LongPolls(Generic[Result]):
     def _probe_again(self, group: KeyWaiters[Result], missed: Result | None = None) -> None:
         """Set the alarm of a key: the interval of its safety net (one for all partitions), or the known moment."""
         ready_in_s = None if missed is None else missed.ready_in_s
-        group.limit = None if missed is None else missed.limit
+        if missed is None or missed.limit is None:
+            self.registry.note_limit(group, None, None)
+        else:
+            self.registry.note_limit(group, missed.limit, missed.limit_key)
         if ready_in_s is None:
             if group.siblings is not None:
                 return
@@ -295,3 +348,19 @@ class LongPolls(Generic[Result]):
             self._start_check(group)
             if group.check is None:
                 self._probe_again(group)
+
+
+def partitions_ready(
+    database: Database, cluster: Cluster
+) -> Callable[[str, Hashable, list[str]], Awaitable[list[str]]]:
+    """For the safety net of long polls: asks the database which partitions of a queue a group could read now."""
+
+    async def ready(queue: str, group: Hashable, partitions: list[str]) -> list[str]:
+        rows = await database.fetch(statement("partitions_ready"), queue, group, partitions, repeatable=True)
+        found: list[str] = [row["name"] for row in rows]
+        if cluster.linked:
+            for partition in found:
+                cluster.found_free(queue, partition, str(group))
+        return found
+
+    return ready

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from queenmq.broker.caches import CacheBounds
 from queenmq.broker.lane import Lane, Policy, Vegas
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
+from queenmq.broker.queue_options import QueueOptions
 from queenmq.clock import Clock
 from queenmq.config import ConcurrencySettings, LaneSettings, Settings
 from queenmq.core.group_backoff import BackoffSettings
@@ -34,13 +36,15 @@ def cache_bounds_of(settings: Settings) -> CacheBounds:
     )
 
 
-def backoff_of(settings: Settings) -> BackoffSettings:
-    return BackoffSettings(
+def backoff_of(settings: Settings, queues: QueueOptions) -> Callable[[str], BackoffSettings]:
+    """How often long polls of a queue are probed."""
+    usual = BackoffSettings(
         base_s=settings.pop.wait_initial_interval_ms / 1000,
         threshold=settings.pop.wait_backoff_threshold,
         multiplier=settings.pop.wait_backoff_multiplier,
         longest_s=settings.pop.wait_max_interval_ms / 1000,
     )
+    return lambda queue: queues.backoff(queue, usual)
 
 
 def policy_of(settings: Settings, lane: LaneSettings) -> Policy:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from math import isinf
 
 import asyncpg
 
+from queenmq.broker.conflation import Conflation
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.fairness import Fairness
 from queenmq.broker.lane import Lane, Policy, Vegas
@@ -29,16 +30,17 @@ from queenmq.core.consumer import Consumer
 from queenmq.core.names import Start
 from queenmq.errors import DatabaseUnavailable, QueenError
 from queenmq.ids import lease_for
-from queenmq.storage.database import LOST_ANSWERS, Database
+from queenmq.storage.database import LOST_ANSWERS
 from queenmq.storage.failures import AnswerLost, TryAgain
 from queenmq.storage.statements import statement
 
 # A pop never waits for a row. If it has to write a dead letter that somebody else holds, nothing is there for now.
 _LOCKED_S = 0.5
+_RELEASE_S = 1.0  # how long a claim waits until what it may hold is given back
 _ANSWERS_A_CALL = 2  # largest answers that one merged call may bring, because it is in memory as a whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Claim:
     """What one pop asks of one queue."""
 
@@ -50,6 +52,7 @@ class Claim:
     auto_ack: bool
     start: Start
     consumer: Consumer | None = None
+    conflation: bool = False  # it asks that its group gets only the newest message of each partition
     lease_id: str = ""  # given to it whenever it is tried
 
 
@@ -71,11 +74,14 @@ class Delivered:
     """What one claim got; `subscribed` is False if the group was not known to the queue."""
 
     claim: Claim
+    _: KW_ONLY
     runs: list[Run] = field(default_factory=list)
     subscribed: bool = True
     ready_in_s: float | None = None  # when nothing was there: how soon something may be
     limit: LimitKind | None = None  # what allows nothing before
+    limit_key: str | None = field(default=None, kw_only=True)  # and of which key
     crowded_out: bool = False  # something may be there, but the merged call brought enough for others
+    in_conflict: bool = field(default=False, kw_only=True)  # it asks for conflation, and its group reads otherwise
 
     def __bool__(self) -> bool:
         return bool(self.runs)
@@ -93,22 +99,6 @@ class Filter:
     namespace: str | None
     task: str | None
     permitted: tuple[str, ...] | None = None
-
-
-def partitions_ready(
-    database: Database, cluster: Cluster
-) -> Callable[[str, Hashable, list[str]], Awaitable[list[str]]]:
-    """For the safety net of long polls: asks the database which partitions of a queue a group could read now."""
-
-    async def ready(queue: str, group: Hashable, partitions: list[str]) -> list[str]:
-        rows = await database.fetch(statement("partitions_ready"), queue, group, partitions, repeatable=True)
-        found: list[str] = [row["name"] for row in rows]
-        if cluster.linked:
-            for partition in found:
-                cluster.found_free(queue, partition, str(group))
-        return found
-
-    return ready
 
 
 class Popper:
@@ -137,10 +127,13 @@ class Popper:
         self._database = parts.database
         self._encryption = encryption
         self._leases = leases
-        self.subscriptions = Subscriptions(parts.database, parts.locks, parts.long_polls.wake)
+        self.subscriptions = Subscriptions(
+            parts.database, parts.locks, parts.long_polls.wake, settings.limits.max_groups
+        )
         self._max_weight = policy.max_weight
         self.pauses = KnownPauses(clock)
-        self.fairness = Fairness(parts.database, clock, queues.publish)
+        self.conflation = Conflation(parts.database, parts.long_polls.wake)
+        self.fairness = parts.long_polls.keys = Fairness(parts.database, clock)
         self.lane: Lane[Claim, Delivered] = Lane(
             "pop",
             self._run,
@@ -226,6 +219,7 @@ class Popper:
     async def _take(self, claim: Claim) -> Delivered:
         if self.pauses and self.pauses.holds(claim.queue, claim.partition, claim.group):
             return Delivered(claim, ready_in_s=ASK_AGAIN_S)
+        in_conflict = claim.conflation and not await self.conflation.declare(claim.queue, claim.group)
         claim = self.with_lease(claim)
         found = await self._submit(claim)
         if not found.subscribed:
@@ -233,6 +227,7 @@ class Popper:
         while found.crowded_out:
             # Each call serves at least one request, so this ends.
             found = await self._submit(claim)
+        found.in_conflict = in_conflict
         self.open(found)
         return found
 
@@ -250,6 +245,7 @@ class Popper:
             auto_ack=claim.auto_ack,
             start=claim.start,
             consumer=consumer,
+            conflation=claim.conflation,
             lease_id=lease_for("" if consumer is None else consumer.tag),
         )
 
@@ -282,10 +278,13 @@ class Popper:
         arguments = (statement("queues_matching"), which.namespace, which.task, claim.group, which.permitted)
         rows = await self._database.fetch(*arguments, repeatable=True)
         strangers = [row["name"] for row in rows if not row["subscribed"]]
-        for name in strangers:
-            if not await self.subscriptions.step(name, None, claim.group, claim.start):
-                self.subscriptions.finish(name, claim.group)
-        return await self._database.fetch(*arguments) if strangers else rows
+        for name in strangers if claim.conflation else ():
+            await self.conflation.declare(name, claim.group)
+        full = await self.subscriptions.begin(strangers, claim.group, claim.start)
+        rows = await self._database.fetch(*arguments) if strangers else rows
+        if full and full.keys() == {row["name"] for row in rows}:
+            raise next(iter(full.values()))
+        return [row for row in rows if row["name"] not in full]
 
     async def _subscribe(self, claim: Claim) -> Delivered:
         """Subscribe the group as far as this claim needs it, and further in the background."""
@@ -301,7 +300,7 @@ class Popper:
         return found
 
     async def _run(self, claims: list[Claim], lock_timeout: str) -> list[Delivered]:
-        return self.delivered(*await self.until_answered(claims, lambda tried: self._call(tried, lock_timeout)))
+        return self.delivered(claims, await self.until_answered(claims, lambda tried: self._call(tried, lock_timeout)))
 
     def delivered(self, claims: list[Claim], rows: list[asyncpg.Record]) -> list[Delivered]:
         """What each claim got, of the rows of `queen.pop`."""
@@ -331,7 +330,9 @@ class Popper:
             else:
                 result.ready_in_s = row["ready_in_ms"] / 1000
                 if row["message_count"] == 0:
-                    result.limit = "rate" if row["has_sealed"] else "leases"
+                    result.limit_key = row["partition_name"]
+                    kind: LimitKind = "rate" if row["has_sealed"] else "leases"
+                    result.limit = kind if result.limit_key is None else "keys"
                     result.ready_in_s = min(result.ready_in_s, ASK_AGAIN_S)
         for result in results:
             if result.runs:
@@ -343,24 +344,24 @@ class Popper:
 
     async def until_answered(
         self, claims: list[Claim], call: Callable[[list[Claim]], Awaitable[list[asyncpg.Record]]]
-    ) -> tuple[list[Claim], list[asyncpg.Record]]:
-        """The claims as they were made in the end, and the rows that `call` got for them.
+    ) -> list[asyncpg.Record]:
+        """The rows that `call` got for them.
 
-        A claim whose answer got lost may hold partitions. They are given back, and it is made again under another
-        lease; or somebody else gets them, when it is no use.
+        A claim whose answer got lost may hold partitions. They are given back, or somebody else gets them when it is no
+        use; and it is made again under another lease: with the same one, the client would finish what it never got.
         """
         for left in reversed(range(LOST_ANSWERS + 1)):
-            leases = [(claim.lease_id, claim.queue) for claim in claims]
             try:
-                return claims, await call(claims)
+                return await call(claims)
             except TryAgain:
                 raise
             except DatabaseUnavailable as error:
+                releasing = self._leases.release_soon(*((claim.lease_id, claim.queue) for claim in claims))
+                for claim in claims:
+                    claim.lease_id = self.with_lease(claim).lease_id
                 if not isinstance(error, AnswerLost) or left == 0:
-                    self._leases.release_soon(*leases)
                     raise
-            await self._leases.release(leases)
-            claims = [self.with_lease(claim) for claim in claims]
+            await asyncio.wait((releasing,), timeout=_RELEASE_S)
         raise AssertionError("unreachable")
 
     def _tell(self, results: list[Delivered]) -> None:

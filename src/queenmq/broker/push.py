@@ -26,11 +26,11 @@ from queenmq.broker.wake_ups import by_queue
 from queenmq.clock import Clock
 from queenmq.core.message import Message
 from queenmq.core.push_call import Deferral, Outcome, PushCall
-from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, WouldJournal
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, UnavailableError, WouldJournal
 from queenmq.journal.interface import Journal
 from queenmq.journal.push_records import partitions_of
 from queenmq.storage.database import Database
-from queenmq.storage.failures import EncryptionRequired, TryAgain
+from queenmq.storage.failures import AnswerLost, EncryptionRequired, TryAgain
 from queenmq.storage.statements import statement
 
 Mode = Literal["auto", "queue", "accepted"]
@@ -50,6 +50,10 @@ _names = msgspec.json.Decoder(list[str])
 def heads(messages: Iterable[Message]) -> frozenset[Row]:
     """The rows that a push of these messages locks."""
     return frozenset(head(message.queue, message.partition) for message in messages)
+
+
+def _refuses_some(outcomes: list[Outcome]) -> bool:
+    return any(outcome.status in ("rejected", "failed") for outcome in outcomes)
 
 
 class Pusher:
@@ -87,6 +91,7 @@ class Pusher:
             rows=heads,
             concurrency=concurrency,
             repeat_for_s=repeat_for_s,
+            refuses=_refuses_some,
         )
         self.queue_lane: LockingLane[list[Message], list[Outcome]] = LockingLane(
             "queue",
@@ -95,6 +100,7 @@ class Pusher:
             locks=parts.locks,
             rows=heads,
             repeat_for_s=repeat_for_s,
+            refuses=_refuses_some,
         )
         load.watch(self.lane, self.queue_lane)
 
@@ -122,8 +128,13 @@ class Pusher:
             return await self._submit(messages)
         except TryAgain:
             raise
-        except DatabaseUnavailable:
-            return await self._put_into_journal(journal, messages, "database_unavailable")
+        except DatabaseUnavailable as unavailable:
+            try:
+                return await self._put_into_journal(journal, messages, "database_unavailable")
+            except UnavailableError as error:
+                if isinstance(unavailable, AnswerLost):
+                    raise AnswerLost from error  # the database may have it all the same
+                raise
 
     async def push_unless_journalled(self, messages: list[Message]) -> list[Outcome]:
         """The same for a push that another server has forwarded, and that would be journalled there if not here.

@@ -12,7 +12,8 @@ import msgspec
 from queenmq.broker.caches import Caches, OptionRow
 from queenmq.broker.single_flight import SingleFlight
 from queenmq.clock import Clock
-from queenmq.core.options import OptionValues
+from queenmq.core.group_backoff import BackoffSettings
+from queenmq.core.options import OptionValues, read_pop_wait
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -42,6 +43,19 @@ class QueueOptions:
         value = self._option(queue, "lease_time_s")
         # What another server says may be anything.
         return value if isinstance(value, int) and value > 0 else _DEFAULT_LEASE_S
+
+    def backoff(self, queue: str, usual: BackoffSettings) -> BackoffSettings:
+        """How often long polls of the queue are probed; `usual` where it does not say."""
+        chosen = self._option(queue, "pop_wait")
+        if chosen is None:
+            return usual
+        base_ms, max_ms, threshold, multiplier = read_pop_wait(chosen).values()
+        return BackoffSettings(
+            base_s=usual.base_s if base_ms is None else base_ms / 1000,
+            threshold=usual.threshold if threshold is None else int(threshold),
+            multiplier=usual.multiplier if multiplier is None else multiplier,
+            longest_s=usual.longest_s if max_ms is None else max_ms / 1000,
+        )
 
     def _option(self, queue: str, name: str) -> int | bool | str | None:
         options = self._cache.peek(queue)

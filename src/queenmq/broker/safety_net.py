@@ -46,12 +46,23 @@ class SafetyNet(Generic[Result]):
         siblings.sweep = asyncio.get_running_loop().create_task(self._sweep(siblings))
 
     async def _sweep(self, siblings: PartitionWaiters[Result]) -> None:
-        """Ask once for all partitions, and probe where something is that no wake-up announced."""
-        idle = [partition for partition, group in siblings.partitions.items() if group.check is None and group.waiters]
+        """Ask once for all partitions, and probe where something is that no wake-up announced. Of those that a limit
+        of leases keeps waiting, one probes for all, because the end of a lease may have got lost."""
+        now = self._clock.monotonic()
+        idle, limited = [], set()
+        for partition, group in siblings.partitions.items():
+            if group.check is None and group.waiters and (group.limit is None or group.limited_until <= now):
+                idle.append(partition)
+        for waiting in siblings.limited.values():
+            partition, group = next(iter(waiting.items()))
+            if group.limit != "rate" and group.limited_until > now:
+                limited.add(partition)
         try:
-            async with self._clock.timeout(self._limit_s):
-                ready = await self._ready(siblings.queue, siblings.group, idle) if idle else []
-            (siblings.backoff.reset if ready else siblings.backoff.found_nothing)()
+            ready: list[str] = []
+            if idle or limited:
+                async with self._clock.timeout(self._limit_s):
+                    ready = await self._ready(siblings.queue, siblings.group, [*idle, *limited])
+            (siblings.backoff.found_nothing if limited.issuperset(ready) else siblings.backoff.reset)()
             for partition in ready:
                 if partition in siblings.partitions:
                     self._start_check(siblings.partitions[partition])

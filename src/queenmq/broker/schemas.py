@@ -17,7 +17,7 @@ from uuid import UUID
 
 from queenmq.clock import Clock
 from queenmq.core.message import Message
-from queenmq.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from queenmq.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, Overloaded
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # The channel of NOTIFY on which the database announces that schemas were changed.
 CHANGED: Final = "queen_schemas"
 MOST_CHECKED_BYTES: Final = 16_000_000  # all schemas that are checked together
+MOST_EVALUATIONS: Final = 200_000_000  # for all messages of a request
+_EVALUATIONS_A_TURN: Final = 5_000_000  # then other requests have theirs
+_MOST_PROOFS: Final = 8  # that wait
 _MOST_VERSIONS: Final = 1000
 _ATTEMPTS: Final = 5
 _FRESH_S: Final = 1.0
@@ -60,13 +63,33 @@ class _Key(NamedTuple):
 class _Checked:
     key: _Key
     validator: Validator | None
-    problem: str = ""  # why there is no validator
+    problem: str | None = None  # why there is no validator
 
-    def misfit(self, message: Message) -> str | None:
-        why = self.problem if self.validator is None else self.validator.misfit(message.payload)
+    async def misfit(self, message: Message, comparison: Comparison) -> str | None:
+        why = self.problem
+        if self.validator is not None:
+            why = await comparison.misfit(self.validator, message.payload)
         return (
             None if why is None else f"the message does not fit schema {self.key.version} of {message.queue!r}: {why}"
         )
+
+
+class Comparison:
+    """Of the payloads of one request with schemas: in turns with other requests, and as much as one may ask for."""
+
+    def __init__(self) -> None:
+        self._left = MOST_EVALUATIONS
+        self._turn_ends = MOST_EVALUATIONS - _EVALUATIONS_A_TURN
+
+    async def misfit(self, validator: Validator, payload: bytes) -> str | None:
+        """Why a payload does not fit; None if it does."""
+        self._left -= validator.cost(payload)
+        if self._left < 0:
+            return "comparing all payloads of the request with their schemas would take too long: send fewer at once"
+        if self._left < self._turn_ends:
+            self._turn_ends = self._left - _EVALUATIONS_A_TURN
+            await asyncio.sleep(0)
+        return validator.misfit(payload)
 
 
 class Schemas:
@@ -78,6 +101,8 @@ class Schemas:
         self._checked: dict[str, _Checked] = {}
         self._is_stale = False
         self._reading = asyncio.Lock()
+        self._proving = asyncio.Lock()
+        self._proofs = 0
         self._read_at = float("-inf")
         self.any = False  # read for every push
         self.refused = 0
@@ -102,7 +127,12 @@ class Schemas:
             self._is_stale = True
             raise
         found = {row["name"]: (_Key(row["queue_id"], row["version"], row["created_at"]), row["schema"]) for row in rows}
-        self._checked = {name: known.get(key) or _compiled(key, text) for name, (key, text) in found.items()}
+        checked: dict[str, _Checked] = {}
+        for name, (key, text) in found.items():
+            if key not in known:
+                await asyncio.sleep(0)  # a large one takes a while
+            checked[name] = known.get(key) or _compiled(key, text)
+        self._checked = checked
         self._read_at = begun
         self.any = bool(self._checked) or self._is_stale
 
@@ -111,10 +141,10 @@ class Schemas:
         known last counts."""
         if self._is_stale or self._reading.locked():
             await self._freshen(self._clock.monotonic())
-        found = self._misfits(messages)
+        found = await self._misfits(messages)
         if found:
             await self._freshen(self._clock.monotonic() - _FRESH_S)
-            found = self._misfits(messages)
+            found = await self._misfits(messages)
         self.refused += len(found)
         return found
 
@@ -126,13 +156,27 @@ class Schemas:
             with suppress(DatabaseUnavailable):
                 await self._read()
 
-    def _misfits(self, messages: Sequence[Message]) -> dict[int, str]:
+    async def _misfits(self, messages: Sequence[Message]) -> dict[int, str]:
         found: dict[int, str] = {}
+        comparison = Comparison()
         for index, message in enumerate(messages):
             checked = self._checked.get(message.queue)
-            if checked is not None and (why := checked.misfit(message)) is not None:
+            if checked is not None and (why := await checked.misfit(message, comparison)) is not None:
                 found[index] = why
         return found
+
+    async def incompatibility(self, old: Any, new: Any, rule: str) -> str | None:
+        """Why a schema may not follow another; None if it may. One is found out at a time. Raises Overloaded."""
+        from queenmq.broker import schema_proof
+
+        if self._proofs >= _MOST_PROOFS:
+            raise Overloaded("too many schemas are being compared: try again later")
+        self._proofs += 1
+        try:
+            async with self._proving:
+                return await schema_proof.incompatibility(old, new, rule)
+        finally:
+            self._proofs -= 1
 
     # The registry
 
@@ -143,7 +187,7 @@ class Schemas:
         """
         from queenmq.core import json_schema
 
-        text = None if schema is None else _text(schema)
+        text = None if schema is None else schema_text(schema)
         for _ in range(_ATTEMPTS):
             row = await self._database.fetchrow(statement("schema_of"), queue)
             if row is None:
@@ -156,7 +200,7 @@ class Schemas:
             version = row["version"] or 0
             is_new = schema is not None and former != schema
             if schema is not None and former is not None and is_new:
-                why = json_schema.incompatibility(former, schema, rule)
+                why = await self.incompatibility(former, schema, rule)
                 if why is not None:
                     raise Conflict(f"the schema is not {rule} compatible with version {version}: {why}")
             if version + is_new > _MOST_VERSIONS:
@@ -177,7 +221,7 @@ class Schemas:
         return removed is not None
 
 
-def _text(schema: dict[str, Any]) -> str:
+def schema_text(schema: dict[str, Any]) -> str:
     """Of a schema that can be used. Raises InvalidRequest."""
     import msgspec
 

@@ -16,7 +16,7 @@ from datetime import datetime
 
 import asyncpg
 
-from queenmq.broker.activity import ALL_QUEUES, COUNTED, Activity, Counts, Reader
+from queenmq.broker.activity import ALL_QUEUES, COUNTED, MOST_READERS_OF_GROUP, Activity, Counts, Reader
 from queenmq.clock import SYSTEM, Clock
 from queenmq.config import StatisticsSettings
 from queenmq.core.consumer import Consumer, shown
@@ -36,8 +36,14 @@ _CHEAP_MS = 5.0
 _AT_ONCE = 20
 _FRESH_S = 0.25
 _MOST_NAMED = 20_000
-_MOST_CONSUMERS = 1000  # of a group in a queue, those that were seen last
+# That are stored, those that were seen last.
+_MOST_OF_GROUP = MOST_READERS_OF_GROUP
+_MOST_CONSUMERS = 100_000
 _FORGET_CONSUMERS_S = 60.0
+_MOST_STRANGERS = 10_000  # that may be stored before too many are forgotten
+# When consumers are stored one queue after the other, because that of all at once has failed.
+_MOST_SINGLE_QUEUES = 200
+_MOST_FAILURES = 3
 _PATIENCE = "300ms"
 
 
@@ -67,6 +73,7 @@ class Statistics:
         self._fresh_at = float("-inf")
         self._errors = 0
         self._named: set[Reader] = set()  # consumers that were stored not long ago
+        self._strangers = 0  # stored since too many were forgotten
         self._forget_consumers_at = float("-inf")
         self._one_at_a_time = asyncio.Lock()
         self._one_walk_at_a_time = asyncio.Lock()
@@ -200,23 +207,51 @@ class Statistics:
 
     async def store_readers(self) -> None:
         """Store who has popped since the last time, and forget who has not popped for long."""
-        readers, self._activity.readers = self._activity.readers, {}
+        readers = self._activity.take_readers()
         if len(self._named) > _MOST_NAMED:
             self._named.clear()
         if readers:
             try:
                 await self._store_readers(readers)
-            except QueenError as error:  # the statistics go on; who still reads is noted the next time
-                log.debug("consumers could not be noted: %s", error)
+            except QueenError:  # mostly somebody holds the row of one queue
+                await self._store_by_queue(readers)
+            except BaseException:
+                self._activity.put_back_readers(readers)
+                raise
         now = self._clock.monotonic()
-        if now >= self._forget_consumers_at:
-            self._forget_consumers_at = now + _FORGET_CONSUMERS_S
-            days = self._settings.history_retention_days
-            await self._database.fetch(statement("forget_consumers"), days, _MOST_CONSUMERS, self._at_once)
+        if now >= self._forget_consumers_at or self._strangers >= _MOST_STRANGERS:
+            self._forget_consumers_at, self._strangers = now + _FORGET_CONSUMERS_S, 0
+            bounds = self._settings.history_retention_days, _MOST_OF_GROUP, self._at_once, _MOST_CONSUMERS
+            while await self._database.fetchval(statement("forget_consumers"), *bounds) == self._at_once:
+                pass
+
+    async def _store_by_queue(self, readers: dict[Reader, Consumer]) -> None:
+        """Those that cannot be stored now are taken again the next time. The statistics go on."""
+        by_queue: dict[str, dict[Reader, Consumer]] = {}
+        for reader, who in readers.items():
+            by_queue.setdefault(reader[0], {})[reader] = who
+        failed: dict[Reader, Consumer] = {}
+        failures = tried = 0
+        try:
+            while by_queue and failures < _MOST_FAILURES and tried < _MOST_SINGLE_QUEUES:
+                queue = next(iter(by_queue))
+                tried += 1
+                try:
+                    await self._store_readers(by_queue[queue])
+                except QueenError as error:
+                    log.debug("consumers of %r could not be noted: %s", queue, error)
+                    failed |= by_queue[queue]
+                    failures += 1
+                del by_queue[queue]
+        finally:
+            for left in (*by_queue.values(), failed):
+                self._activity.put_back_readers(left)
 
     async def _store_readers(self, readers: dict[Reader, Consumer]) -> None:
         await self._database.fetch(statement("note_consumers"), *_consumer_columns(readers), _PATIENCE, repeatable=True)
-        self._named |= readers.keys()
+        strangers = readers.keys() - self._named
+        self._strangers += len(strangers)
+        self._named |= strangers
 
     async def forget_activity(self) -> int:
         """Delete a bounded part of the history that is too old; how much."""

@@ -133,7 +133,8 @@ class Streams:
         if ack is None:
             return None
         [acked] = await self._database.fetch(
-            statement("acks_finished"), [cycle.partition_id], [ack.transaction_id], [cycle.group], repeatable=True
+            *(statement("acks_finished"), [cycle.partition_id], [ack.transaction_id], [cycle.group], [None]),
+            repeatable=True,
         )
         if not acked["finished"] or acked["dead"] is not (ack.status not in COMPLETED):
             return None

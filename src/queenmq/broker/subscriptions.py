@@ -12,7 +12,7 @@ from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import queue_itself
 from queenmq.broker.wake_ups import Wake
 from queenmq.core.names import Start
-from queenmq.errors import QueenError
+from queenmq.errors import QueenError, QuotaExceeded
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 
@@ -28,7 +28,8 @@ _Key = tuple[str, str | None, str, bool]  # the last: only goes on
 class Subscriptions:
     """`readable` is called after a step that may have made something readable."""
 
-    def __init__(self, database: Database, locks: LockWait, readable: Wake) -> None:
+    def __init__(self, database: Database, locks: LockWait, readable: Wake, most_groups: int) -> None:
+        self._most_groups = most_groups
         self._database = database
         self._locks = locks
         self._readable = readable
@@ -36,8 +37,22 @@ class Subscriptions:
         self._finishing: dict[_Key, asyncio.Task[None]] = {}
 
     async def step(self, queue: str, partition: str | None, group: str, start: Start) -> bool:
-        """Subscribe a group, or go on with it; whether that is all. Who wants the same meanwhile shares a statement."""
+        """Subscribe a group, or go on with it; whether that is all. Who wants the same meanwhile shares a statement.
+
+        Raises QuotaExceeded if there are as many groups as there may be.
+        """
         return await self._shared((queue, partition, group, False), start)
+
+    async def begin(self, queues: list[str], group: str, start: Start) -> dict[str, QuotaExceeded]:
+        """Subscribe a group to these queues, the rest of it in the background. Returns those without room for it."""
+        full: dict[str, QuotaExceeded] = {}
+        for queue in queues:
+            try:
+                if not await self.step(queue, None, group, start):
+                    self.finish(queue, group)
+            except QuotaExceeded as refusal:
+                full[queue] = refusal
+        return full
 
     def finish(self, queue: str, group: str) -> None:
         """Go on in the background until the group has all of its rows, or is deleted."""
@@ -74,6 +89,14 @@ class Subscriptions:
 
     async def _step(self, key: _Key, start: Start) -> bool:
         queue, partition, group, only_goes_on = key
+        if not only_goes_on and await self._database.fetchval(
+            statement("too_many_groups"), queue, partition, group, self._most_groups, repeatable=True
+        ):
+            raise QuotaExceeded(
+                f"queue {queue} has {self._most_groups} groups, as many as it may have: delete what nobody needs, "
+                "or raise QUEEN_MAX_GROUPS; connection refused for now (ECONNREFUSED)",
+                retry_after_s=60,
+            )
         what = (queue, partition, group, start.mode, start.since)
         complete: bool = await self._locks.through(
             frozenset((queue_itself(queue),)),

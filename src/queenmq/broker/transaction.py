@@ -23,7 +23,7 @@ from queenmq.core.message import Message
 from queenmq.core.push_call import PushCall, Target
 from queenmq.core.timer import TimerChange, TimerState
 from queenmq.errors import OffsetConflict, OffsetFound
-from queenmq.storage.failures import OffsetsDiffer, TransactionRefused
+from queenmq.storage.failures import AnswerLost, OffsetsDiffer, TransactionRefused
 from queenmq.storage.statements import statement
 
 
@@ -48,6 +48,7 @@ class Committed:
     """After a lost answer nobody knows any more what became of keys and timers: of those there is nothing then."""
 
     partition_ids: list[str]  # one per message
+    offsets: list[int]  # the same
     dead_lettered: list[bool]  # one per acknowledgement
     keys: list[KeyChanged] = field(default_factory=list)
     timers: list[TimerState] = field(default_factory=list)
@@ -97,10 +98,15 @@ class Transactor:
         acks = transaction.acknowledgements
         if transaction.messages or not acks:
             return None
-        rows = await self._database.fetch(statement("acks_finished"), *columns(acks)[:3], repeatable=True)
+        required = transaction.required_leases
+        only = required[0] if len(required) == 1 else None
+        leases = [ack.lease_id or only for ack in acks]
+        rows = await self._database.fetch(statement("acks_finished"), *columns(acks)[:3], leases, repeatable=True)
         if not all(row["finished"] for row in rows):
             return None
-        return Committed(partition_ids=[], dead_lettered=[row["dead"] for row in rows])
+        if any(row["expired"] for row in rows):
+            raise AnswerLost  # under the leases that came after, it may have been finished as well
+        return Committed(partition_ids=[], offsets=[], dead_lettered=[row["dead"] for row in rows])
 
     async def committed_before(self, transaction: Transaction) -> Committed | None:
         """What an earlier try of the same transaction, with the same ids, has done; None if there is no trace of one.
@@ -121,6 +127,7 @@ class Transactor:
             return None
         return Committed(
             partition_ids=[str(row["partition_id"]) for row in rows],
+            offsets=[row["offset"] for row in rows],
             dead_lettered=[ack.status not in COMPLETED for ack in transaction.acknowledgements],
         )
 
@@ -156,8 +163,10 @@ class Transactor:
             )
         self._count(call, row["ack_queues"] or (), row["dead_lettered"] or ())
         targets = [str(partition_id) for partition_id in row["partition_ids"] or ()]
+        last_offsets = row["last_offsets"]
         return Committed(
             partition_ids=[targets[call.target[place] - 1] for place in call.place],
+            offsets=[last_offsets[call.target[place] - 1] + call.rank[place] for place in call.place],
             dead_lettered=list(row["dead_lettered"] or ()),
             keys=keys,
             timers=timers,

@@ -17,7 +17,7 @@ from queenmq.broker.locked_rows import Row
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.push import Targets
 from queenmq.core.message import Message
-from queenmq.errors import Overloaded, UnavailableError
+from queenmq.errors import InternalError, Overloaded, UnavailableError
 from queenmq.journal.interface import Journal
 from queenmq.retry import Failure, retried
 from queenmq.storage.database import LOST_ANSWERS
@@ -79,7 +79,7 @@ class Unmerged:
                 if lost and isinstance(error, RowLocked):
                     raise AnswerLost from error  # nobody may say that nothing was changed
                 raise
-            except UnavailableError as error:
+            except (UnavailableError, InternalError) as error:
                 if lost:
                     raise AnswerLost from error
                 raise

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from queenmq.clock import Timer
 from queenmq.cluster.port import Cluster
 from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
 
-LimitKind = Literal["rate", "leases"]
+LimitKind = Literal["rate", "leases", "keys"]
 ANY_QUEUE = ""  # cannot be a queue's name: waiters over several queues
 
 
@@ -35,7 +36,22 @@ class Found(Protocol):
         """Which limit allows nothing until then; None: no limit does."""
         ...
 
+    @property
+    def limit_key(self) -> str | None:
+        """The key whose limit that is, if it is one of a key."""
+        ...
+
     def __bool__(self) -> bool: ...
+
+
+class KnownKeys(Protocol):
+    """What is known of the keys of queues and their limits (`fairness`)."""
+
+    @property
+    def rules(self) -> Mapping[str, object]: ...
+    def key_of(self, queue: str, partition: str) -> str | None: ...
+    def freed(self, queue: str, partition: str, group: str) -> None: ...
+    def holds(self, queue: str, group: Hashable, partitions: Collection[str]) -> bool: ...
 
 
 Result = TypeVar("Result", bound=Found)
@@ -68,6 +84,7 @@ class KeyWaiters(Generic[Result]):
     timer: Timer | None = None
     timer_at: float = 0.0  # when it is due, while there is one
     limit: LimitKind | None = None  # what allowed nothing when it was probed last
+    limit_key: str | None = None  # and of which key
     limited_until: float = 0.0
 
 
@@ -80,6 +97,8 @@ class PartitionWaiters(Generic[Result]):
     backoff: GroupBackoff
     _: KW_ONLY
     partitions: dict[str, KeyWaiters[Result]] = field(default_factory=dict)
+    # Those that a limit keeps waiting, by the key whose limit that is; the one that was probed longest ago first.
+    limited: dict[str | None, dict[str, KeyWaiters[Result]]] = field(default_factory=dict)
     activity: int = 0
     sweep: asyncio.Task[None] | None = None
     again: bool = False  # sweep once more when this one has ended
@@ -109,12 +128,12 @@ def resolve(waiter: Waiter[Result], found: Result | None) -> None:
 class WaiterRegistry(Generic[Result]):
     def __init__(
         self,
-        backoff: BackoffSettings,
+        backoff: Callable[[str], BackoffSettings],
         *,
         sweep_later: Callable[[PartitionWaiters[Result]], None],
         cluster: Cluster,
     ) -> None:
-        """The cluster is notified of the first and of the last waiter of a queue."""
+        """`backoff` has the settings of a queue. The cluster is notified of the first and last waiter of a queue."""
         self._backoff = backoff
         self._sweep_later = sweep_later
         self._cluster = cluster
@@ -142,7 +161,7 @@ class WaiterRegistry(Generic[Result]):
     def enter(self, key: WaitKey) -> KeyWaiters[Result]:
         group = self._groups.get(key)
         if group is None:
-            group = KeyWaiters(key, GroupBackoff(self._backoff), self._join_siblings(key))
+            group = KeyWaiters(key, GroupBackoff(partial(self._backoff, key.queue)), self._join_siblings(key))
             self._groups[key] = group
             if key.queue not in self._by_queue:
                 self._cluster.consumer_came(key.queue)
@@ -159,15 +178,30 @@ class WaiterRegistry(Generic[Result]):
         by_partition = self._by_partition.setdefault(key.queue, {})
         siblings = by_partition.get(key.group)
         if siblings is None:
-            siblings = by_partition[key.group] = PartitionWaiters(key.queue, key.group, GroupBackoff(self._backoff))
+            backoff = GroupBackoff(partial(self._backoff, key.queue))
+            siblings = by_partition[key.group] = PartitionWaiters(key.queue, key.group, backoff)
             self._sweep_later(siblings)
         return siblings
+
+    def note_limit(self, group: KeyWaiters[Result], kind: LimitKind | None, key: str | None) -> None:
+        """What allowed nothing to the last probe of a group; None if no limit did."""
+        siblings, partition = group.siblings, group.key.partition
+        if siblings is not None and partition is not None:
+            if group.limit is not None:
+                same = siblings.limited[group.limit_key]
+                del same[partition]
+                if not same:
+                    del siblings.limited[group.limit_key]
+            if kind is not None:
+                siblings.limited.setdefault(key, {})[partition] = group
+        group.limit, group.limit_key = kind, key
 
     def leave(self, group: KeyWaiters[Result]) -> None:
         self.total -= 1
         group.members -= 1
         if group.members:
             return
+        self.note_limit(group, None, None)
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from queenmq.config import parse
 from queenmq.config.setting import setting
+
+
+def is_here(url: str) -> bool:
+    """Whether an address is on this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_protected(url: str) -> bool:
+    """Whether nobody on the network can read or change what is sent to an address, or comes from there."""
+    return urlsplit(url).scheme == "https" or is_here(url)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +206,8 @@ class AuthSettings:
         "QUEEN_OIDC_ISSUER",
         None,
         "Address of an OpenID provider at which people sign in to the dashboard. Its tokens are verified as others "
-        "are: set `JWT_ENABLED`, `JWT_JWKS_URL` and `JWT_AUDIENCE`, too.",
+        "are: set `JWT_ENABLED`, `JWT_JWKS_URL`, `JWT_ISSUER` and `JWT_AUDIENCE`, too. `https://`, unless it is on "
+        "this machine.",
     )
     oidc_client_id: str | None = setting(
         "QUEEN_OIDC_CLIENT_ID", None, "Name under which the provider knows the dashboard: a public client with PKCE."

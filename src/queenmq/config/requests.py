@@ -38,6 +38,20 @@ class LimitSettings:
         "Maximum number of requests that wait for the database; further ones get 429.",
         parse.positive,
     )
+    max_searches: int = setting(
+        "QUEEN_MAX_SEARCHES",
+        2,
+        "Maximum number of searches that run at a time at a worker: `find`, dead letters by error or time, messages by "
+        "header. Eight times as many wait; further ones get 429.",
+        parse.positive,
+    )
+    max_groups: int = setting(
+        "QUEEN_MAX_GROUPS",
+        10_000,
+        "Maximum number of groups of a queue; the first pop of a further one gets 429. A group has a row in each "
+        "partition of the queue.",
+        parse.positive,
+    )
     max_lock_waiters: int = setting(
         "QUEEN_MAX_LOCK_WAITERS",
         10_000,

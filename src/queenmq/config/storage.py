@@ -207,6 +207,13 @@ class StatisticsSettings:
     sample_retention_days: int = setting(
         "METRICS_RETENTION_DAYS", 90, "Days for which these rows are kept.", parse.positive
     )
+    horizon_warning_s: int = setting(
+        "QUEEN_HORIZON_WARNING_S",
+        300,
+        "Time after which a session, slot, standby or prepared transaction that keeps dead rows from being removed is "
+        "listed as a trouble, in s.",
+        parse.positive,
+    )
     metrics_max_groups: int = setting(
         "QUEEN_METRICS_MAX_GROUPS",
         1000,

@@ -7,6 +7,7 @@ a header that cannot be read counts as none, so that no pop fails because of it.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
@@ -14,11 +15,14 @@ from urllib.parse import parse_qsl
 HEADER: Final = b"x-queen-consumer"
 _MOST_BYTES: Final = 1024
 _MOST_CHARACTERS: Final = 100
+# Of this process. 32 bits are few: without a key, a client could find a name with the tag of somebody else's consumer.
+_KEY: Final = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """`tag` is 32 bits in hexadecimal, the same for everything else that is the same. `said` is the header."""
+    """`tag` is 32 bits in hexadecimal, in this process the same for everything else that is the same; in another one it
+    is another. `said` is the header."""
 
     said: bytes
     address: str | None
@@ -38,7 +42,7 @@ def consumer_of(said: bytes, address: str | None, subject: str | None) -> Consum
     # A client that says who it is stays the same on every connection, also behind a proxy with several addresses.
     where = None if fields else address
     known = repr((name, host, process, where, subject)).encode()
-    tag = hashlib.blake2b(known, digest_size=4).hexdigest()
+    tag = hashlib.blake2b(known, digest_size=4, key=_KEY).hexdigest()
     return Consumer(said=said, address=address, subject=subject, tag=tag, name=name, host=host, process=process)
 
 

@@ -24,6 +24,7 @@ Reason = Literal[
     "delayed",
     "window_open",
     "backpressure",
+    "filtered",
     "deliverable",
 ]
 
@@ -43,6 +44,7 @@ STATES: Final[dict[Reason, str]] = {
     "delayed": "Delayed",
     "window_open": "Gathering",
     "backpressure": "Backpressure",
+    "filtered": "Nothing fits",
     "deliverable": "Ready",
 }
 
@@ -284,8 +286,8 @@ def given_up(letters: int) -> Verdict:
         "end_reached",
         "The group has finished every message that is stored. "
         f"{_messages(letters)} became {'a dead letter' if letters == 1 else 'dead letters'}.",
-        "Inspect the dead letters (GET /api/v1/dlq) and redrive them when the consumer is fixed; or push something, "
-        "or seek the group back to read old messages again.",
+        "Inspect the dead letters (`queen dlq list`, or GET /api/v1/dlq) and redrive them when the consumer is fixed; "
+        "or push something, or seek the group back to read old messages again.",
     )
 
 

@@ -16,6 +16,9 @@ from queenmq.core.names import MAX_NAME
 from queenmq.errors import InvalidRequest
 
 MOST_WEIGHTS = 1000
+MOST_WEIGHT_BYTES = 32_768
+# A turn by age, so that a partition whose key nobody knows yet is not passed over for as long as others have messages.
+_BY_AGE_EVERY = 16
 _MOST_REMEMBERED = 100_000
 
 
@@ -33,6 +36,9 @@ class FairnessPolicy(Struct, frozen=True, kw_only=True, rename="camel", omit_def
                 raise InvalidRequest("fairness: a key is longer than names can be", "fairness.weights")
             if self.separator in key:
                 raise InvalidRequest(f"fairness: {key!r} is no key, for it has the separator in it", "fairness.weights")
+        if sum(len(key.encode()) for key in self.weights) > MOST_WEIGHT_BYTES:
+            most = f"the keys of weights are longer than {MOST_WEIGHT_BYTES} bytes together"
+            raise InvalidRequest(f"fairness: {most}: leave those out that have the weight 1", "fairness.weights")
         if "\0" in self.separator:
             raise InvalidRequest("fairness: the separator must not have a null character", "fairness.separator")
 
@@ -50,7 +56,10 @@ class Turns:
         self._ready: set[str] = set()
         # The ready ones. An entry that is out of date is corrected when it comes up.
         self._heap: list[tuple[float, str]] = []
+        self._held: dict[str, float] = {}  # keys that a limit allows nothing, and until when
+        self._releases: list[tuple[float, str]] = []  # the same, the next one first
         self._now = 0.0
+        self._turns = 0
 
     @property
     def ready(self) -> Collection[str]:
@@ -62,16 +71,40 @@ class Turns:
         for key in ready - self._ready:
             self._times[key] = max(self._times.get(key, 0.0), self._now)
         self._ready = ready
+        self._held = {key: until for key, until in self._held.items() if key in ready}
+        self._releases = [(until, key) for key, until in self._held.items()]
+        heapify(self._releases)
         if len(self._times) > _MOST_REMEMBERED:
             self._times = {key: self._times[key] for key in ready}
         self._heap = [(self._time(key), key) for key in ready]
         heapify(self._heap)
 
-    def next(self, messages: int) -> str | None:
-        """Who is next, for up to so many messages; None if nobody has to be preferred."""
+    def hold(self, key: str, until: float) -> None:
+        """A limit allows it nothing before that time: it has no turns."""
+        if key in self._ready:
+            self._held[key] = until
+            heappush(self._releases, (until, key))
+
+    def release(self, key: str) -> None:
+        if self._held.pop(key, None) is not None:
+            self._correct(key)
+
+    def is_held(self, key: str, now: float) -> bool:
+        return self._held.get(key, 0.0) > now
+
+    def next(self, messages: int, now: float = 0.0) -> str | None:
+        """Who is next, for up to so many messages; None if nobody has to be preferred, or if the oldest is next,
+        of any key."""
+        while self._releases and self._releases[0][0] <= now:
+            until, key = heappop(self._releases)
+            if self._held.get(key) == until:
+                self.release(key)
+        self._turns += 1
+        if self._turns % _BY_AGE_EVERY == 0:
+            return None
         while len(self._ready) > 1 and self._heap:
             time, key = heappop(self._heap)
-            if key not in self._ready:
+            if key not in self._ready or key in self._held:
                 continue
             if time < self._time(key):
                 heappush(self._heap, (self._time(key), key))

@@ -5,6 +5,7 @@ This is the safety net under the wake-ups, which may get lost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -17,11 +18,13 @@ class BackoffSettings:
 
 
 class GroupBackoff:
-    __slots__ = ("_settings", "empty", "interval_s")
+    __slots__ = ("_read", "_settings", "empty", "interval_s")
 
-    def __init__(self, settings: BackoffSettings) -> None:
-        self._settings = settings
-        self.interval_s = settings.base_s
+    def __init__(self, read: Callable[[], BackoffSettings]) -> None:
+        """`read` is asked again after every probe that has found nothing: the settings of a queue may change."""
+        self._read = read
+        self._settings = read()
+        self.interval_s = self._settings.base_s
         self.empty = 0
 
     @property
@@ -30,6 +33,9 @@ class GroupBackoff:
 
     def found_nothing(self) -> None:
         self.empty += 1
+        settings = self._read()
+        if settings != self._settings:
+            self._settings, self.interval_s = settings, settings.base_s
         if self.backed_off:
             self.interval_s = min(self.interval_s * self._settings.multiplier, self._settings.longest_s)
 

@@ -1,7 +1,8 @@
 """JSON Schemas of messages: what a schema allows, and whether one may follow another. No I/O.
 
-References to other documents are never fetched, and patterns are matched in linear time, so that neither a schema nor
-a payload can keep a server busy.
+References to other documents are never fetched, patterns are matched in linear time, and how much work a payload may
+be is known before it is compared, so that neither a schema nor a payload can keep a server busy. Whether one schema may
+follow another is another matter: that may take any time, so servers leave it to a process (`broker/schemas.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from typing import Any, Final, TypeAlias
 import jsonschema_rs
 import msgspec
 
+from queenmq.core.schema_cost import SchemaCost, TooCostly, levels_of
+
 Schema: TypeAlias = dict[str, Any] | bool
 MOST_BYTES: Final = 65_536
+MOST_EVALUATIONS: Final = 50_000_000  # for one payload: about half a second
+_MOST_TO_EXPLAIN: Final = 20_000  # errors cost a thousand times as much
+_MOST_PATTERNS: Final = 200
+_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=512 * 1024)
 _MOST_TEXT: Final = 300
 _MASK: Final = "the value"
 # Where these are, other parts of a schema may name further fields.
@@ -33,12 +40,17 @@ class Validator:
         """Raises BadSchema."""
         if not isinstance(schema, dict | bool):
             raise BadSchema("a JSON Schema is an object")
+        if _patterns_in(schema) > _MOST_PATTERNS:
+            raise BadSchema(f"it has more than {_MOST_PATTERNS} patterns")
         try:
-            self._compiled = jsonschema_rs.validator_for(
-                schema, offline=True, mask=_MASK, pattern_options=jsonschema_rs.RegexOptions()
-            )
-        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+            self._cost = SchemaCost(schema if isinstance(schema, dict) else {})
+            self._compiled = jsonschema_rs.validator_for(schema, offline=True, mask=_MASK, pattern_options=_PATTERNS)
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, TooCostly, ValueError) as error:
             raise BadSchema(_shortened(getattr(error, "message", str(error)))) from None
+
+    def cost(self, payload: bytes) -> int:
+        """How much work it may be to compare a payload, at most MOST_EVALUATIONS: those beyond are not compared."""
+        return min(self._cost.of(payload), MOST_EVALUATIONS)
 
     def misfit(self, payload: bytes) -> str | None:
         """Why a payload is not allowed; None if it is. The sentence has no values of the payload."""
@@ -46,10 +58,20 @@ class Validator:
             value = _decoder.decode(payload)
         except (msgspec.DecodeError, RecursionError):
             return "the payload cannot be read as JSON"
-        return None if self._compiled.is_valid(value) else self._sentence(value)
+        cost = self._cost.of(payload)
+        if cost > MOST_EVALUATIONS and (cost := self._cost.of(payload, levels_of(value))) > MOST_EVALUATIONS:
+            return "the payload is too large, or nested too deeply, to be compared with this schema in time"
+        return None if self._compiled.is_valid(value) else self._sentence(value, cost)
 
-    def _sentence(self, value: object) -> str:
-        error = next(self._compiled.iter_errors(value))
+    def _sentence(self, value: object, cost: int) -> str:
+        if cost > _MOST_TO_EXPLAIN and not self._cost.is_plain:
+            return "the payload does not fit"  # finding out where would take long
+        try:
+            self._compiled.validate(value)
+        except jsonschema_rs.ValidationError as found:
+            error = found
+        else:
+            return "the payload does not fit"
         where = "".join(f"/{part}" for part in error.instance_path)
         return _shortened(f"{where}: {error.message}" if where else error.message)
 
@@ -84,7 +106,7 @@ def _covers(wide: Schema, narrow: Schema) -> bool:
 
 
 def _canonical(schema: Schema) -> jsonschema_rs.CanonicalSchema:
-    return jsonschema_rs.canonicalize(schema, offline=True, pattern_options=jsonschema_rs.RegexOptions())
+    return jsonschema_rs.canonicalize(schema, offline=True, pattern_options=_PATTERNS)
 
 
 def _closed(schema: Schema) -> jsonschema_rs.CanonicalSchema:
@@ -93,6 +115,20 @@ def _closed(schema: Schema) -> jsonschema_rs.CanonicalSchema:
         return whole
     closed = _canonical(_without_others(schema))
     return whole if closed.satisfiability() is jsonschema_rs.canonical.Satisfiability.NO else closed
+
+
+def _patterns_in(schema: Schema) -> int:
+    """How many there are at most: what is called a pattern may also be a value, or the name of a field."""
+    found, waiting = 0, [schema]
+    while waiting:
+        one: Any = waiting.pop()
+        if isinstance(one, dict):
+            by_name = one.get("patternProperties")
+            found += isinstance(one.get("pattern"), str) + (len(by_name) if isinstance(by_name, dict) else 0)
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return found
 
 
 def _is_combined(schema: object) -> bool:

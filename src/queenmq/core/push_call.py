@@ -38,7 +38,7 @@ class Outcome(Struct):
     message_id: str
     partition_id: str
     deferral: Deferral | None = None
-    offset: int | None = None  # only of a conditional push
+    offset: int | None = None  # of what is stored
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,19 +110,39 @@ class PushCall:
 
     def outcomes_of(self, row: Row) -> list[Outcome]:
         """One outcome per input message, from what queen.push returned."""
+        last_offsets = row["last_offsets"]
+        if row["duplicate_index"] is None and row["refused"] is None and not self.repeats:
+            ids = [str(partition_id) for partition_id in row["partition_ids"]]
+            messages, targets, ranks = self.messages, self.target, self.rank
+            return [
+                Outcome(
+                    "queued",
+                    messages[place].id,
+                    ids[targets[place] - 1],
+                    None,
+                    last_offsets[targets[place] - 1] + ranks[place],
+                )
+                for place in self.place
+            ]
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
         refused = frozenset(index - 1 for index in row["refused"] or ())
-        return self.outcomes(row["partition_ids"], duplicates, refused)
+        found = self.outcomes(row["partition_ids"], duplicates, refused)
+        offsets = dict(zip(places, row["duplicate_offset"] or (), strict=True))
+        reached = list(last_offsets)
+        for place, target in enumerate(self.target):
+            if place not in offsets and place not in refused:
+                reached[target - 1] += 1
+                offsets[place] = reached[target - 1]
+        for position, place in enumerate(self.place):
+            found[position].offset = offsets.get(place if place >= 0 else self.repeats[position])
+        return found
 
     def outcomes(
         self, partition_ids: list[object], duplicates: dict[int, str], refused: frozenset[int]
     ) -> list[Outcome]:
-        """One outcome per input message, in input order."""
+        """One outcome per input message, in input order, without offsets."""
         ids = [str(partition_id) for partition_id in partition_ids]
-        if not (duplicates or refused or self.repeats):
-            partitions = [ids[target - 1] for target in self.target]
-            return [Outcome("queued", self.messages[place].id, partitions[place]) for place in self.place]
         stored = [
             self._outcome(place, message, ids[self.target[place] - 1], duplicates, refused)
             for place, message in enumerate(self.messages)

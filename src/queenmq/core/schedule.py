@@ -24,6 +24,7 @@ _SHORT = {
 }
 _SHORTEST = timedelta(seconds=1)
 _LONGEST = timedelta(days=3660)
+_MOST_CHARACTERS = 500
 
 
 @lru_cache(maxsize=256)
@@ -38,6 +39,8 @@ def _zone(name: str) -> ZoneInfo:
 
 def check_schedule(schedule: str, time_zone: str | None, now: datetime) -> None:
     """Raise InvalidRequest unless the schedule has a next moment."""
+    if len(schedule) > _MOST_CHARACTERS:  # reading it takes as long as it is
+        raise InvalidRequest(f"schedule must have at most {_MOST_CHARACTERS} characters", "schedule")
     if _EVERY.fullmatch(schedule) and time_zone is not None:
         raise InvalidRequest("timeZone is only for cron expressions: @every counts from its last moment", "timeZone")
     next_moment(schedule, time_zone, now, now)

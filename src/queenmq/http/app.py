@@ -19,7 +19,7 @@ from queenmq.access.rates import Rates
 from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
 from queenmq.clock import Clock
-from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
+from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, NotSupported, Unauthenticated
 from queenmq.http.auth import Authenticator
 from queenmq.http.openapi import document
 from queenmq.http.roles import Role
@@ -62,9 +62,18 @@ from queenmq.http.routes import (
     timers,
     tokens,
     transaction,
+    troubles,
 )
 from queenmq.http.scopes import require_permission
-from queenmq.http.shares import acknowledges, is_long_poll, polling, take_messages, take_request
+from queenmq.http.shares import (
+    acknowledges,
+    is_long_poll,
+    polling,
+    popped_queue,
+    take_messages,
+    take_namespace_request,
+    take_request,
+)
 from queenmq.http.trail import Trail
 from queenmq.http.while_valid import WhileValid
 from queenmq.httpserver.memory import HttpMemory
@@ -90,6 +99,7 @@ _MODULES = (
     find,
     resources,
     status,
+    troubles,
     analytics,
     explain,
     filters,
@@ -163,10 +173,11 @@ class App:
             await self._permit(request, route)
         # One that acknowledges what it gets ends by itself: what it has taken would be lost.
         if request.token_id is not None and is_long_poll(request, route) and not acknowledges(request):
-            with self._polls.waiting(request.token_id), polling(request, self._context):
+            with self._polls.waiting(request.token_id), polling(request, self._context, popped_queue(request)):
                 return await self._serve(request, route)
-        if caller is not None and caller.limits is not None and is_long_poll(request, route):
-            with polling(request, self._context):
+        is_limited = (caller is not None and caller.limits is not None) or self._quotas.any
+        if is_limited and is_long_poll(request, route):
+            with polling(request, self._context, popped_queue(request)):
                 return await self._serve(request, route)
         return await self._serve(request, route)
 
@@ -224,6 +235,8 @@ class App:
             except Forbidden as error:
                 self._trail.refused(request, route, error, caller)
                 raise
+        if is_counted and self._quotas.limits_requests:
+            await take_namespace_request(request, route, self._context)
         if is_counted and route.pushes is not None:
             take_messages(request, route, self._context)
 
@@ -249,6 +262,14 @@ class _Node:
 
 
 Match = tuple[dict[str, Route], tuple[str, ...]]
+
+
+# What published clients know and this server does not have: 404, which they do not repeat, with the reason.
+_LEFT_OUT = {
+    "/api/v1/ephemeral/": "ephemeral queues are not supported: use a queue with ttl or retention",
+    "/api/v1/partitions/changed": "changed partitions are not listed: use GET …/resources/queues/{queue}/partitions",
+    "/api/v1/migration/": "the migration between servers of the reference is not supported",
+}
 
 
 class Router:
@@ -295,6 +316,9 @@ class Router:
                     request.params = tuple([_unescape(segment) for segment in captured])
                     return routes[method]
         if not matches:
+            for path, why in _LEFT_OUT.items():
+                if request.path.startswith(path):
+                    raise NotSupported(f"{why} (docs/design/left-out.md)")
             raise NotFound("Not found")
         raise MethodNotAllowed(request.method, _allow(matches))
 

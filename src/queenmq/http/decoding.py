@@ -34,6 +34,8 @@ _KINDS = {
 }
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
+_BINARY = (b"QPB1", b"QTB1")  # of published clients with `binary_push`
+
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 
 
@@ -54,7 +56,7 @@ def decode(
     except msgspec.ValidationError as error:
         raise _explain(str(error), texts or {}) from None
     except msgspec.DecodeError as error:
-        raise InvalidJson(f"Invalid JSON: {error}") from None
+        raise _not_json(body, str(error)) from None
     except RecursionError:
         raise InvalidJson("Invalid JSON: nested too deeply") from None
 
@@ -65,7 +67,13 @@ def _check_utf8(body: bytes) -> None:
     try:
         body.decode()
     except UnicodeDecodeError:
-        raise InvalidJson("Invalid JSON: the body is not valid UTF-8") from None
+        raise _not_json(body, "the body is not valid UTF-8") from None
+
+
+def _not_json(body: bytes, why: str) -> InvalidJson:
+    if body.startswith(_BINARY):
+        return InvalidJson("binary bodies are not supported: send JSON (binary_push and push_compression off)")
+    return InvalidJson(f"Invalid JSON: {why}")
 
 
 def _explain(complaint: str, texts: Mapping[str, str]) -> InvalidRequest:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from queenmq.config import AuthSettings
+from queenmq.config import AuthSettings, is_protected
 from queenmq.errors import StartupError
 
 # What may stand in a Content-Security-Policy without ending its source or its directive.
@@ -34,6 +34,11 @@ def check_login(auth: AuthSettings) -> None:
         raise StartupError(
             "QUEEN_OIDC_ISSUER must be an http:// or https:// address without a password or a query."
         ) from None
+    if not is_protected(auth.oidc_issuer):
+        raise StartupError(
+            "QUEEN_OIDC_ISSUER must begin with https://, unless the provider is on this machine: over http:// an "
+            "attacker on the network gets the tokens of those who sign in."
+        )
     if not (auth.enabled and auth.jwks_url):
         raise StartupError(
             "QUEEN_OIDC_ISSUER needs JWT_ENABLED=true and JWT_JWKS_URL, with which the tokens of the provider are "
@@ -45,4 +50,14 @@ def check_login(auth: AuthSettings) -> None:
         raise StartupError(
             "QUEEN_OIDC_ISSUER needs JWT_AUDIENCE (for ID tokens, the client id): without it, tokens that the provider "
             "has made for any other application would be accepted."
+        )
+    if not auth.issuer:
+        raise StartupError(
+            "QUEEN_OIDC_ISSUER needs JWT_ISSUER, which is the same address for ID tokens: without it, tokens of every "
+            "issuer would be accepted whose keys are at JWT_JWKS_URL."
+        )
+    if auth.oidc_token == "id_token" and auth.issuer != auth.oidc_issuer:  # noqa: S105 - the name of a field
+        raise StartupError(
+            f"JWT_ISSUER is {auth.issuer!r}, but ID tokens name {auth.oidc_issuer!r} (QUEEN_OIDC_ISSUER) as their "
+            "issuer: nobody could sign in."
         )

@@ -39,7 +39,7 @@ async def collect(context: Context) -> Exposition:
     overload.add_stepped_operations(page, broker)
     overload.add_timers(page, broker)
     overload.add_outbox(page, broker)
-    overload.add_access(page, context.rates, context.quotas, context.audit, context.broker.schemas.refused)
+    overload.add_access(page, context)
     if broker.caches.switches.were_read:  # a server may start without its database
         _shared_state(page, broker)
         overload.add_forwards(page, broker)
@@ -396,5 +396,5 @@ def _backlog(page: Exposition, row: Overview) -> None:
     page.gauge("queen_leases", "Number of (partition, group) pairs under a lease.", row.leases)
     due = "How long the oldest message that a group has not read has been due."
     page.gauge("queen_lag_seconds", due, row.lag_max_s or 0.0)
-    page.gauge("queen_statistics_age_seconds", "Age of the oldest statistics in the backlog metrics.", row.age_s)
+    page.gauge("queen_statistics_age_seconds", "Age of the oldest statistics of queues in use.", row.age_s)
     page.gauge("queen_dlq_depth", "Dead letters of all queues.", row.dead_letters, **_CLUSTER)

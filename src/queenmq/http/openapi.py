@@ -32,7 +32,7 @@ UUID: Schema = {"type": "string", "format": "uuid"}
 ANY_STRING: Schema = {"type": "string", "minLength": 1}
 
 _REF = "#/components/schemas/{name}"
-_ALWAYS = (400, 429, 503)
+_ALWAYS = (400, 414, 429, 503)
 _WITH_BODY = (413,)
 _WITH_TOKEN = (401, 403)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from queenmq.access.audit import AuditLog
-from queenmq.access.quotas import Quotas
-from queenmq.access.rates import Rates
 from queenmq.broker.broker import Broker
 from queenmq.broker.load_manager import Choice
 from queenmq.cluster.circuit_breaker import Circuit
 from queenmq.http.exposition import Exposition
+from queenmq.http.route import Context
 from queenmq.journal.board import JournalFigures
 from queenmq.reports.horizon import KINDS, Horizon
 from queenmq.reports.operations import OperationGauges
@@ -248,8 +246,9 @@ def add_outbox(page: Exposition, broker: Broker) -> None:
     )
 
 
-def add_access(page: Exposition, rates: Rates, quotas: Quotas, audit: AuditLog, misfits: int) -> None:
-    for kind, refused in (*rates.refused.items(), ("stored", quotas.refused)):
+def add_access(page: Exposition, context: Context) -> None:
+    """What was refused to callers, and what is recorded of them."""
+    for kind, refused in (*context.rates.refused.items(), ("stored", context.quotas.refused)):
         page.counter(
             "queen_rate_limited_requests_total",
             "Requests that were refused because a token or a namespace has used up its share, by what it was.",
@@ -259,8 +258,16 @@ def add_access(page: Exposition, rates: Rates, quotas: Quotas, audit: AuditLog, 
     page.counter(
         "queen_schema_refused_messages_total",
         "Messages that were refused because they do not fit the schema of their queue.",
-        misfits,
+        context.broker.schemas.refused,
     )
     page.counter(
-        "queen_audit_lost_total", "Entries of the audit log that were lost because the database was away.", audit.lost
+        "queen_audit_lost_total",
+        "Entries of the audit log that were lost because the database was away.",
+        context.audit.lost,
+    )
+    reports = context.reports
+    page.gauge("queen_searches", "Searches that run, or wait for their turn.", reports.searches)
+    page.gauge("queen_searches_limit", "Searches beyond which further ones are refused.", reports.most_searches)
+    page.counter(
+        "queen_searches_refused_total", "Searches that were refused because too many wait.", reports.searches_refused
     )

@@ -229,9 +229,7 @@ class TakeBody(Struct, kw_only=True, rename="camel"):
     auto_ack: bool = False
     subscription_mode: Annotated[str, documented_as({"enum": sorted(START_MODES)})] | None = None
     subscription_from: _From | None = None
-    if_finished: Annotated[bool, documented_as({"description": "Take nothing if the lease could not be finished."})] = (
-        False
-    )
+    if_finished: Annotated[bool, documented_as({"description": "Take nothing if the lease is not finished."})] = False
 
 
 class Finishing(Struct, kw_only=True, rename="camel"):
@@ -261,6 +259,8 @@ class ConsumerFrame(Struct, kw_only=True, rename="camel"):
     finish: list[FinishedLease] = []
     renew: list[RenewedLease] = []
     stop: bool = False
+    batch: Count = 0  # what the next batches may have; 0 changes nothing
+    partitions: Count = 0
 
 
 class TraceBody(Struct, kw_only=True, rename="camel"):

@@ -123,7 +123,7 @@ class PushResult(Struct, kw_only=True):
     queue_position: int | UnsetType = field(name="queuePosition", default=UNSET)
     estimated_wait: float | UnsetType | None = field(name="estimatedWait", default=UNSET)
     reason: str | UnsetType = UNSET
-    offset: Annotated[int, Meta(description="Only of a push with `expect`.")] | UnsetType = UNSET
+    offset: Annotated[int, Meta(description="Of the message that is stored, in its partition.")] | UnsetType = UNSET
     timer_key: str | UnsetType = field(name="timerKey", default=UNSET)
     deliver_at: Moment | UnsetType = field(name="deliverAt", default=UNSET)
 
@@ -150,16 +150,19 @@ class PoppedMessage(Struct, kw_only=True, rename="camel"):
 
 
 class Popped(Struct, kw_only=True, rename="camel"):
-    """The messages; each names its own partition. `leaseId` is empty with `autoAck`."""
+    """The messages; each names its own partition. `leaseId` is empty with `autoAck`. A pop that asks for conflation has
+    one of the last two fields, and an answer also if there are no messages."""
 
     success: bool
-    queue: str
-    partition: str
-    partition_id: Uuid
-    lease_id: str
+    queue: str | None
+    partition: str | None
+    partition_id: Uuid | None
+    lease_id: str | None
     consumer_group: str
     partitions_claimed: int
     messages: list[PoppedMessage]
+    conflation: bool | UnsetType = UNSET
+    conflation_conflict: bool | UnsetType = UNSET
 
 
 class AckResult(Struct, kw_only=True, rename="camel"):
@@ -180,6 +183,7 @@ class TransactionPush(Struct, kw_only=True, rename="camel", tag_field="type", ta
     message_id: Uuid
     partition_id: Uuid
     queue_name: str
+    offset: int
 
 
 class TransactionAck(Struct, kw_only=True, rename="camel", tag_field="type", tag="ack"):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
 
 from queenmq.access.caller import Caller
-from queenmq.access.rates import namespace_of
+from queenmq.access.rates import Share, namespace_of
 from queenmq.core.message import Message
 from queenmq.errors import HttpError
 from queenmq.http.decoding import query_flag
 from queenmq.http.route import Context, Route
 from queenmq.httpserver.messages import Request
 
-_POPS = "/api/v1/pop"
+_POPS: Final = "/api/v1/pop"
+_NOTHING: Final = 0, 0
 
 
 def take_request(request: Request, context: Context) -> None:
@@ -36,16 +39,29 @@ def take_messages(request: Request, route: Route, context: Context) -> None:
         context.rates.take_messages(caller.rated_as, limits, len(queues))
     if per_second or context.quotas.any:
         pushed = Counter(queues)
-        if per_second:
-            context.rates.take_namespaces(_by_namespace(pushed), per_second)
+        context.rates.take_namespaces(_by_namespace(context, pushed))
         context.quotas.take(pushed, len(request.body))
+
+
+async def take_namespace_request(request: Request, route: Route, context: Context) -> None:
+    """Count a request that is allowed for the namespaces of the queues that it names. Raises Overloaded."""
+    if route.scope is None:
+        return
+    try:
+        needs = await route.scope(request, context)
+    except HttpError:
+        return  # the handler says what is wrong with it
+    queues = {need.queue for need in needs if need.queue is not None}
+    quotas = [quota for queue in queues for quota in context.quotas.of(queue)]
+    context.rates.take_namespace_requests(
+        {quota.namespace: quota.requests_per_second for quota in quotas if quota.requests_per_second is not None}
+    )
 
 
 def charge_repeated(context: Context, pushed: Counter[str]) -> None:
     """Count what timers that repeat have pushed to queues: when they were set, they were counted once."""
-    per_second = context.settings.limits.namespace_messages_per_second
-    if per_second:
-        context.rates.charge_namespaces(_by_namespace(pushed), per_second)
+    if context.settings.limits.namespace_messages_per_second or context.quotas.any:
+        context.rates.charge_namespaces(_by_namespace(context, pushed))
 
 
 def why_not_repeat(context: Context, message: Message) -> str | None:
@@ -53,15 +69,27 @@ def why_not_repeat(context: Context, message: Message) -> str | None:
     return context.quotas.why_not(message.queue, len(message.payload)) if context.quotas.any else None
 
 
-def _by_namespace(pushed: Counter[str]) -> Counter[str]:
-    namespaces: Counter[str] = Counter()
+def _by_namespace(context: Context, pushed: Counter[str]) -> dict[str, Share]:
+    """What is pushed to namespaces that have a limit of messages: their own, or that of the settings for all."""
+    for_all = context.settings.limits.namespace_messages_per_second
+    shares: dict[str, Share] = {}
     for queue, messages in pushed.items():
-        namespaces[namespace_of(queue)] += messages
-    return namespaces
+        limits = {quota.namespace: quota.messages_per_second for quota in context.quotas.of(queue)}
+        if for_all and limits.get(namespace_of(queue)) is None:
+            limits[namespace_of(queue)] = for_all
+        for namespace, per_second in limits.items():
+            if per_second is not None:
+                shares[namespace] = shares.get(namespace, _NOTHING)[0] + messages, per_second
+    return shares
 
 
 def is_long_poll(request: Request, route: Route) -> bool:
     return route.path.startswith(_POPS) and _is_set(request, "wait")
+
+
+def popped_queue(request: Request) -> str | None:
+    """Of a pop: its queue, if it names one."""
+    return request.params[0] if request.params else None
 
 
 def acknowledges(request: Request) -> bool:
@@ -76,9 +104,16 @@ def _is_set(request: Request, name: str) -> bool:
         return False  # the handler says what is wrong with it
 
 
-def polling(request: Request, context: Context) -> AbstractContextManager[None]:
-    """While a long poll waits. Raises Overloaded when it is entered."""
+@contextmanager
+def polling(request: Request, context: Context, queue: str | None) -> Iterator[None]:
+    """While a long poll waits, for a queue or for queues that it does not name. Raises Overloaded when it is
+    entered."""
     caller: Caller | None = request.caller
-    if caller is None or caller.limits is None or request.forwarded:
-        return nullcontext()
-    return context.rates.polling(caller.rated_as, caller.limits)
+    with ExitStack() as counted:
+        if caller is not None and caller.limits is not None and not request.forwarded:
+            counted.enter_context(context.rates.polling(caller.rated_as, caller.limits))
+        if queue is not None and context.quotas.any and not request.forwarded:
+            quotas = context.quotas.of(queue)
+            most = {quota.namespace: quota.long_polls for quota in quotas if quota.long_polls is not None}
+            counted.enter_context(context.rates.polling_namespaces(most))
+        yield

@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol, ABC):
         self._wire = wire
 
     def interrupt(self) -> None:
-        """Cancel the running request; it is answered with ServerStopping."""
+        """Cancel the running request; it is answered with Interrupted."""
         if self._task is not None:
             self._task.cancel()
 

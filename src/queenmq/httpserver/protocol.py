@@ -27,7 +27,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, cast
 
-from queenmq.errors import HttpError, InternalError, Overloaded, ServerStopping, TooLarge
+from queenmq.errors import HttpError, InternalError, Interrupted, Overloaded, TooLarge
 from queenmq.httpserver.connection import JOIN_BYTES, Connection, with_headers
 from queenmq.httpserver.messages import BODILESS, Request, Response, StreamedResponse, head_of
 from queenmq.httpserver.refusals import RequestTimeout, TooManyConnections, error_response
@@ -317,7 +317,7 @@ class HttpProtocol(Connection):
 
     def _cancelled(self, request: Request) -> Response:
         if self._front.stopping.is_set():
-            return error_response(ServerStopping())
+            return error_response(Interrupted())
         _log.error("%s %s was cancelled although its client is still connected", request.method, request.path)
         return error_response(InternalError())
 

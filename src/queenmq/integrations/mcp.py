@@ -21,6 +21,7 @@ from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from queenmq.client import Queen, QueenError
+from queenmq.client.errors import Forbidden, NotFound
 
 INSTRUCTIONS: Final = """\
 Queen is a message queue on PostgreSQL: messages are in partitions of queues, consumer groups read them under leases,
@@ -84,7 +85,8 @@ def _told(answer: Any) -> str:
 
 
 async def status(context: Context) -> str:
-    """How the server, its queues and its groups are: figures, groups that are behind or idle, pauses, maintenance."""
+    """How the server, its queues and its groups are: figures, what needs a person and why (`troubles`), groups that
+    are behind or idle, pauses, maintenance."""
     admin = _queen(context).admin
     groups = await _asked(admin.list_consumer_groups(limit=_MOST_GROUPS))
     troubled = _worst_first([group for group in groups if group["standing"] in _TROUBLED])
@@ -94,10 +96,19 @@ async def status(context: Context) -> str:
             "overview": await _asked(admin.get_overview()),
             "groups": len(groups),
             "groupsInTrouble": [_group(group) for group in troubled[:_MOST]],
+            "troubles": await _troubles(admin.list_troubles()),
             "pauses": (await _asked(admin.list_pauses()))["pauses"][:_MOST],
             "maintenance": await _asked(admin.get_maintenance_mode()),
         }
     )
+
+
+async def _troubles(question: Awaitable[Any]) -> Any:
+    """None from a server of an older version, or if the token is for some queues only."""
+    try:
+        return (await question)["troubles"]
+    except (NotFound, Forbidden):
+        return []
 
 
 async def explain(context: Context, queue: QueueName, group: GroupName = None, partition: PartitionName = None) -> str:

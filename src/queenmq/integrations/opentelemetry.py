@@ -14,12 +14,12 @@ from opentelemetry import propagate, trace
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 from opentelemetry.trace import Link, SpanKind
 
-from queenmq.client import Message, consumer
+from queenmq.client import Message, handling
 from queenmq.client.models import PushItem
 from queenmq.client.verbs import Verbs
 
 _SYSTEM = {"messaging.system": "queen"}
-_HANDLING = "in_trace_of"  # what the consumer enters around a handler
+_HANDLING = "in_trace_of"  # what is entered around a handler
 
 
 class QueenInstrumentor(BaseInstrumentor):  # type: ignore[misc, unused-ignore]
@@ -28,7 +28,7 @@ class QueenInstrumentor(BaseInstrumentor):  # type: ignore[misc, unused-ignore]
 
     def _instrument(self, **options: Any) -> None:
         tracer = trace.get_tracer("queenmq.client", tracer_provider=options.get("tracer_provider"))
-        push, in_trace_of = Verbs.push, vars(consumer)[_HANDLING]
+        push, in_trace_of = Verbs.push, vars(handling)[_HANDLING]
         self._originals = push, in_trace_of
 
         async def traced_push(self: Verbs, items: Sequence[PushItem], expected: int | None = None) -> Any:
@@ -53,10 +53,10 @@ class QueenInstrumentor(BaseInstrumentor):  # type: ignore[misc, unused-ignore]
                 yield
 
         Verbs.push = traced_push  # type: ignore[method-assign]
-        vars(consumer)[_HANDLING] = traced_handler
+        vars(handling)[_HANDLING] = traced_handler
 
     def _uninstrument(self, **_options: Any) -> None:
-        Verbs.push, vars(consumer)[_HANDLING] = self._originals  # type: ignore[method-assign]
+        Verbs.push, vars(handling)[_HANDLING] = self._originals  # type: ignore[method-assign]
 
 
 def _about(operation: str, queues: list[str], messages: int) -> dict[str, Any]:

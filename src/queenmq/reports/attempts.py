@@ -99,6 +99,9 @@ class ListedConsumer(Struct, frozen=True):
 
 NOTHING: Final = HeadAttempts(None, None, None)
 MOST_SHOWN: Final = 100
+MOST_ERROR: Final = 2000  # characters that are stored of one
+_LEAST_ERROR: Final = 100
+_CHARACTER_BYTES: Final = 4
 _OF_MESSAGE: Final = Query("message_attempts", _Attempt)
 _OF_HEADS: Final = Query("head_attempts", _HeadRow)
 _CONSUMERS: Final = Query("consumers_listed", ListedConsumer)
@@ -111,14 +114,18 @@ async def of_message(reader: Reader, partition_id: str, offset: int) -> list[Att
 
 
 async def of_heads(
-    reader: Reader, places: Iterable[tuple[UUID, str, UUID | None, int | None]]
+    reader: Reader, places: Iterable[tuple[UUID, str, UUID | None, int | None]], max_bytes: int | None = None
 ) -> dict[Head, HeadAttempts]:
-    """Of partitions, each with a group, its live lease and the offset of its head, if there are any."""
+    """Of partitions, each with a group, its live lease and the offset of its head, if there are any. If there are many,
+    errors are cut, so that all of them have up to `max_bytes`."""
     wanted = [place for place in places if place[2:] != (None, None)]
     if not wanted:
         return {}
     columns = [list(column) for column in zip(*wanted, strict=True)]
-    return {(row.partition_id, row.consumer_group): _head(row) for row in await reader.rows(_OF_HEADS, *columns)}
+    most = MOST_ERROR
+    if max_bytes is not None:
+        most = min(most, max(_LEAST_ERROR, max_bytes // _CHARACTER_BYTES // len(wanted)))
+    return {(row.partition_id, row.consumer_group): _head(row) for row in await reader.rows(_OF_HEADS, *columns, most)}
 
 
 async def consumers(

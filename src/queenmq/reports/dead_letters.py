@@ -68,17 +68,18 @@ _BY_QUEUE: Final = Query("dead_letters_by_queue", QueueLetters)
 
 async def page(reports: Reports, which: DeadLetterFilter, limit: int, offset: int, *, max_bytes: int) -> DeadLetterPage:
     """Dead letters, newest failure first, with payloads up to `max_bytes`, and how many match in all."""
+    is_plain = (which.since, which.until, which.partition, which.error, which.fingerprint) == (None,) * 5
     narrowed = which.queue, which.group, which.partition, which.since, which.until
 
     async def read(reader: Reader) -> DeadLetterPage:
         letters = await reader.rows(_PAGE, *narrowed, limit, offset, max_bytes, which.error, which.fingerprint)
-        if (which.since, which.until, which.partition, which.error, which.fingerprint) == (None,) * 5:
+        if is_plain:
             count = await reader.one(_TOTAL, which.queue, which.group)
         else:
             count = await reader.one(_COUNT, *narrowed, which.error, which.fingerprint)
         return DeadLetterPage(letters, count.letters)
 
-    return await reports.snapshot(read)
+    return await (reports.snapshot(read) if is_plain else reports.search(read))
 
 
 async def by_queue(reader: Reader, limit: int) -> list[QueueLetters]:

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from queenmq.core.names import parse_start
-from queenmq.reports import attempts, limits, pauses, queues
+from queenmq.reports import attempts, limits, pauses, queues, selection
 from queenmq.reports.explanation import (
     Evidence,
     Explanation,
@@ -71,6 +71,7 @@ async def read_evidence(reader: Reader, question: Question) -> Evidence:
     starts_new = parse_start(group, None, None, question.default_mode).mode == "new"
     places = await reader.rows(_PLACES, queue.id, group, place, starts_new, _MOST_PLACES)
     wanted = ((one.partition_id, group, one.lease_id, one.next_offset) for one in places)
+    selected = await selection.of_group(reader, queue.id, group)
     found = QueueRead(
         queue=queue,
         places=places,
@@ -78,7 +79,9 @@ async def read_evidence(reader: Reader, question: Question) -> Evidence:
         is_started=(await reader.one(_STARTED, question.queue, group)).started,
         starts_new=starts_new,
         pauses=await pauses.of_group(reader, queue.id, group),
-        limits=await limits.of_group(reader, queue.id, group),
+        limits=await limits.of_group(reader, queue.id, group, [one.partition for one in places]),
         attempts=await attempts.of_heads(reader, wanted),
+        selection=selected,
+        fitting=await selection.fitting(reader, selected, queue.id, group, (one.partition_id for one in places)),
     )
     return Evidence(group, groups, held, found)

@@ -20,6 +20,7 @@ from queenmq.reports.limits import LimitRead
 from queenmq.reports.pauses import PauseRead
 from queenmq.reports.places import SWITCHED_OFF, Place, options_of, under_pause
 from queenmq.reports.queues import KnownQueue
+from queenmq.reports.selection import EVERYTHING, Fitting, SelectionRead
 
 _NO_PARTITION: Final = Verdict("end_reached", "The queue has no partition: nothing is stored in it.", "Push something.")
 _NOTHING_HELD: Final = HeldBack()
@@ -75,6 +76,8 @@ class QueueRead(Struct, frozen=True):
     pauses: list[PauseRead] = []
     limits: list[LimitRead] = []
     attempts: Mapping[Head, HeadAttempts] = {}
+    selection: SelectionRead = EVERYTHING
+    fitting: Mapping[UUID, Fitting] = {}
 
     def pause(self, partition: str | None, switched_off: bool) -> Verdict | None:
         """What keeps every pop from a partition, or from all of the queue if it is None."""
@@ -82,9 +85,10 @@ class QueueRead(Struct, frozen=True):
             return SWITCHED_OFF
         return next((one.verdict() for one in self.pauses if one.partition in (None, partition)), None)
 
-    def limit(self) -> Verdict | None:
-        """The limit that allows nothing now."""
-        return next((found for one in self.limits if (found := one.verdict())), None)
+    def limit(self, partition: str) -> Verdict | None:
+        """The limit that allows nothing of a partition now."""
+        of_it = (one for one in self.limits if one.partition in (None, partition))
+        return next((found for one in of_it if (found := one.verdict())), None)
 
 
 class Evidence(Struct, frozen=True):
@@ -114,6 +118,7 @@ class Explanation(Struct, frozen=True):
     queued_pushes: int
     journalled_pushes: int
     dead_letters: int
+    selection: SelectionRead
     places: list[ExplainedPlace]
 
 
@@ -138,6 +143,7 @@ def explained(question: Question, evidence: Evidence, server: ServerState) -> Ex
         queued_pushes=sum(one.operations for one in held.values()),
         journalled_pushes=sum(one.journalled for one in held.values()),
         dead_letters=found.dead_letters if isinstance(found, QueueRead) else 0,
+        selection=found.selection if isinstance(found, QueueRead) else EVERYTHING,
         places=places,
     )
 
@@ -162,12 +168,15 @@ def _first_held(held: dict[str, HeldBack]) -> Verdict | None:
 
 
 def _judged(found: QueueRead, group: str, held: dict[str, HeldBack], pops_paused: bool) -> list[ExplainedPlace]:
-    options, limit = options_of(found.queue), found.limit()
+    options = options_of(found.queue)
     places = []
     for place in found.places:
         position, waits = place.position(found.queue.now), held.get(place.partition, _NOTHING_HELD)
-        stopped = found.pause(place.partition, pops_paused) or limit
-        verdict = under_pause(judge(position, options, waits), stopped)
+        stopped = found.pause(place.partition, pops_paused) or found.limit(place.partition)
+        verdict = found.selection.judge(
+            judge(position, options, waits), place.unread, found.fitting.get(place.partition_id)
+        )
+        verdict = under_pause(verdict, stopped)
         failed = found.attempts.get((place.partition_id, group), NOTHING)
         places.append(ExplainedPlace(place, verdict, attempts_left(position, options), waits, failed))
     return places
@@ -178,7 +187,7 @@ def _any_deliverable(places: list[ExplainedPlace]) -> bool:
 
 
 def _on_queue(evidence: Evidence, found: QueueRead, places: list[ExplainedPlace], held: dict[str, HeldBack]) -> Verdict:
-    verdict = _overall(places, held, found.dead_letters)
+    verdict = found.selection.at_end(_overall(places, held, found.dead_letters))
     if not _any_deliverable(places) and any(one.place.more for one in places):
         verdict = replace(verdict, sentence=f"{verdict.sentence} {_NOT_ALL}")
     if found.is_started:

@@ -1,7 +1,9 @@
 """Finding queues, groups, partitions and messages by what a person remembers of them.
 
 Everything is bounded: what cannot be found in an index is searched among so many, and the answer says whether that
-was all. `permitted` has patterns for the names of the queues that the caller may read, None if it is all of them.
+was all. `permitted` has patterns for the names of the queues that the caller may read, None if it is all of them. The
+indexes are over the messages of all queues, so they are used only then: what others have must neither use up what is
+examined nor show in the answer.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ async def find(reports: Reports, text: str, headers: str | None, limit: int, per
     async def read(reader: Reader) -> Found:
         queue, slash, partition = text.partition("/")
         wanted = lowered(text)
-        indexes = {index.name for index in await reader.rows(_INDEXES)}
+        indexes = {index.name for index in await reader.rows(_INDEXES)} if permitted is None else set()
         partitions = await reader.rows(_PARTITIONS, wanted, limit, permitted, None, words(wanted))
         if slash and partition and len(partitions) < limit:
             part = lowered(partition.strip())
@@ -114,7 +116,7 @@ async def find(reports: Reports, text: str, headers: str | None, limit: int, per
             ),
         )
 
-    return await reports.snapshot(read)
+    return await reports.search(read)
 
 
 async def _messages(

@@ -98,3 +98,19 @@ def advice(holder: Holder) -> str:
         f"commit it, or end it: SELECT pg_terminate_backend({holder.pid}); "
         "idle_in_transaction_session_timeout ends forgotten ones"
     )
+
+
+def statement(holder: Holder) -> str | None:
+    """SQL that an administrator of the database ends it with; None if that is not done by a statement here."""
+    match holder.kind:
+        case "slot":
+            return f"SELECT pg_drop_replication_slot({_quoted(holder.name)})"
+        case "prepared":
+            return f"ROLLBACK PREPARED {_quoted(holder.name)}"
+        case "standby":
+            return None
+    return f"SELECT pg_terminate_backend({holder.pid})"
+
+
+def _quoted(name: str | None) -> str:
+    return "'" + (name or "").replace("'", "''") + "'"

@@ -13,10 +13,12 @@ from queenmq.reports.reading import Query, Reader
 
 
 class LimitRead(Struct, frozen=True):
-    """Without a group, of all groups together. `ends_at` is when the first of the leases that are `used` ends, and
-    `refilled_at` when the next message may be delivered, if none may be now."""
+    """Without a group, of all groups together; with a `partition`, of its `key`. `ends_at` is when the first of the
+    leases that are `used` ends, and `refilled_at` when the next message may be delivered, if none may be now."""
 
     consumer_group: str | None
+    partition: str | None
+    key: str | None
     leases: int | None
     used: int
     ends_at: datetime | None
@@ -27,6 +29,9 @@ class LimitRead(Struct, frozen=True):
     def verdict(self) -> Verdict | None:
         """None if it allows something now."""
         who = "The queue" if self.consumer_group is None else f"Group {self.consumer_group!r}"
+        if self.key is not None:
+            whose = "the queue" if self.consumer_group is None else f"group {self.consumer_group!r}"
+            who = f"Key {self.key!r} of {whose}"
         if self.leases is not None and self.used >= self.leases and self.ends_at is not None:
             what = "1 lease" if self.leases == 1 else f"{self.leases} leases"
             return Verdict(
@@ -49,6 +54,6 @@ class LimitRead(Struct, frozen=True):
 _EXPLAINED: Final = Query("explain_limits", LimitRead)
 
 
-async def of_group(reader: Reader, queue_id: UUID, group: str) -> list[LimitRead]:
-    """Those that a pop of the group goes by."""
-    return await reader.rows(_EXPLAINED, queue_id, group)
+async def of_group(reader: Reader, queue_id: UUID, group: str, partitions: list[str]) -> list[LimitRead]:
+    """Those that a pop of the group goes by, in these partitions."""
+    return await reader.rows(_EXPLAINED, queue_id, group, partitions)

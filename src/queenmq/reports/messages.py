@@ -119,7 +119,7 @@ async def page(
         found = await _matching(reader, which, limit, offset, with_payloads=with_payloads, max_bytes=max_bytes)
         return MessagePage(found, await reader.one(_READERS, which.queue))
 
-    return await reports.snapshot(read)
+    return await (reports.snapshot(read) if which.headers is None else reports.search(read))
 
 
 async def _matching(

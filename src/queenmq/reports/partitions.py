@@ -8,13 +8,14 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from queenmq.reports import attempts, queues
+from queenmq.reports import attempts, queues, selection
 from queenmq.reports.attempts import HeadAttempts
 from queenmq.reports.places import JudgedPlace
 from queenmq.reports.reading import Query, Reader, Reports
 
 PartitionState = Literal["failing", "leased", "waiting", "dead_letters", "unread"]
 PARTITION_STATES: Final = get_args(PartitionState)
+_GROUP_BYTES: Final = 2000  # of one in an answer, with long names and without the error
 
 
 class ListedPartition(Struct, frozen=True):
@@ -53,6 +54,22 @@ class PartitionGroup(JudgedPlace, frozen=True):
     def attempted(self) -> tuple[UUID, str, UUID | None, int | None]:
         """What `attempts.of_heads` is asked."""
         return self.partition_id, self.name, self.lease_id if self.is_leased else None, self.next_offset
+
+
+class PartitionDepth(Struct, frozen=True):
+    """What is not finished of a partition; `total` and `partitions` are of all that have something."""
+
+    name: str
+    pending: int
+    total: int
+    partitions: int
+
+
+class QueueDepth(Struct, frozen=True):
+    """Those partitions that have most."""
+
+    partitions: list[PartitionDepth]
+    conflates: bool
 
 
 class PartitionDetail(Struct, frozen=True):
@@ -99,9 +116,11 @@ async def heads(
     limit: int,
     offset: int,
     most_groups: int,
+    max_bytes: int,
 ) -> list[PartitionDetail] | None:
     """Partitions of a queue by name: with `search` in the name, or only `partition`, if given. With `state`, those that
-    are in it instead, the worst first. None if there is no such queue."""
+    are in it instead, the worst first. None if there is no such queue. If there are many, each has fewer groups, and
+    errors are cut, so that each of the two has up to `max_bytes`."""
 
     async def read(reader: Reader) -> list[PartitionDetail] | None:
         found = await queues.find(reader, queue)
@@ -117,9 +136,11 @@ async def heads(
             places = {partition_id: place for place, partition_id in enumerate(chosen)}
             rows.sort(key=lambda row: places[row.partition_id])
         groups: dict[UUID, list[PartitionGroup]] = {row.partition_id: [] for row in rows}
-        for group in await reader.rows(_GROUPS, list(groups), most_groups):
+        fitting = max_bytes // _GROUP_BYTES // max(1, len(rows))
+        for group in await reader.rows(_GROUPS, list(groups), max(1, min(most_groups, fitting))):
             groups[group.partition_id].append(group)
-        failed = await attempts.of_heads(reader, (one.attempted for found in groups.values() for one in found))
+        asked = [one.attempted for found in groups.values() for one in found]
+        failed = await attempts.of_heads(reader, asked, max_bytes)
         return [_detail(row, groups[row.partition_id], failed) for row in rows]
 
     return await reports.snapshot(read)
@@ -134,3 +155,19 @@ def _detail(
     head: PartitionHead, groups: list[PartitionGroup], failed: dict[attempts.Head, HeadAttempts]
 ) -> PartitionDetail:
     return PartitionDetail(head, groups, groups[0].groups if groups else 0, failed)
+
+
+_DEPTH: Final = Query("queue_depth", PartitionDepth)
+
+
+async def depth(reports: Reports, queue: str, group: str | None, limit: int) -> QueueDepth | None:
+    """What a group, or the one that is furthest behind, has not finished; None if there is no such queue."""
+
+    async def read(reader: Reader) -> QueueDepth | None:
+        known = await queues.find(reader, queue)
+        if known is None:
+            return None
+        conflates = group is not None and (await selection.of_group(reader, known.id, group)).conflates
+        return QueueDepth(await reader.rows(_DEPTH, known.id, group, limit), conflates)
+
+    return await reports.snapshot(read)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from queenmq.core.options import QueueOptions
+from queenmq.core.options import QueueOptions, read_pop_wait
 from queenmq.reports.reading import Query, Reader, Reports
 
 QueueOrder = Literal["pending", "failing", "dead_letters", "lag"]
@@ -82,6 +82,7 @@ class Queue(Counts, frozen=True):
     max_wait_time_s: int
     archive_before_delete: bool
     set_aside_failed_pushes: bool
+    pop_wait: str | None
 
     def options(self) -> QueueOptions:
         return QueueOptions(
@@ -102,6 +103,7 @@ class Queue(Counts, frozen=True):
             max_wait_time_seconds=self.max_wait_time_s,
             archive_before_delete=self.archive_before_delete,
             set_aside_failed_pushes=self.set_aside_failed_pushes,
+            **read_pop_wait(self.pop_wait),  # type: ignore[arg-type]
         )
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 import asyncpg
 from msgspec import Struct
 
+from queenmq.errors import Overloaded
 from queenmq.storage.database import LOST_ANSWERS, Database
 from queenmq.storage.failures import AnswerLost
 from queenmq.storage.statements import statement
 
 Row = TypeVar("Row", bound=Struct)
 Answer = TypeVar("Answer")
+
+_WAITING_FOR_EACH: Final = 8  # search that runs
 
 
 class Query(Generic[Row]):
@@ -59,11 +63,31 @@ class Reader:
 
 
 class Reports(Reader):
-    """Runs queries on connections of the pool, each by itself; `snapshot` runs several about the same moment."""
+    """Runs queries on connections of the pool, each by itself; `snapshot` runs several about the same moment.
 
-    def __init__(self, database: Database) -> None:
+    `searches` run or wait now, of at most `most_searches`; `searches_refused` counts those beyond.
+    """
+
+    def __init__(self, database: Database, searches_at_once: int = 2) -> None:
         super().__init__(_Pool(database))
         self._database = database
+        self._turns = asyncio.Semaphore(searches_at_once)
+        self.most_searches = searches_at_once * (1 + _WAITING_FOR_EACH)
+        self.searches = 0
+        self.searches_refused = 0
+
+    async def search(self, read: Callable[[Reader], Awaitable[Answer]]) -> Answer:
+        """As `snapshot`, for what may read much: few run at a time, so that pushes and pops find connections. Raises
+        Overloaded when too many wait."""
+        if self.searches >= self.most_searches:
+            self.searches_refused += 1
+            raise Overloaded("too many searches wait for their turn, connection refused for now (ECONNREFUSED)")
+        self.searches += 1
+        try:
+            async with self._turns:
+                return await self.snapshot(read)
+        finally:
+            self.searches -= 1
 
     async def snapshot(self, read: Callable[[Reader], Awaitable[Answer]]) -> Answer:
         """The answer of `read`, whose queries all see the database at one moment. They cannot change anything.

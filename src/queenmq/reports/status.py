@@ -64,8 +64,13 @@ async def status(reports: Reports, span: TimeRange, scope: Scope, most_queues: i
             processed={one.server: one.processed for one in processed},
             queues=[queue for queue in found if scope.queue in (None, queue.name)],
             affected_partitions=(await reader.one(_AFFECTED, scope.queue)).partitions,
-            top_errors=await reader.rows(_TOP_ERRORS, scope.queue),
+            top_errors=await frequent_errors(reader, scope.queue),
             failing=await partitions.failing_heads(reader, scope.queue, _MOST_FAILING),
         )
 
     return await reports.snapshot(read)
+
+
+async def frequent_errors(reader: Reader, queue: str | None) -> list[FrequentError]:
+    """The errors of the newest thousand dead letters of a queue, or of all, the most frequent first."""
+    return await reader.rows(_TOP_ERRORS, queue)

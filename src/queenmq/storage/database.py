@@ -18,7 +18,7 @@ import asyncpg
 from queenmq.clock import SYSTEM
 from queenmq.config import DatabaseSettings
 from queenmq.core.foreign_clock import ForeignClock
-from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, StartupError, UnavailableError
 from queenmq.storage.connecting import Connector, require_settings, session_settings
 from queenmq.storage.failures import (
     BROKEN,
@@ -361,8 +361,10 @@ class Database:
                     left -= 1
                     lost = True
                     continue
-                if lost and type(ours) is DatabaseUnavailable:
-                    ours = AnswerLost()  # nobody may say that nothing was changed
+                if lost and isinstance(ours, TryAgain):
+                    ours.is_unknown = True
+                elif lost and isinstance(ours, UnavailableError | InternalError):
+                    ours = AnswerLost()
                 if ours is error:
                     raise
                 raise ours from error

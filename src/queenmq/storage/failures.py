@@ -54,6 +54,7 @@ class AnswerLost(DatabaseUnavailable):
     """The connection went while a statement ran: it may have been committed or not. A repetition finds out."""
 
     code = "outcome_unknown"
+    is_unknown = True
 
 
 class DatabaseAway(StartupError):

@@ -177,8 +177,8 @@ class PartitionHeads(Struct, kw_only=True):
 class Explained(Struct, kw_only=True, rename="camel"):
     """The reason, in a word (`state`), a sentence about it and one that says what to do. `deliverable`: a pop of this
     group that says nothing else gets something now. `until` is when it ends by itself, if it does;
-    `waiters` are the long polls of the queue on this server, `deadLetters` what the group has given up. The
-    partitions are those that come next."""
+    `waiters` are the long polls of the queue on this server, `deadLetters` what the group has given up, `passedOver`
+    what it was not given because of a filter or conflation. The partitions are those that come next."""
 
     queue: str
     partition: str | None
@@ -195,6 +195,9 @@ class Explained(Struct, kw_only=True, rename="camel"):
     queued_pushes: int
     journalled_pushes: int
     dead_letters: int
+    filter: str | None
+    conflation: bool
+    passed_over: int
     partitions: list[ExplainedPlace]
 
 
@@ -230,6 +233,17 @@ class FilterShown(Struct, kw_only=True, rename="camel"):
     queue: str
     consumer_group: str
     filter: str | None
+    set_at: Moment | None
+    set_by: str | None
+    passed_over: int
+
+
+class ConflationShown(Struct, kw_only=True, rename="camel"):
+    """`enabled`: the group gets only the newest message of each partition. `passedOver` counts the older ones."""
+
+    queue: str
+    consumer_group: str
+    enabled: bool
     set_at: Moment | None
     set_by: str | None
     passed_over: int

@@ -45,6 +45,21 @@ class KeyResults(Struct, kw_only=True, rename="camel"):
     failed_index: int | UnsetType = UNSET
 
 
+class KeyNamespace(Struct, kw_only=True, rename="camel"):
+    """`keys` is exact up to a hundred; `more`: there may be more than that."""
+
+    namespace: str
+    keys: int
+    more: bool
+
+
+class KeyNamespaces(Struct, kw_only=True, rename="camel"):
+    """By name. `nextAfter` is where to go on, null at the end; a page may have fewer than `limit`."""
+
+    namespaces: list[KeyNamespace]
+    next_after: str | None
+
+
 class KeyGuard(Struct, kw_only=True):
     """An operation for /api/v1/kv and transactions: nothing is applied unless the permit is still the same."""
 
@@ -62,6 +77,30 @@ class LockHolder(Struct, kw_only=True, rename="camel"):
     since: Moment | None
     expires_at: Moment | None
     renewed_at: Moment
+
+
+class LockSeen(Struct, kw_only=True, rename="camel"):
+    """Who has a permit. Its fencing number is not shown: with it, anybody could end what others hold."""
+
+    slot: int
+    owner: str | None
+    since: Moment | None
+    expires_at: Moment
+    renewed_at: Moment
+
+
+class LockListed(Struct, kw_only=True):
+    """The first ten that hold it."""
+
+    name: str
+    holders: list[LockSeen]
+
+
+class LocksListed(Struct, kw_only=True, rename="camel"):
+    """By name. `nextAfter` is where to go on, null at the end; a page may have fewer than `limit`."""
+
+    locks: list[LockListed]
+    next_after: str | None
 
 
 class LockResult(Struct, kw_only=True, rename="camel"):

@@ -212,3 +212,22 @@ class QueueStatusDetail(Struct, kw_only=True):
     queue: QueueStatus
     partitions: list[PartitionStatus]
     totals: Totals
+
+
+class PartitionDepth(Struct, kw_only=True):
+    partition: str
+    pending: int
+
+
+class QueueDepth(Struct, kw_only=True, rename="camel"):
+    """`pending` counts messages that are not finished, in `partitionsPending` partitions. `effectivePending` is how
+    many of them are left to deliver: one for each partition if the group conflates. The partitions are those with
+    most."""
+
+    queue: str
+    group: str | None
+    pending: int
+    partitions_pending: int
+    conflation: bool
+    effective_pending: int
+    partitions: list[PartitionDepth]

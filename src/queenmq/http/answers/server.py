@@ -171,7 +171,8 @@ class LiveQueue(Struct, kw_only=True):
 
 
 class Snapshot(Struct, kw_only=True, rename="camel"):
-    """One beat. `problem` is why there is no backlog; `journal` the messages that wait for the database."""
+    """One beat. `problem` is why there is no backlog; `journal` the messages that wait for the database;
+    `silentServers` are those that are counted as dead."""
 
     at: Moment
     server: LiveServer
@@ -182,6 +183,7 @@ class Snapshot(Struct, kw_only=True, rename="camel"):
     journal: int
     servers_alive: int
     servers_dead: int
+    silent_servers: list[str]
     push_maintenance: bool
     pop_maintenance: bool
     problem: str | None

@@ -112,7 +112,7 @@ class _Session:
         tasks = [asyncio.create_task(part) for part in parts]
         consumers.add(in_flight)
         try:
-            with polling(self._request, self._context):
+            with polling(self._request, self._context, self._request.params[0]):
                 await _until_one_fails(tasks)
         except SocketClosed as end:
             # Said by the client, or by us because the server stops; then its client still has what it holds.
@@ -142,6 +142,8 @@ class _Session:
             check_count(len(frame.renew), self._context.settings, "renew")
             if frame.stop:
                 self._in_flight.drain()
+            if frame.batch or frame.partitions:
+                self._in_flight.resize(frame.batch, frame.partitions, self._context.settings.limits.max_items)
             for index, finish in enumerate(frame.finish):
                 if index % _IN_A_TURN == _IN_A_TURN - 1:
                     await asyncio.sleep(0)  # others have their turn

@@ -57,6 +57,9 @@ async def explain(request: Request, context: Context) -> Response:
         queued_pushes=found.queued_pushes,
         journalled_pushes=found.journalled_pushes,
         dead_letters=found.dead_letters,
+        filter=found.selection.filter,
+        conflation=found.selection.conflates,
+        passed_over=found.selection.filtered + found.selection.conflated,
         partitions=[_place(one) for one in found.places],
     )
     return Response(200, explained)

@@ -109,7 +109,7 @@ async def lagging_groups(request: Request, context: Context) -> Response:
     least = query_count(request.query, "minLagSeconds", 3600, _LONGEST_S)
     limit, _ = page(request, context.settings, _MOST_PARTITIONS)
     await context.broker.statistics.freshen()
-    rows = await groups.lagging(context.reports, least, limit, starts_new=_starts_new(context.settings))
+    rows = await groups.lagging(context.reports, least, limit, starts_new=starts_new(context.settings))
     return Response(200, [_lagging(row) for row in rows])
 
 
@@ -120,7 +120,7 @@ async def describe_group(request: Request, context: Context) -> Response:
     limit, _ = page(request, context.settings, _MOST_PARTITIONS)
     described: dict[str, GroupInQueue] = {}
     for row in await groups.places(
-        context.reports, group, limit, starts_new=_starts_new(context.settings), permitted=visible(request)
+        context.reports, group, limit, starts_new=starts_new(context.settings), permitted=visible(request)
     ):
         place = _partition(row, context.broker.pops_are_paused)
         described.setdefault(row.queue, GroupInQueue(partitions=[])).partitions.append(place)
@@ -210,7 +210,7 @@ async def _forget(request: Request, broker: Broker, group: str, queue: str | Non
     return GroupDeleted(success=True, consumer_group=group, deleted_partitions=deleted, metadata_deleted=metadata)
 
 
-def _starts_new(settings: Settings) -> bool:
+def starts_new(settings: Settings) -> bool:
     """Whether a group that does not say where it starts gets only new messages."""
     return parse_start("", None, None, settings.pop.default_subscription_mode).mode == "new"
 

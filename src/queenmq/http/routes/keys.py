@@ -1,4 +1,4 @@
-"""Values under keys, counters and locks: POST /api/v1/kv and POST /api/v1/locks"""
+"""Values under keys, counters and locks: POST /api/v1/kv and POST /api/v1/locks; GET lists namespaces and locks."""
 
 from __future__ import annotations
 
@@ -22,22 +22,43 @@ from queenmq.core.keys import (
 )
 from queenmq.core.names import check_name, check_text, iso_millis, optional_iso_millis
 from queenmq.errors import InvalidRequest
-from queenmq.http.answers.keys import KeyGuard, KeyResult, KeyResults, KeyRow, LockHolder, LockResult, LockResults
-from queenmq.http.decoding import decode
-from queenmq.http.openapi import documented
+from queenmq.http.answers.keys import (
+    KeyGuard,
+    KeyNamespace,
+    KeyNamespaces,
+    KeyResult,
+    KeyResults,
+    KeyRow,
+    LockHolder,
+    LockListed,
+    LockResult,
+    LockResults,
+    LockSeen,
+    LocksListed,
+)
+from queenmq.http.decoding import decode, query_count, query_name
+from queenmq.http.openapi import COUNT, NAME, Parameter, documented
 from queenmq.http.requests import KeyOperation, KeysBody, LockBody, LocksBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
-from queenmq.http.scopes import permissions_of
+from queenmq.http.scopes import listing, permissions_of, visible
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import uuid7_text
+from queenmq.reports import keys as listed
+from queenmq.reports.keys import MOST_COUNTED, HolderRead
 from queenmq.storage.failures import KeyConditionFailed
 
 _TEXTS = {"operations": "operations array is required"}
 _keys = msgspec.json.Decoder(KeysBody)
 _locks = msgspec.json.Decoder(LocksBody)
 _READS = frozenset({"get", "getMany", "getPrefix"})
+_MOST_LISTED = 1000
+_PAGE = (
+    Parameter("prefix", NAME, "Only names that begin with this."),
+    Parameter("after", NAME, "Only names that come behind this one."),
+    Parameter("limit", COUNT, f"Most names in the answer, up to {_MOST_LISTED}.", 100),
+)
 
 
 @documented({200: KeyResults}, body=KeysBody)
@@ -79,6 +100,37 @@ async def locks(request: Request, context: Context) -> Response:
     for index, one in enumerate(operations):
         _check_lock(one, f"operations[{index}]")
     return Response(200, LockResults(results=[await _lock(one, request, context) for one in operations]))
+
+
+@documented({200: KeyNamespaces}, query=_PAGE)
+async def list_key_namespaces(request: Request, context: Context) -> Response:
+    """The namespaces that have keys, by name."""
+    rows, after = await listed.namespaces(context.reports, *_page(request), visible(request))
+    shown = [KeyNamespace(namespace=row.namespace, keys=min(row.keys, MOST_COUNTED), more=row.has_more) for row in rows]
+    return Response(200, KeyNamespaces(namespaces=shown, next_after=after))
+
+
+@documented({200: LocksListed}, query=_PAGE)
+async def list_locks(request: Request, context: Context) -> Response:
+    """The locks that somebody holds, by name, with their holders."""
+    held, after = await listed.locks(context.reports, *_page(request), visible(request))
+    shown = [LockListed(name=name, holders=[_seen(one) for one in holders]) for name, holders in held.items()]
+    return Response(200, LocksListed(locks=shown, next_after=after))
+
+
+def _page(request: Request) -> tuple[str, str, int]:
+    prefix, after = query_name(request.query, "prefix") or "", query_name(request.query, "after") or ""
+    return prefix, after, max(1, query_count(request.query, "limit", 100, _MOST_LISTED))
+
+
+def _seen(row: HolderRead) -> LockSeen:
+    return LockSeen(
+        slot=int(row.slot),
+        owner=row.owner,
+        since=row.since,
+        expires_at=iso_millis(row.expires_at),
+        renewed_at=iso_millis(row.renewed_at),
+    )
 
 
 async def _scope_of_keys(request: Request, _: Context) -> Sequence[Need]:
@@ -313,6 +365,8 @@ def _holder(row: StoredValue) -> LockHolder:
 
 
 ROUTES = (
+    Route("GET", "/api/v1/kv", list_key_namespaces, Role.READ_ONLY, scope=listing),
+    Route("GET", "/api/v1/locks", list_locks, Role.READ_ONLY, scope=listing),
     Route("POST", "/api/v1/kv", keys, Role.READ_WRITE, scope=_scope_of_keys),
     Route("POST", "/api/v1/locks", locks, Role.READ_WRITE, scope=_scope_of_locks),
 )

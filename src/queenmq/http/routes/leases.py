@@ -90,7 +90,7 @@ async def finish_lease(request: Request, context: Context) -> Response:
     is_revocable = wait_ms and request.token_id is not None and not claim.auto_ack
     with (
         context.revocable.waiting(request.token_id or "") if is_revocable else nullcontext(),
-        polling(request, context) if wait_ms else nullcontext(),
+        polling(request, context, claim.queue) if wait_ms else nullcontext(),
     ):
         if body.take.if_finished:
             finished = await broker.finish(finish)

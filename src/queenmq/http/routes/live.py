@@ -24,6 +24,7 @@ from queenmq.reports.overview import overview_and_rates
 
 EVENTS = b"text/event-stream"
 _MOST_QUEUES = 10
+_MOST_SILENT = 10
 _NO_STORE = (b"Cache-Control", b"no-store")
 _encode = msgspec.json.Encoder().encode
 
@@ -66,6 +67,7 @@ async def _snapshot(context: Context) -> Snapshot:
         journal=0 if broker.journal is None else broker.journal.figures().messages,
         servers_alive=alive + 1,
         servers_dead=len(members) - alive,
+        silent_servers=sorted(member.id for member in members if not member.alive)[:_MOST_SILENT],
         push_maintenance=known and broker.maintenance.is_on(Switch.PUSH),
         pop_maintenance=known and broker.maintenance.is_on(Switch.POP),
         problem=problem,

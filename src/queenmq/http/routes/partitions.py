@@ -1,4 +1,4 @@
-"""GET /api/v1/resources/queues/{queue}/partitions: heads, groups and leases"""
+"""GET /api/v1/resources/queues/{queue}/partitions: heads, groups and leases; …/depth: what is not finished"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from queenmq.core.names import check_name, iso_millis, optional_iso_millis
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.answers.attempts import attempt_shown, consumer_shown
 from queenmq.http.answers.groups import PartitionGroup, PartitionHead, PartitionHeads
+from queenmq.http.answers.queues import PartitionDepth, QueueDepth
 from queenmq.http.decoding import query_name
 from queenmq.http.openapi import LABEL, Parameter, documented
 from queenmq.http.paging import page, page_parameters
@@ -21,6 +22,7 @@ from queenmq.reports import partitions
 from queenmq.reports.attempts import NOTHING, HeadAttempts
 
 _LIMIT = 50
+_MOST = 1000
 _MOST_GROUPS = 20
 _WHICH = (
     Parameter("search", LABEL, "Part of the name."),
@@ -31,13 +33,14 @@ _WHICH = (
         "Only those in this state, the worst first, instead of by name: most failed attempts, oldest lease, waiting "
         "longest, most dead letters, most unread. search and partition have no effect then.",
     ),
-    *page_parameters(_LIMIT, "partitions"),
+    *page_parameters(_LIMIT, f"partitions, up to {_MOST}"),
 )
 
 
 @documented({200: PartitionHeads, 404: Error}, query=_WHICH)
 async def partition_heads(request: Request, context: Context) -> Response:
-    """Partitions of a queue by name: their offsets, and the state of each group."""
+    """Partitions of a queue by name: their offsets, and the state of each group. In a long list each has fewer groups,
+    and errors are cut."""
     queue = request.params[0]
     check_name(queue, "queue")
     search, partition = query_name(request.query, "search"), query_name(request.query, "partition")
@@ -45,6 +48,7 @@ async def partition_heads(request: Request, context: Context) -> Response:
     if state is not None and state not in partitions.PARTITION_STATES:
         raise InvalidRequest(f"state must be one of {', '.join(partitions.PARTITION_STATES)}", "state")
     limit, offset = page(request, context.settings, _LIMIT)
+    limit = min(limit, _MOST)
     await context.broker.statistics.name_readers()
     found = await partitions.heads(
         context.reports,
@@ -55,6 +59,7 @@ async def partition_heads(request: Request, context: Context) -> Response:
         limit=limit,
         offset=offset,
         most_groups=min(_MOST_GROUPS, context.settings.limits.max_items),
+        max_bytes=context.settings.limits.max_answer_bytes,
     )
     if found is None:
         raise NotFound("Queue not found")
@@ -103,11 +108,40 @@ def _group(row: partitions.PartitionGroup, failed: HeadAttempts, paused: bool) -
     )
 
 
+@documented({200: QueueDepth, 404: Error}, query=(Parameter("group", LABEL, "Of this group."),))
+async def queue_depth(request: Request, context: Context) -> Response:
+    """How many messages a group has not finished, or without one the group that is furthest behind."""
+    queue = request.params[0]
+    check_name(queue, "queue")
+    group = query_name(request.query, "group")
+    found = await partitions.depth(context.reports, queue, group, context.settings.limits.max_items)
+    if found is None:
+        raise NotFound("Queue not found")
+    pending, pending_in = (found.partitions[0].total, found.partitions[0].partitions) if found.partitions else (0, 0)
+    depth = QueueDepth(
+        queue=queue,
+        group=group,
+        pending=pending,
+        partitions_pending=pending_in,
+        conflation=found.conflates,
+        effective_pending=pending_in if found.conflates else pending,
+        partitions=[PartitionDepth(partition=one.name, pending=one.pending) for one in found.partitions],
+    )
+    return Response(200, depth)
+
+
 ROUTES = (
     Route(
         "GET",
         "/api/v1/resources/queues/{queue}/partitions",
         partition_heads,
+        Role.READ_ONLY,
+        scope=queue_in_path(Verb.READ),
+    ),
+    Route(
+        "GET",
+        "/api/v1/resources/queues/{queue}/depth",
+        queue_depth,
         Role.READ_ONLY,
         scope=queue_in_path(Verb.READ),
     ),

@@ -39,12 +39,8 @@ async def set_policy(request: Request, context: Context) -> Response:
     goes by it."""
     body = _body(request)
     queue, group = body.queue, body.consumer_group
-    parts = (body.retry, body.breaker, body.limits)
-    changed = False
-    if any(part is not msgspec.UNSET for part in parts):
-        changed = await context.broker.policies.set(queue, group, request.subject, *parts)
-    if body.fairness is not msgspec.UNSET:
-        changed = await context.broker.policies.fairness.set(queue, request.subject, body.fairness) or changed
+    parts = (body.retry, body.breaker, body.limits, body.fairness)
+    changed = await context.broker.policies.set(queue, group, request.subject, *parts)
     shown = PolicySet(
         queue=queue,
         consumer_group=group,

@@ -45,6 +45,13 @@ _POP = (
         "Where a new group starts; goes before subscriptionMode.",
     ),
     Parameter("autopilot", FLAG, "Let the server choose the batch if there is none.", False),
+    Parameter(
+        "conflation",
+        FLAG,
+        "Ask that the group gets only the newest message of each partition. A new group will; one that reads the queue "
+        "already stays as it is, and the answer has `conflationConflict`. There is an answer with a body in any case.",
+        False,
+    ),
 )
 POP_MANY = (
     *_POP,
@@ -74,20 +81,23 @@ _LINKS: dict[str, dict[str, object]] = {
 @documented(_ANSWERS, query=POP_MANY, links=_LINKS)
 async def pop_queue(request: Request, context: Context) -> Response:
     """Pop messages from any partition of a queue; 204 if there are none."""
-    return _answer(request, await context.broker.pop(*read_pop(request, context.settings, request.params[0], None)))
+    claim, wait_ms = read_pop(request, context.settings, request.params[0], None)
+    return await _answer(request, context, await context.broker.pop(claim, wait_ms))
 
 
 @documented(_ANSWERS, query=_POP, links=_LINKS)
 async def pop_partition(request: Request, context: Context) -> Response:
     """Pop messages from one partition; 204 if there are none."""
-    return _answer(request, await context.broker.pop(*read_pop(request, context.settings, *request.params)))
+    claim, wait_ms = read_pop(request, context.settings, *request.params)
+    return await _answer(request, context, await context.broker.pop(claim, wait_ms))
 
 
 @documented(_ANSWERS, query=_MATCHING, links=_LINKS)
 async def pop_matching(request: Request, context: Context) -> Response:
     """Pop messages from a queue of a namespace and/or task, the highest priority first; 204 if there are none."""
     which = _read_filter(request)
-    return _answer(request, await context.broker.pop_matching(which, *read_pop(request, context.settings, "", None)))
+    claim, wait_ms = read_pop(request, context.settings, "", None)
+    return await _answer(request, context, await context.broker.pop_matching(which, claim, wait_ms))
 
 
 # A pop with autoAck is never forwarded: what it takes would be lost with its answer.
@@ -145,13 +155,16 @@ def read_pop(request: Request, settings: Settings, queue: str, partition: str | 
         check_name(partition, "partition")
     query = request.query
     group = query_name(query, "consumerGroup") or QUEUE_MODE
-    if query_flag(query, "conflation"):
-        raise InvalidRequest("conflation is not supported", "conflation")
+    conflation = query_flag(query, "conflation")
+    if conflation and group == QUEUE_MODE:
+        raise InvalidRequest("conflation is for groups: name one as consumerGroup", "conflation")
     autopilot = query_flag(query, "autopilot")
     default_batch = _AUTOPILOT_BATCH if autopilot else settings.pop.default_batch_size
     batch = query_integer(query, "batch", default_batch)
     partitions = 1 if partition else query_integer(query, "partitions", 1)
     auto_ack = query_flag(query, "autoAck")
+    if conflation and auto_ack:
+        raise InvalidRequest("conflation and autoAck exclude each other: use a lease", "conflation")
     timeout = query_count(query, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms)
     wait_ms = _while_valid(request, timeout) if query_flag(query, "wait") else 0
     start = parse_start(
@@ -168,6 +181,7 @@ def read_pop(request: Request, settings: Settings, queue: str, partition: str | 
         auto_ack=auto_ack,
         start=start,
         consumer=_consumer(request),
+        conflation=conflation,
     )
     return claim, wait_ms
 
@@ -230,12 +244,38 @@ def _read_filter(request: Request) -> Filter:
     return which
 
 
-def _answer(request: Request, delivered: Delivered) -> Response:
-    if not delivered.runs:
-        return Response(204)
+async def _answer(request: Request, context: Context, delivered: Delivered) -> Response:
     claim = delivered.claim
+    if not delivered.runs:
+        if claim.conflation:
+            return Response(200, await _nothing(context, claim))
+        return Response(204)
     headers = (lease_header(claim.lease_id, claim.queue),) if request.forwarded and not claim.auto_ack else ()
     return Response(200, delivered, encoded(delivered), headers=headers)
+
+
+async def _nothing(context: Context, claim: Claim) -> Popped:
+    """A long poll that has waited in vain does not know whether its group reads otherwise."""
+    queue = claim.queue or None
+    conflates = queue is None or await context.broker.conflation.declare(queue, claim.group)
+    return Popped(
+        success=True,
+        queue=queue,
+        partition=claim.partition,
+        partition_id=None,
+        lease_id=None,
+        consumer_group=claim.group,
+        partitions_claimed=0,
+        messages=[],
+        conflation=True if conflates else msgspec.UNSET,
+        conflation_conflict=msgspec.UNSET if conflates else True,
+    )
+
+
+def _conflation(delivered: Delivered) -> dict[str, bool]:
+    if not delivered.claim.conflation:
+        return {}
+    return {"conflationConflict" if delivered.in_conflict else "conflation": True}
 
 
 def encoded(delivered: Delivered) -> bytes:
@@ -252,6 +292,7 @@ def encoded(delivered: Delivered) -> bytes:
             "consumerGroup": claim.group,
             "partitionsClaimed": len(runs),
         }
+        | _conflation(delivered)
     )
     parts = [about[:-1], b',"messages":[']
     for run in runs:

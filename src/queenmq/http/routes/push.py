@@ -216,8 +216,9 @@ def to_message(item: PushItem, items: str, index: int, request: Request, absent:
     else:
         trace_id = item.trace_id if is_uuid(item.trace_id) else None
     if item.fairness_key is not msgspec.UNSET:
-        why = "fairness goes by the names of partitions (POST /api/v1/policies), because order lives in them"
-        raise InvalidRequest(f"fairnessKey is not supported: {why}", f"{items}[{index}].fairnessKey")
+        instead = "push to a partition with the key in its name, such as 'acme:1', and set fairness for the queue"
+        why = f"fairnessKey is not supported: {instead} (POST /api/v1/policies)"
+        raise InvalidRequest(why, f"{items}[{index}].fairnessKey")
     payload = absent if item.payload is msgspec.UNSET else bytes(item.payload)
     return Message(
         item.queue,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from queenmq.access.permissions import Verb
-from queenmq.broker.schemas import Rules
+from queenmq.broker.schemas import Comparison, Rules, schema_text
 from queenmq.core.names import check_name, iso_millis
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.decoding import decode, query_count, query_name
@@ -172,14 +172,17 @@ async def check_schema(request: Request, context: Context) -> Response:
     if found is None and body.schema is None:
         raise NotFound(f"queue {queue!r} has no schema")
     newest: Any = None if found is None else json_schema.read_schema(found.schema)
+    if body.schema is not None:
+        schema_text(body.schema)
     try:
         validator = json_schema.Validator(newest if body.schema is None else body.schema)
     except json_schema.BadSchema as error:
         raise InvalidRequest(f"schema: {error}", "schema") from None
     why = None
     if found is not None and body.schema is not None:
-        why = json_schema.incompatibility(newest, body.schema, found.compatibility)
-    errors = [validator.misfit(bytes(payload)) for payload in body.payloads]
+        why = await context.broker.schemas.incompatibility(newest, body.schema, found.compatibility)
+    comparison = Comparison()
+    errors = [await comparison.misfit(validator, bytes(payload)) for payload in body.payloads]
     results = [CheckResult(index=index, fits=error is None, error=error) for index, error in enumerate(errors)]
     version = None if found is None else found.version
     return Response(200, SchemaChecked(queue=queue, version=version, incompatible=why, results=results))

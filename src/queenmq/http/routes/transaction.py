@@ -192,16 +192,17 @@ def _transaction(steps: list[Step], body: TransactionBody) -> Transaction:
 
 
 def _results(steps: list[Step], committed: Committed) -> list[TransactionPush | TransactionAck]:
-    partition_ids, dead_lettered = iter(committed.partition_ids), iter(committed.dead_lettered)
+    stored = iter(zip(committed.partition_ids, committed.offsets, strict=True))
+    dead_lettered = iter(committed.dead_lettered)
     return [
-        _push_result(index, step, next(partition_ids))
+        _push_result(index, step, *next(stored))
         if isinstance(step, Message)
         else _ack_result(index, step, next(dead_lettered))
         for index, step in enumerate(steps)
     ]
 
 
-def _push_result(index: int, message: Message, partition_id: str) -> TransactionPush:
+def _push_result(index: int, message: Message, partition_id: str, offset: int) -> TransactionPush:
     return TransactionPush(
         index=index,
         success=True,
@@ -209,6 +210,7 @@ def _push_result(index: int, message: Message, partition_id: str) -> Transaction
         message_id=message.id,
         partition_id=partition_id,
         queue_name=message.queue,
+        offset=offset,
     )
 
 

@@ -21,10 +21,10 @@ DECLARE
 BEGIN
     SELECT * INTO v_row FROM queen.partition_consumers c
     WHERE c.partition_id = p_partition AND c.consumer_group = p_group ORDER BY c.generation DESC LIMIT 1;
-    examined := v_row.position;
     fitting := 0;
     v_hidden := CASE WHEN v_row.skipped IS NULL THEN v_row.done
                      ELSE v_row.done + queen.kept_back(v_row.skipped, clock_timestamp()) END;
+    examined := queen.end_of_done(v_hidden, v_row.position);
     LOOP
         -- When the time is over, one message at least, so that every call gets on.
         v_limit := CASE WHEN clock_timestamp() < p_until THEN 50 ELSE 1 END;

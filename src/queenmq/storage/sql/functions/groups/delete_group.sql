@@ -1,7 +1,7 @@
--- Forget the positions of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, its pauses, policies,
--- limits and filters.
+-- Forget the positions and attempts of a group, in one queue or (p_queue null) everywhere; with p_metadata also where it starts, its
+-- pauses, policies, limits, filters and conflation.
 -- Returns the partitions forgotten. Locks: the queues' rows FOR UPDATE by name, so that no new partition adds the
--- group meanwhile; then the group's rows.
+-- group meanwhile; then the group's rows; then those of attempts that nobody has locked.
 CREATE OR REPLACE FUNCTION queen.delete_group(p_group text, p_queue text, p_metadata boolean)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -18,6 +18,12 @@ BEGIN
     PERFORM 1 FROM queen.partition_consumers
     WHERE queue_id = ANY (v_queues) AND consumer_group = p_group
     ORDER BY partition_id FOR UPDATE;
+    -- Without waiting: who deletes messages deletes their attempts first, and waits for the rows of groups afterwards. What is left
+    -- goes with its messages.
+    DELETE FROM queen.attempts WHERE ctid = ANY (ARRAY(
+        SELECT a.ctid FROM queen.partition_consumers c
+        JOIN queen.attempts a ON a.partition_id = c.partition_id AND a.consumer_group = c.consumer_group
+        WHERE c.queue_id = ANY (v_queues) AND c.consumer_group = p_group LIMIT 100000 FOR UPDATE OF a SKIP LOCKED));
     DELETE FROM queen.partition_consumers WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
     GET DIAGNOSTICS v_deleted = ROW_COUNT;
     DELETE FROM queen.filtered WHERE queue_id = ANY (v_queues) AND consumer_group = p_group;
@@ -32,10 +38,12 @@ BEGIN
         WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.policies y USING queen.queues q
         WHERE q.id = y.queue_id AND y.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
-        PERFORM queen.set_limits(l.queue_id, p_group, NULL, NULL, NULL, NULL, NULL)
+        PERFORM queen.set_limits(l.queue_id, p_group, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
         FROM queen.limits l JOIN queen.queues q ON q.id = l.queue_id
         WHERE l.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.group_filters s USING queen.queues q
+        WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
+        DELETE FROM queen.conflating_groups s USING queen.queues q
         WHERE q.id = s.queue_id AND s.consumer_group = p_group AND (p_queue IS NULL OR q.name = p_queue);
         DELETE FROM queen.consumer_groups WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);
         DELETE FROM queen.partition_subscriptions WHERE name = p_group AND (p_queue IS NULL OR queue_name = p_queue);

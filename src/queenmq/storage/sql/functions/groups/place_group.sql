@@ -8,21 +8,29 @@ DECLARE
 BEGIN
     SELECT since INTO v_since FROM queen.consumer_groups WHERE queue_name = p_queue.name AND name = p_group;
     PERFORM queen.reset_ready_floor(p_queue.id, p_group), set_config('queen.places', 'single', true);
-    -- Written once, as they are to stay: a queue may have a hundred thousand partitions.
+    -- Written once, as they are to stay: a queue may have a hundred thousand partitions. Each is looked up on its own (LATERAL with LIMIT),
+    -- because joins are quadratic if the statistics say that the tables are empty, as they were a minute ago.
     WITH place AS MATERIALIZED (
         SELECT p.id, p.name, CASE WHEN coalesce(s.since, v_since) IS NULL THEN 0
                           ELSE queen.offset_before(p.id, coalesce(s.since, v_since)) END AS position
-        FROM (
+        FROM (SELECT DISTINCT id FROM unnest(p_partitions) AS t (id) ORDER BY id) t
+        CROSS JOIN LATERAL (
             -- A partition that is being dropped is waited for and passed over.
-            SELECT id, name FROM queen.partitions WHERE id = ANY (p_partitions) AND queue_id = p_queue.id
-            ORDER BY id FOR KEY SHARE
+            SELECT x.id, x.name FROM queen.partitions x WHERE x.id = t.id LIMIT 1 FOR KEY SHARE
         ) p
-        LEFT JOIN queen.partition_subscriptions s
-               ON s.queue_name = p_queue.name AND s.partition_name = p.name AND s.name = p_group
+        LEFT JOIN LATERAL (
+            SELECT x.since FROM queen.partition_subscriptions x
+            WHERE x.queue_name = p_queue.name AND x.partition_name = p.name AND x.name = p_group LIMIT 1
+        ) s ON true
     ), held AS MATERIALIZED (
         -- Asleep only under the head's lock (see queen.settle).
-        SELECT l.partition_id FROM place JOIN queen.partition_lookup l ON l.partition_id = place.id
-        WHERE l.last_offset <= place.position
+        SELECT l.partition_id FROM place
+        CROSS JOIN LATERAL (
+            SELECT x.ctid AS version, x.last_offset FROM queen.partition_lookup x
+            WHERE x.partition_id = place.id ORDER BY x.generation DESC LIMIT 1
+        ) n
+        JOIN queen.partition_lookup l ON l.ctid = n.version
+        WHERE n.last_offset <= place.position
         FOR NO KEY UPDATE OF l SKIP LOCKED
     )
     INSERT INTO queen.partition_consumers (partition_id, consumer_group, queue_id, position, passed_over, fair_key, ready_at)
@@ -36,7 +44,9 @@ BEGIN
                         CASE WHEN p_queue.window_buffer_s > 0
                              THEN l.last_message_at + make_interval(secs => p_queue.window_buffer_s) END) END
     FROM place
-    JOIN queen.partition_lookup l ON l.partition_id = place.id
+    CROSS JOIN LATERAL (
+        SELECT x.* FROM queen.partition_lookup x WHERE x.partition_id = place.id ORDER BY x.generation DESC LIMIT 1
+    ) l
     LEFT JOIN LATERAL (
         SELECT m.created_at FROM queen.messages m
         WHERE m.partition_id = place.id AND m."offset" > place.position

@@ -27,9 +27,14 @@ BEGIN
         FROM (
             SELECT array_agg(m.partition_id) AS parts, array_agg(m.transaction_id) AS names, array_agg(c.consumer_group) AS groups
             FROM queen.partition_consumers c
-            JOIN queen.messages m ON m.partition_id = c.partition_id AND m.id = finish.message_id AND c.lease_offsets @> m."offset"
-                                 AND m."offset" >= lower(c.lease_offsets) AND m."offset" < upper(c.lease_offsets)
-            WHERE c.lease_id = finish.lease
+            CROSS JOIN LATERAL (
+                -- In their order: the planner takes the index of offsets, also if it believes that the table is empty.
+                SELECT x.id, x.partition_id, x.transaction_id, x."offset" FROM queen.messages x
+                WHERE x.partition_id = c.partition_id
+                  AND x."offset" >= lower(c.lease_offsets) AND x."offset" < upper(c.lease_offsets)
+                ORDER BY x."offset" OFFSET 0
+            ) m
+            WHERE c.lease_id = finish.lease AND m.id = finish.message_id AND c.lease_offsets @> m."offset"
         ) t, LATERAL queen.ack(t.parts, t.names, t.groups, ARRAY[finish.lease], ARRAY[finish.status], ARRAY[finish.error]) a
         WHERE t.parts IS NOT NULL
     LOOP

@@ -71,7 +71,9 @@ BEGIN
             JOIN queen.queues q ON q.id = c.queue_id
             LEFT JOIN LATERAL (
                 SELECT m.created_at FROM queen.messages m
-                WHERE m.partition_id = c.partition_id AND m."offset" > c.position AND NOT c.hidden @> m."offset"
+                WHERE m.partition_id = c.partition_id AND NOT c.hidden @> m."offset"
+                  -- Behind what is skipped there may be very much that is finished.
+                  AND m."offset" > CASE WHEN c.skipped IS NULL THEN c.position ELSE queen.end_of_done(c.hidden, c.position) END
                   AND (p_verify OR q.delayed_processing_s > 0 OR c.skipped IS NOT NULL)
                 ORDER BY m."offset" LIMIT 1
             ) n ON true

@@ -1,12 +1,13 @@
 -- What the limits of a queue and of a group of it allow now to a pop that wants so many leases (none with autoAck) and messages: `leases` and
 -- `messages`. If that is nothing, `wait_ms` says when to ask again, and `by_rate` whether the end of a lease changes nothing about it.
--- What is used is to be written with queen.use_limits: of `slots` and `shards`, which are locked; `tokens` are what each shard has. Those of the
--- queue's own limit come first, so many as `queue_slots` and `queue_shards` say.
+-- What is used is to be written with queen.use_limits: of `slots` and `shards`, which are locked; `tokens` are what each shard has at the moment `at`. Those
+-- of the queue's own limit come first, so many as `queue_slots` and `queue_shards` say. key_…: the limits of keys (see queen.limit_keys_for), null if there are none.
 -- Locks: rows of limit_slots and limit_tokens, never waiting (SKIP LOCKED).
 CREATE OR REPLACE FUNCTION queen.limits_for(
     p_queue uuid, p_group text, p_leases integer, p_messages bigint,
     OUT leases integer, OUT messages integer, OUT wait_ms double precision, OUT by_rate boolean, OUT slots tid[], OUT queue_slots integer,
-    OUT shards tid[], OUT tokens double precision[], OUT queue_shards integer)
+    OUT shards tid[], OUT tokens double precision[], OUT queue_shards integer, OUT at timestamptz,
+    OUT key_scopes text[], OUT key_leases integer[], OUT key_rates double precision[], OUT key_bursts double precision[])
 LANGUAGE plpgsql AS $$
 DECLARE
     l        record;
@@ -22,10 +23,17 @@ BEGIN
     messages := least(p_messages, 1000000);
     queue_slots := 0;
     queue_shards := 0;
+    at := v_now;
     FOR l IN
-        SELECT x.consumer_group AS scope, x.leases, x.rate, x.burst, x.shards FROM queen.limits x
+        SELECT x.consumer_group AS scope, x.leases, x.rate, x.burst, x.shards, x.key_leases, x.key_rate, x.key_burst FROM queen.limits x
         WHERE x.queue_id = p_queue AND x.consumer_group IN ('', p_group) ORDER BY x.consumer_group
     LOOP
+        IF l.key_leases IS NOT NULL OR l.key_rate IS NOT NULL THEN
+            key_scopes := key_scopes || l.scope;
+            key_leases := key_leases || l.key_leases;
+            key_rates := key_rates || l.key_rate;
+            key_bursts := key_bursts || l.key_burst;
+        END IF;
         IF l.leases IS NOT NULL AND leases > 0 THEN
             v_from := floor(random() * l.leases);
             v_free := ARRAY(

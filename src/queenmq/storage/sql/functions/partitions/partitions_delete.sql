@@ -1,7 +1,7 @@
 -- Messages, traces, attempts and the state of streams go with their partition (there is no foreign key on the hot table). Of a queue that stays, it
 -- is written down which partitions are gone, with the last offset that was stored, unless queen.drop_idle_partitions has done so, which
 -- knows better.
--- Locks: those of queen.lock_dropped, if a queue stays.
+-- Locks: those of queen.lock_dropped, if a queue stays; rows of recent_partitions.
 CREATE OR REPLACE FUNCTION queen.on_partitions_delete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (
@@ -23,6 +23,8 @@ BEGIN
     DELETE FROM queen.attempts WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.partition_ages WHERE partition_id IN (SELECT id FROM old_partitions);
     DELETE FROM queen.deleted_offsets WHERE partition_id IN (SELECT id FROM old_partitions);
+    -- Or it would keep others from the list (see queen.measure_page).
+    DELETE FROM queen.recent_partitions r USING old_partitions o WHERE r.queue_id = o.queue_id AND r.partition_id = o.id;
     RETURN NULL;
 END $$;
 

@@ -14,8 +14,10 @@
 -- subscribed yet: call queen.subscribe, then pop again. A request that got nothing and has no row waits for a push; or, if it
 -- is for any partition, for something that will be there in more than two seconds: who waits asks again before that. If ready_in_ms is
 -- infinite, what it asks for is paused (see queen.pause). If message_count is 0, a limit allows nothing before that time (see queen.limits_for);
--- has_sealed says then whether that is a rate. A request for any partition may name a key (p_key), of whose partitions it gets one that is ready, if there
--- is one (see queen.set_fairness). Of a group with a filter, what that does not let through is passed over.
+-- has_sealed says then whether that is a rate; partition_name is the key whose limit it is (see queen.limit_keys_for), if it is one of a key: other keys may
+-- have something then, and the request may have got it. A request for any partition may name a key (p_key), of whose partitions it gets one that is ready, if there
+-- is one (see queen.set_fairness). Of a group with a filter, what that does not let through is passed over, and of one that conflates all but the
+-- newest.
 -- Locks: rows of partition_consumers, exactly those that it claims, never waiting (SKIP LOCKED): nothing that another
 -- pop could deliver is hidden from it. Then what queen.settle takes. Before, where there are limits, what queen.limits_for takes.
 CREATE OR REPLACE FUNCTION queen.pop(
@@ -63,7 +65,8 @@ DECLARE
     v_moved    timestamptz; -- when the floor of the group was moved
     v_began    timestamptz;
     v_filter   queen.group_filters;
-    v_upto     bigint[];    -- with a filter: how far the messages of each partition were examined
+    v_conflates boolean;    -- the group gets only the newest message of each partition
+    v_upto     bigint[];    -- with either: how far the messages of each partition were examined
     v_fitting    integer[];   -- and how many of them the group gets
     v_allowed  record;      -- what the limits of the queue and the group allow, less what was used of it
     v_used     integer;     -- messages
@@ -72,6 +75,21 @@ DECLARE
     v_keyed    uuid[];      -- partitions that were taken because of their key
     v_others   tid[];
     v_abandoned boolean;    -- some of these have leases that have ended without a word
+    v_refused  text[];      -- queues and groups to which limits have allowed nothing in this call
+    v_waits    double precision[];
+    v_rates    boolean[];
+    v_by_key   boolean;     -- there are limits of keys
+    v_keys     record;      -- what the limits of keys allow
+    v_names    text[];      -- the keys of the partitions
+    v_taken    bigint;      -- messages that they have allowed
+    v_granted  uuid[];      -- the partitions for which they were asked
+    v_shares   integer[];   -- with limits of keys: messages of each partition
+    v_counts   integer[];   -- messages that were delivered of each partition
+    v_before   integer;
+    v_full     text[];      -- keys whose limits allow nothing more
+    v_soonest  text;        -- the one of them that may have something first
+    v_full_ms  double precision;    -- and when
+    v_by_rate  boolean;     -- and whether that is because of its rate
     v_rest     integer;     -- partitions that are still wanted, whatever their key
     v_over     uuid[];      -- and those that are stepped over meanwhile
     v_until    timestamptz := clock_timestamp() + interval '50 ms';     -- no filter is evaluated beyond that, so that others do not wait
@@ -137,13 +155,32 @@ BEGIN
             SELECT * INTO v_filter FROM queen.group_filters f WHERE f.queue_id = v_queue.id AND f.consumer_group = r.grp;
         END IF;
 
+        v_conflates := v_queue.has_conflation AND queen.conflates(v_queue.id, r.grp);
+        v_by_key := false;
+        v_shares := NULL;
+        v_full := NULL;
         IF v_queue.has_limits THEN
+            -- There may be thousands of partitions that somebody waits for by name.
+            v_before := array_position(v_refused, concat(v_queue.id, r.auto_ack, r.grp));
+            IF v_before IS NOT NULL THEN
+                RETURN QUERY SELECT t.i, NULL::uuid, NULL, 0, NULL::bytea, v_rates[v_before], NULL::timestamptz, v_waits[v_before]
+                             FROM unnest(r.requests) AS t (i);
+                CONTINUE;
+            END IF;
             v_allowed := queen.limits_for(
                 v_queue.id, r.grp, CASE WHEN r.auto_ack THEN 0 ELSE cardinality(r.requests) * least(r.parts, r.batch) END,
                 cardinality(r.requests)::bigint * r.batch);
+            IF v_allowed.messages = 0 OR (v_allowed.leases = 0 AND NOT r.auto_ack) THEN
+                v_refused := v_refused || concat(v_queue.id, r.auto_ack, r.grp);
+                v_waits := v_waits || coalesce(v_allowed.wait_ms, 1)::double precision;
+                v_rates := v_rates || coalesce(v_allowed.by_rate, false);
+            END IF;
+            -- A server of the version before can take the rule back that says what keys are.
+            v_by_key := v_allowed.key_scopes IS NOT NULL AND v_queue.fair_separator IS NOT NULL;
             v_used := 0;
             v_leased := '{}';
             v_leases := '{}';
+            v_counts := '{}';
         END IF;
 
         v_now := clock_timestamp();
@@ -177,7 +214,10 @@ BEGIN
                 IF r.keys IS NOT NULL THEN
                     SELECT array_agg(x.partition_id), array_agg(x.version), v_want - count(*), bool_or(x.lease_id IS NOT NULL)
                     INTO v_keyed, v_others, v_rest, v_abandoned
-                    FROM (SELECT t.key, count(*) AS n FROM unnest(r.keys[v_next : v_next + v_want - 1]) AS t (key) GROUP BY t.key) k
+                    FROM (
+                        SELECT t.key, count(*) AS n FROM unnest(r.keys[v_next : v_next + v_want - 1]) AS t (key)
+                        WHERE v_full IS NULL OR t.key <> ALL (v_full) GROUP BY t.key
+                    ) k
                     CROSS JOIN LATERAL (
                         SELECT c.partition_id, c.lease_id, c.ctid AS version FROM queen.partition_consumers c
                         WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.fair_key = k.key
@@ -191,7 +231,35 @@ BEGIN
                 v_ids := NULL;
                 v_versions := NULL;
                 v_left_off := false;
-                IF v_rest > 0 THEN
+                IF v_rest > 0 AND v_full IS NOT NULL THEN
+                    -- Those that have waited longest may all be of keys that are full: from key to key, so that they are not stepped over one by one.
+                    WITH RECURSIVE k AS (
+                        (SELECT c.fair_key, 1 AS n FROM queen.partition_consumers c
+                         WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.fair_key >= '' AND c.ready_at >= v_reached
+                         ORDER BY c.fair_key LIMIT 1)
+                        UNION ALL
+                        SELECT c.fair_key, k.n + 1 FROM k
+                        CROSS JOIN LATERAL (
+                            SELECT x.fair_key FROM queen.partition_consumers x
+                            WHERE x.queue_id = v_queue.id AND x.consumer_group = r.grp AND x.fair_key > k.fair_key AND x.ready_at >= v_reached
+                            ORDER BY x.fair_key LIMIT 1
+                        ) c WHERE k.n < 200
+                    )
+                    SELECT array_agg(x.partition_id), array_agg(x.version), bool_or(x.lease_id IS NOT NULL) INTO v_ids, v_versions, v_left_off
+                    FROM (
+                        SELECT x.* FROM k
+                        CROSS JOIN LATERAL (
+                            SELECT c.partition_id, c.lease_id, c.ctid AS version FROM queen.partition_consumers c
+                            WHERE c.queue_id = v_queue.id AND c.consumer_group = r.grp AND c.fair_key = k.fair_key
+                              AND c.ready_at >= v_reached AND c.ready_at <= v_now
+                              AND (v_over IS NULL OR c.partition_id <> ALL (v_over))
+                              AND (v_paused IS NULL OR c.partition_id <> ALL (v_paused))
+                            ORDER BY c.ready_at LIMIT v_rest FOR NO KEY UPDATE SKIP LOCKED
+                        ) x
+                        WHERE k.fair_key <> ALL (v_full) AND NOT queen.key_is_full(v_queue.id, r.grp, k.fair_key, NOT r.auto_ack)
+                        LIMIT v_rest
+                    ) x;
+                ELSIF v_rest > 0 THEN
                     -- From where the last walk ended: what it claimed lies before, and would be stepped over again.
                     SELECT array_agg(x.partition_id), array_agg(x.version), max(x.ready_at), bool_or(x.lease_id IS NOT NULL)
                     INTO v_ids, v_versions, v_reached, v_left_off FROM (
@@ -227,6 +295,37 @@ BEGIN
             END IF;
             EXIT WHEN v_ids IS NULL;
             v_found := cardinality(v_ids);
+            IF v_by_key THEN
+                SELECT array_agg(coalesce(c.fair_key, queen.fair_key(p.name, v_queue.fair_separator)) ORDER BY t.i) INTO v_names
+                FROM unnest(v_versions) WITH ORDINALITY AS t (version, i)
+                JOIN queen.partition_consumers c ON c.ctid = t.version
+                LEFT JOIN queen.partitions p ON p.id = c.partition_id AND c.fair_key IS NULL;
+                v_keys := queen.limit_keys_for(
+                    v_queue.id, r.grp, v_ids, v_names, v_most, NOT r.auto_ack,
+                    v_allowed.key_scopes, v_allowed.key_leases, v_allowed.key_rates, v_allowed.key_bursts);
+                v_granted := v_ids;
+                v_taken := v_keys.taken;
+                IF v_keys.full_keys IS NOT NULL THEN
+                    RETURN QUERY SELECT r.requests[1], NULL::uuid, t.key, 0, NULL::bytea, t.by_rate, NULL::timestamptz, t.ms
+                                 FROM unnest(v_keys.full_keys, v_keys.by_rate, v_keys.waits) AS t (key, by_rate, ms);
+                    SELECT t.key, t.by_rate, t.ms INTO v_soonest, v_by_rate, v_full_ms FROM (
+                        SELECT v_soonest, v_by_rate, v_full_ms WHERE v_full IS NOT NULL
+                        UNION ALL SELECT x.* FROM unnest(v_keys.full_keys, v_keys.by_rate, v_keys.waits) AS x
+                    ) t (key, by_rate, ms) ORDER BY t.ms LIMIT 1;
+                    v_full := v_full || v_keys.full_keys;
+                    SELECT v_passed || array_agg(t.id) FILTER (WHERE t.n = 0), array_agg(t.id ORDER BY t.i) FILTER (WHERE t.n > 0),
+                           array_agg(t.version ORDER BY t.i) FILTER (WHERE t.n > 0), array_agg(t.n ORDER BY t.i) FILTER (WHERE t.n > 0)
+                    INTO v_passed, v_ids, v_versions, v_shares
+                    FROM unnest(v_ids, v_versions, v_keys.messages) WITH ORDINALITY AS t (id, version, n, i);
+                    IF v_ids IS NULL THEN
+                        EXIT WHEN v_only IS NOT NULL OR cardinality(v_full) > 200;
+                        CONTINUE;
+                    END IF;
+                ELSE
+                    v_shares := v_keys.messages;
+                END IF;
+                v_before := cardinality(v_leased);
+            END IF;
             IF v_left_off THEN
                 PERFORM queen.note_expired(v_ids, r.grp);
             END IF;
@@ -241,10 +340,16 @@ BEGIN
                 FROM unnest(v_ids) AS t (id);
             END IF;
 
-            IF v_filter.queue_id IS NOT NULL THEN
+            IF v_conflates THEN
+                SELECT array_agg(x.examined ORDER BY t.i), array_agg(x.fitting ORDER BY t.i) INTO v_upto, v_fitting
+                FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
+                CROSS JOIN LATERAL queen.pass_superseded(t.id, r.grp, v_filter, v_queue.delayed_processing_s, v_until) x;
+            ELSIF v_filter.queue_id IS NOT NULL THEN
                 SELECT array_agg(x.examined ORDER BY t.i), array_agg(x.fitting ORDER BY t.i) INTO v_upto, v_fitting
                 FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
                 CROSS JOIN LATERAL queen.pass_unmatched(t.id, r.grp, v_filter, v_left, v_until) x;
+            END IF;
+            IF v_upto IS NOT NULL THEN
                 SELECT array_agg(t.id) INTO v_empty FROM unnest(v_ids, v_fitting) AS t (id, fitting) WHERE t.fitting = 0;
                 IF v_empty IS NOT NULL THEN
                     -- They sleep if all of them was passed over, and are left for the next call if not.
@@ -252,16 +357,20 @@ BEGIN
                     WHERE c.partition_id = ANY (v_empty) AND c.consumer_group = r.grp AND c.lease_id IS NOT NULL;
                     PERFORM queen.settle(v_empty, array_fill(r.grp, ARRAY[cardinality(v_empty)]), true);
                     v_passed := v_passed || v_empty;
-                    SELECT array_agg(t.id ORDER BY t.i), array_agg(t.upto ORDER BY t.i) INTO v_ids, v_upto
-                    FROM unnest(v_ids, v_upto, v_fitting) WITH ORDINALITY AS t (id, upto, fitting, i) WHERE t.fitting > 0;
+                    SELECT array_agg(t.id ORDER BY t.i), array_agg(t.upto ORDER BY t.i),
+                           CASE WHEN v_shares IS NOT NULL THEN array_agg(t.share ORDER BY t.i) END INTO v_ids, v_upto, v_shares
+                    FROM unnest(v_ids, v_upto, v_fitting, v_shares) WITH ORDINALITY AS t (id, upto, fitting, share, i) WHERE t.fitting > 0;
                     IF v_ids IS NULL THEN
+                        IF v_by_key THEN
+                            PERFORM queen.return_key_tokens(v_queue.id, v_allowed.key_scopes, v_granted, v_names, v_keys.messages, '{}', '{}');
+                        END IF;
                         EXIT WHEN v_only IS NOT NULL OR clock_timestamp() >= v_until;
                         CONTINUE;
                     END IF;
                 END IF;
             END IF;
 
-            IF v_queue.dlq_after_max_retries OR v_queue.ttl_s > 0 OR v_filter.queue_id IS NOT NULL THEN
+            IF v_queue.dlq_after_max_retries OR v_queue.ttl_s > 0 OR v_upto IS NOT NULL THEN
                 SELECT array_agg(n.version ORDER BY t.i) INTO v_versions FROM unnest(v_ids) WITH ORDINALITY AS t (id, i)
                 CROSS JOIN LATERAL (
                     SELECT x.ctid AS version FROM queen.partition_consumers x
@@ -296,14 +405,18 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT CASE WHEN c.skipped IS NULL THEN c.done ELSE c.done + queen.kept_back(c.skipped, v_now) END AS offsets
                 ) hidden
+                -- Behind what is skipped there may be very much that is finished.
+                CROSS JOIN LATERAL (
+                    SELECT CASE WHEN c.skipped IS NULL THEN c.position ELSE queen.end_of_done(hidden.offsets, c.position) END AS upto
+                ) finished
                 CROSS JOIN LATERAL (
                     SELECT * FROM (
                         SELECT m."offset", m.id, m.transaction_id, m.trace_id, m.payload, m.is_encrypted,
                                m.producer_sub, m.created_at, m.headers
                         FROM queen.messages m
-                        WHERE m.partition_id = t.id AND m."offset" > c.position AND NOT hidden.offsets @> m."offset"
+                        WHERE m.partition_id = t.id AND m."offset" > finished.upto AND NOT hidden.offsets @> m."offset"
                           AND (v_upto IS NULL OR m."offset" <= v_upto[t.i])
-                        ORDER BY m."offset" LIMIT v_limit
+                        ORDER BY m."offset" LIMIT CASE WHEN v_shares IS NULL THEN v_limit ELSE v_shares[t.i] END
                     ) first
                     WHERE v_queue.delayed_processing_s = 0
                        OR first.created_at <= v_now - make_interval(secs => v_queue.delayed_processing_s)
@@ -400,6 +513,7 @@ BEGIN
                     v_used := v_used + message_count;
                     v_leased := v_leased || partition_id;
                     v_leases := v_leases || r.leases[width_bucket(request, r.requests)];
+                    v_counts := v_counts || message_count;
                 END IF;
                 RETURN NEXT;
             END LOOP;
@@ -418,6 +532,8 @@ BEGIN
             v_ids := v_ids[v_first:v_first];
             v_versions := v_versions[v_first:v_first];
             v_upto := v_upto[v_first:v_first];
+            v_most := coalesce(v_shares[v_first], v_most);
+            v_shares := NULL;
             v_reached := v_walked;
             SELECT greatest(1, count(*) FILTER (WHERE x.upto <= v_room)), coalesce(max(x.upto), 0) INTO v_limit, v_bytes
             FROM (
@@ -438,7 +554,7 @@ BEGIN
             END LOOP;
 
             v_empty := NULL;
-            IF v_rows < cardinality(v_ids) * v_most THEN
+            IF v_rows < (CASE WHEN v_shares IS NULL THEN cardinality(v_ids) * v_most ELSE v_taken END) THEN
                 SELECT array_agg(t.id) INTO v_empty FROM unnest(v_ids) AS t (id)
                 CROSS JOIN LATERAL (
                     SELECT x.ready_at FROM queen.partition_consumers x
@@ -503,6 +619,10 @@ BEGIN
                 v_allowed.messages := v_allowed.messages - v_rows;
                 v_allowed.leases := v_allowed.leases - cardinality(v_ids) + v_unserved;
             END IF;
+            IF v_by_key AND v_rows < v_taken THEN
+                PERFORM queen.return_key_tokens(
+                    v_queue.id, v_allowed.key_scopes, v_granted, v_names, v_keys.messages, v_leased[v_before + 1:], v_counts[v_before + 1:]);
+            END IF;
             IF r.parts = 1 THEN
                 v_next := v_next + cardinality(v_ids) - v_unserved;
                 v_room := p_answer_bytes;
@@ -532,7 +652,7 @@ BEGIN
         IF v_queue.has_limits THEN
             IF v_used > 0 THEN
                 PERFORM queen.use_limits(
-                    r.grp, v_allowed.slots, v_allowed.queue_slots, v_allowed.shards, v_allowed.tokens, v_allowed.queue_shards,
+                    r.grp, v_allowed.slots, v_allowed.queue_slots, v_allowed.shards, v_allowed.tokens, v_allowed.queue_shards, v_allowed.at,
                     v_leased, v_leases, v_used);
             END IF;
             IF v_next <= cardinality(r.requests) AND (v_allowed.messages = 0 OR (v_allowed.leases = 0 AND NOT r.auto_ack)) THEN
@@ -547,7 +667,7 @@ BEGIN
                                 -1::double precision
                          FROM unnest(r.requests[v_next:]) AS t (i);
         ELSIF v_next <= cardinality(r.requests) THEN
-            IF v_filter.queue_id IS NOT NULL AND clock_timestamp() >= v_until THEN
+            IF (v_filter.queue_id IS NOT NULL OR v_conflates) AND clock_timestamp() >= v_until THEN
                 v_ready := v_now;       -- there may be more
             ELSIF v_only IS NULL THEN
                 SELECT c.ready_at INTO v_ready FROM queen.partition_consumers c
@@ -560,7 +680,12 @@ BEGIN
                     WHERE c.partition_id = v_only AND c.consumer_group = r.grp ORDER BY c.generation DESC LIMIT 1
                 ) x WHERE x.ready_at > v_now;
             END IF;
-            IF v_ready IS NOT NULL THEN
+            IF v_full IS NOT NULL THEN
+                RETURN QUERY SELECT t.i, NULL::uuid, v_soonest, 0, NULL::bytea, v_by_rate, NULL::timestamptz,
+                                    least(v_full_ms, CASE WHEN v_ready IS NOT NULL THEN
+                                        greatest(0, extract(epoch FROM v_ready - clock_timestamp()))::double precision * 1000 END)
+                             FROM unnest(r.requests[v_next:]) AS t (i);
+            ELSIF v_ready IS NOT NULL THEN
                 RETURN QUERY SELECT t.i, NULL::uuid, NULL, NULL::integer, NULL::bytea, NULL::boolean, NULL::timestamptz,
                                     greatest(0, extract(epoch FROM v_ready - clock_timestamp()))::double precision * 1000
                              FROM unnest(r.requests[v_next:]) AS t (i);

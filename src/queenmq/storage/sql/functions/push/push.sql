@@ -3,8 +3,8 @@
 -- target and, within a target, in the order in which the messages are to be read: p_target is an index into the targets,
 -- p_rank counts from 1 within the target. No (target, transaction id) occurs twice. p_trace and p_producer are null if no message has
 -- any, p_headers as well, p_encrypted if none is encrypted: an array costs its caller as much as reading it does here.
--- Returns the partition of each target, the messages that were there already (index, stored id), and those that a
--- full queue refused. A payload in clear for a queue that demands encryption raises QN002 with the queues' names.
+-- Returns the partition of each target and its last offset before, the messages that were there already (index, stored id, offset), and those
+-- that a full queue refused. What is stored follows that offset in its order, without gaps. A payload in clear for a queue that demands encryption raises QN002 with the queues' names.
 -- A target with unfinished operations is never written past them. What becomes of its messages is p_mode:
 --   auto      they are queued as further operations, one for each request (p_request, parallel to the messages);
 --   accepted  the same, and no size limit refuses them: for pushes that were accepted before (the journal);
@@ -24,11 +24,10 @@ CREATE OR REPLACE FUNCTION queen.push(
     p_held bigint[] DEFAULT NULL,
     OUT partition_ids uuid[], OUT duplicate_index integer[], OUT duplicate_id uuid[], OUT refused integer[],
     OUT queued_target integer[], OUT queued_request integer[], OUT queued_id uuid[], OUT queued_before bigint,
-    OUT overflow integer[])
+    OUT overflow integer[], OUT last_offsets bigint[], OUT duplicate_offset bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
     v_targets  record;
-    v_base     bigint[];
     v_at       timestamptz[];
     v_limited  uuid[];
     v_secret   text[];
@@ -39,7 +38,7 @@ BEGIN
     -- Not in a FROM, which costs as much as another statement.
     v_targets := queen.lock_targets(p_queues, p_partitions, p_known, p_mode <> 'now');
     partition_ids := v_targets.partition_ids;
-    v_base := v_targets.last_offsets;
+    last_offsets := v_targets.last_offsets;
     v_at := v_targets.last_times;
     v_limited := v_targets.limited;
     v_secret := v_targets.encrypted;
@@ -83,7 +82,7 @@ BEGIN
             SELECT t.i::integer FROM unnest(p_target) WITH ORDINALITY AS t (target, i) WHERE t.target = ANY (v_behind));
     END IF;
 
-    SELECT array_agg(t.i::integer), array_agg(m.id) INTO duplicate_index, duplicate_id
+    SELECT array_agg(t.i::integer), array_agg(m.id), array_agg(m."offset") INTO duplicate_index, duplicate_id, duplicate_offset
     FROM unnest(p_transaction) WITH ORDINALITY AS t (transaction_id, i)
     JOIN queen.messages m ON m.partition_id = partition_ids[p_target[t.i]] AND m.transaction_id = t.transaction_id
     WHERE v_behind IS NULL OR p_target[t.i] <> ALL (v_behind);
@@ -98,14 +97,14 @@ BEGIN
     IF v_skip IS NULL THEN
         INSERT INTO queen.messages
             (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload, headers)
-        SELECT partition_ids[p_target[t.i]], v_base[p_target[t.i]] + p_rank[t.i], p_id[t.i], greatest(v_now, v_at[p_target[t.i]]),
+        SELECT partition_ids[p_target[t.i]], last_offsets[p_target[t.i]] + p_rank[t.i], p_id[t.i], greatest(v_now, v_at[p_target[t.i]]),
                coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i],
                p_headers[t.i]
         FROM (SELECT generate_subscripts(p_target, 1) AS i) t;
     ELSE
         INSERT INTO queen.messages
             (partition_id, "offset", id, created_at, is_encrypted, transaction_id, trace_id, producer_sub, payload, headers)
-        SELECT partition_ids[t.target], v_base[t.target] + row_number() OVER (PARTITION BY t.target ORDER BY t.i),
+        SELECT partition_ids[t.target], last_offsets[t.target] + row_number() OVER (PARTITION BY t.target ORDER BY t.i),
                p_id[t.i], greatest(v_now, v_at[t.target]),
                coalesce(p_encrypted[t.i], false), p_transaction[t.i], p_trace[t.i], p_producer[t.i], p_payload[t.i],
                p_headers[t.i]

@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION queen.configure(
     p_window_buffer_s integer, p_retention_s integer, p_completed_retention_s integer, p_retention_enabled boolean,
     p_encryption_enabled boolean, p_max_wait_time_s integer, p_archive_before_delete boolean,
     p_set_aside_failed_pushes boolean DEFAULT false, p_may_destroy boolean DEFAULT true,
-    p_may_change boolean DEFAULT true,
+    p_may_change boolean DEFAULT true, p_pop_wait text DEFAULT NULL,
     OUT queue_id uuid, OUT partition_id uuid)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -68,7 +68,8 @@ BEGIN
             ('encryptionEnabled', p_encryption_enabled <> v_before.encryption_enabled),
             ('maxWaitTimeSeconds', p_max_wait_time_s IS DISTINCT FROM v_before.max_wait_time_s),
             ('archiveBeforeDelete', p_archive_before_delete <> v_before.archive_before_delete),
-            ('setAsideFailedPushes', p_set_aside_failed_pushes <> v_before.set_aside_failed_pushes)
+            ('setAsideFailedPushes', p_set_aside_failed_pushes <> v_before.set_aside_failed_pushes),
+            ('popWait…', p_pop_wait IS DISTINCT FROM v_before.pop_wait)
         ) AS changes (option, differs) WHERE differs AND NOT p_may_change;
         IF v_changed IS NOT NULL THEN
             RAISE SQLSTATE 'QN007' USING MESSAGE = format(
@@ -78,11 +79,11 @@ BEGIN
     INSERT INTO queen.queues (name, namespace, task, lease_time_s, retry_limit, retry_delay_ms, max_size, ttl_s,
         dead_letter_queue, dlq_after_max_retries, priority, delayed_processing_s, window_buffer_s, retention_s,
         completed_retention_s, retention_enabled, encryption_enabled, max_wait_time_s,
-        archive_before_delete, set_aside_failed_pushes)
+        archive_before_delete, set_aside_failed_pushes, pop_wait)
     VALUES (p_queue, p_namespace, p_task, p_lease_time_s, p_retry_limit, p_retry_delay_ms, p_max_size, p_ttl_s,
         p_dead_letter_queue, p_dlq_after_max_retries, p_priority, p_delayed_processing_s, p_window_buffer_s,
         p_retention_s, p_completed_retention_s, p_retention_enabled, p_encryption_enabled, p_max_wait_time_s,
-        p_archive_before_delete, p_set_aside_failed_pushes)
+        p_archive_before_delete, p_set_aside_failed_pushes, p_pop_wait)
     ON CONFLICT (name) DO UPDATE SET
         namespace = excluded.namespace, task = excluded.task, lease_time_s = excluded.lease_time_s,
         retry_limit = excluded.retry_limit, retry_delay_ms = excluded.retry_delay_ms, max_size = excluded.max_size,
@@ -92,7 +93,7 @@ BEGIN
         retention_s = excluded.retention_s, completed_retention_s = excluded.completed_retention_s,
         retention_enabled = excluded.retention_enabled, encryption_enabled = excluded.encryption_enabled,
         max_wait_time_s = excluded.max_wait_time_s, archive_before_delete = excluded.archive_before_delete,
-        set_aside_failed_pushes = excluded.set_aside_failed_pushes
+        set_aside_failed_pushes = excluded.set_aside_failed_pushes, pop_wait = excluded.pop_wait
     RETURNING id, xmax = 0 INTO queue_id, v_is_new;
     IF v_before.id IS NULL AND NOT v_is_new AND NOT p_may_destroy THEN
         RAISE serialization_failure USING MESSAGE = 'the queue was made by another transaction meanwhile';

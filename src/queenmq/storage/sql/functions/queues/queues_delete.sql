@@ -16,6 +16,7 @@ BEGIN
     DELETE FROM queen.ready_floors WHERE queue_id IN (SELECT id FROM old_queues);
     DELETE FROM queen.breakers WHERE queue_id IN (SELECT id FROM old_queues);
     DELETE FROM queen.limit_slots WHERE queue_id IN (SELECT id FROM old_queues);
+    DELETE FROM queen.limit_keys WHERE queue_id IN (SELECT id FROM old_queues);
     DELETE FROM queen.limit_tokens WHERE queue_id IN (SELECT id FROM old_queues);
     RETURN NULL;
 END $$;

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION queen.transact(
     p_partition uuid[], p_transaction text[], p_group text[], p_lease uuid[], p_status text[], p_error text[],
     p_required uuid[], p_expected bigint[] DEFAULT NULL,
     OUT partition_ids uuid[], OUT dead_lettered boolean[], OUT ack_queues text[],
-    OUT ack_partitions text[], OUT ack_groups text[])
+    OUT ack_partitions text[], OUT ack_groups text[], OUT last_offsets bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
     v_push    record;
@@ -37,6 +37,7 @@ BEGIN
         v_push := queen.push(p_queues, p_partitions, p_known, p_target, p_rank, p_id, p_push_transaction, p_trace, p_payload,
                              p_encrypted, p_producer, p_headers);
         partition_ids := v_push.partition_ids;
+        last_offsets := v_push.last_offsets;
         IF v_push.duplicate_index IS NOT NULL THEN
             RAISE SQLSTATE 'QN001' USING MESSAGE = format(
                 'duplicate key value violates unique constraint: transactionId %s is already used in this partition',

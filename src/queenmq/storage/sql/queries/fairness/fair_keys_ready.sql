@@ -1,5 +1,5 @@
 -- The keys of a queue ($1), from $4 on, that have rows of a group ($2) awake, up to $3 of them, and which of them have something ready. Jumps from key to
--- key, so its cost is by keys and not by partitions. Floors (see queen.move_ready_floor) are only read.
+-- key, so its cost is by keys and not by partitions. What lies below the floor (see queen.move_ready_floor) are old versions, which are not visited.
 WITH RECURSIVE place AS MATERIALIZED (
     SELECT q.id, clock_timestamp() AS now, coalesce((
         SELECT CASE WHEN f.floor <= clock_timestamp() AND f.moved_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() THEN f.floor END
@@ -11,12 +11,12 @@ WITH RECURSIVE place AS MATERIALIZED (
 ), keys AS (
     (SELECT c.fair_key FROM place p CROSS JOIN LATERAL (
         SELECT x.fair_key FROM queen.partition_consumers x
-        WHERE x.queue_id = p.id AND x.consumer_group = $2 AND x.fair_key >= $4 AND x.ready_at IS NOT NULL ORDER BY x.fair_key LIMIT 1
+        WHERE x.queue_id = p.id AND x.consumer_group = $2 AND x.fair_key >= $4 AND x.ready_at >= p.floor ORDER BY x.fair_key LIMIT 1
     ) c)
     UNION ALL
     SELECT c.fair_key FROM keys k CROSS JOIN place p CROSS JOIN LATERAL (
         SELECT x.fair_key FROM queen.partition_consumers x
-        WHERE x.queue_id = p.id AND x.consumer_group = $2 AND x.fair_key > k.fair_key AND x.ready_at IS NOT NULL ORDER BY x.fair_key LIMIT 1
+        WHERE x.queue_id = p.id AND x.consumer_group = $2 AND x.fair_key > k.fair_key AND x.ready_at >= p.floor ORDER BY x.fair_key LIMIT 1
     ) c
 )
 SELECT k.fair_key, EXISTS (

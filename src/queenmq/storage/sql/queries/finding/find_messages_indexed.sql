@@ -10,7 +10,11 @@ LEFT JOIN (
     SELECT q.name AS queue, p.name AS partition, c.partition_id, c.transaction_id, c.created_at
     FROM candidate c
     CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM queen.partitions p WHERE p.id = c.partition_id LIMIT 1) p
-    JOIN queen.queues q ON q.id = p.queue_id AND q.name IS NOT NULL AND ($3::text[] IS NULL OR q.name LIKE ANY ($3))
+    -- Also one probe each, so that only as many are looked up as are wanted, whatever the planner believes of $2.
+    CROSS JOIN LATERAL (
+        SELECT q.name FROM queen.queues q
+        WHERE q.id = p.queue_id AND q.name IS NOT NULL AND ($3::text[] IS NULL OR q.name LIKE ANY ($3)) LIMIT 1
+    ) q
     LIMIT $2
 ) f ON true
 ORDER BY length(f.transaction_id), f.transaction_id

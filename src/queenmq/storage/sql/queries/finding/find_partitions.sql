@@ -11,15 +11,19 @@ WITH near AS MATERIALIZED (
     ) p
     WHERE strpos(lower(p.name), $1) > 0 LIMIT $2
 ), far AS (
-    SELECT c.id, c.name, q.name AS queue FROM (
-        SELECT p.id, p.name, p.queue_id FROM queen.partitions p
-        WHERE (SELECT count(*) FROM near) < $2
-          AND array_to_tsvector(array_remove(
-              regexp_split_to_array(lower(p.name), '[^a-z0-9]+|(?<=[a-z])(?=[0-9])|(?<=[0-9])(?=[a-z])'), '')) @@ $5::text::tsquery
+    SELECT c.id, c.name, c.queue FROM (
+        SELECT w.id, w.name, q.name AS queue FROM (
+            SELECT p.id, p.name, p.queue_id FROM queen.partitions p
+            WHERE (SELECT count(*) FROM near) < $2
+              AND array_to_tsvector(array_remove(
+                  regexp_split_to_array(lower(p.name), '[^a-z0-9]+|(?<=[a-z])(?=[0-9])|(?<=[0-9])(?=[a-z])'), '')) @@ $5::text::tsquery
+            OFFSET 0  -- so that it follows its index
+        ) w
+        JOIN queen.queues q ON q.id = w.queue_id AND q.name IS NOT NULL
+        WHERE ($3 IS NULL OR q.name LIKE ANY ($3)) AND ($4 IS NULL OR strpos(lower(q.name), $4) > 0)
         LIMIT 5000
     ) c
-    JOIN queen.queues q ON q.id = c.queue_id AND q.name IS NOT NULL
-    WHERE strpos(lower(c.name), $1) > 0 AND ($3 IS NULL OR q.name LIKE ANY ($3)) AND ($4 IS NULL OR strpos(lower(q.name), $4) > 0)
+    WHERE strpos(lower(c.name), $1) > 0
     LIMIT $2
 )
 SELECT f.id, f.name, f.queue FROM (SELECT * FROM near UNION SELECT * FROM far) f

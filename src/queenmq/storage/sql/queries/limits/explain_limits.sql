@@ -1,5 +1,6 @@
--- The limits of a queue ($1, its id) and of a group of it ($2): what is used of them, and when that changes by itself.
-SELECT nullif(l.consumer_group, '') AS consumer_group, l.leases, s.used, s.ends_at, l.rate, t.tokens,
+-- The limits of a queue ($1, its id) and of a group of it ($2), and those of the keys of some of its partitions ($3): what is used of them, and when that
+-- changes by itself.
+SELECT nullif(l.consumer_group, '') AS consumer_group, NULL AS partition, NULL AS key, l.leases, s.used, s.ends_at, l.rate, t.tokens,
        CASE WHEN t.tokens < 1 THEN clock_timestamp() + make_interval(secs => (1 - t.tokens) / l.rate) END AS refilled_at
 FROM queen.limits l
 LEFT JOIN LATERAL (
@@ -13,4 +14,18 @@ LEFT JOIN LATERAL (
     FROM queen.limit_tokens x WHERE x.queue_id = l.queue_id AND x.scope = l.consumer_group
 ) t ON true
 WHERE l.queue_id = $1 AND l.consumer_group IN ('', $2)
-ORDER BY l.consumer_group
+UNION ALL
+SELECT nullif(l.consumer_group, ''), n.name, k.key, l.key_leases, cardinality(a.partitions), a.ends_at, l.key_rate, t.tokens,
+       CASE WHEN t.tokens < 1 THEN clock_timestamp() + make_interval(secs => (1 - t.tokens) / l.key_rate) END
+FROM queen.limits l
+JOIN queen.queues q ON q.id = l.queue_id
+CROSS JOIN unnest($3::text[]) AS n (name)
+CROSS JOIN LATERAL (
+    SELECT x.* FROM queen.limit_keys x
+    WHERE x.queue_id = l.queue_id AND x.scope = l.consumer_group AND x.key = queen.fair_key(n.name, q.fair_separator)
+    ORDER BY x.generation DESC LIMIT 1
+) k
+CROSS JOIN LATERAL queen.living_leases(k.partitions, k.groups, clock_timestamp()) a
+CROSS JOIN LATERAL (SELECT queen.tokens_at(k.tokens, l.key_rate, l.key_burst, k.refilled_at, clock_timestamp()) AS tokens) t
+WHERE l.queue_id = $1 AND l.consumer_group IN ('', $2)
+ORDER BY 1, 2

@@ -2,7 +2,8 @@
 -- pushes that are deferred.
 -- Bytes are estimated from the sizes of $1 messages of each queue, drawn at random from its partitions that were written last; only where
 -- bytes have a limit. Reads one row a queue, a timer and a deferred push, and those messages.
-SELECT u.namespace, u.max_messages, u.max_bytes, coalesce(q.messages, 0)::bigint + t.messages + o.messages AS messages,
+SELECT u.namespace, u.max_messages, u.max_bytes, u.requests_per_second, u.messages_per_second, u.long_polls,
+       coalesce(q.messages, 0)::bigint + t.messages + o.messages AS messages,
        CASE WHEN u.max_bytes IS NOT NULL THEN coalesce(q.bytes, 0)::bigint + t.bytes + o.bytes END AS bytes
 FROM queen.quotas u
 CROSS JOIN LATERAL (

@@ -1,6 +1,8 @@
 -- The sums over the queues of a name ($1), namespace ($2) and task ($3), each if given; from the statistics.
+-- `age_s` is the age of the oldest figures of queues to which something was done since: those of a quiet queue are right, however old they are, and
+-- large ones are measured rarely. If no server has written what was done for longer than that, it is as old as what was written last.
 WITH chosen AS MATERIALIZED (
-    SELECT q.id, q.namespace, q.task FROM queen.queues q
+    SELECT q.id, q.name, q.namespace, q.task FROM queen.queues q
     WHERE q.name IS NOT NULL AND ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR q.namespace = $2) AND ($3::text IS NULL OR q.task = $3)
 ), lag AS (
     SELECT extract(epoch FROM clock_timestamp() - g.oldest_unread_at)::double precision AS seconds, g.lag AS messages
@@ -13,7 +15,13 @@ SELECT count(*) AS queues, count(DISTINCT nullif(chosen.namespace, '')) AS names
        coalesce(sum(s.total - s.pending - s.processing), 0)::bigint AS completed,
        coalesce(sum(s.failed), 0)::bigint AS failed, coalesce(sum(s.dead_letters), 0)::bigint AS dead_letters,
        coalesce(sum(s.consumed), 0)::bigint AS consumed, coalesce(sum(s.leases), 0)::bigint AS leases,
-       coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(s.since, s.reckoned_at))), 0)::double precision AS age_s,
+       greatest(0, extract(epoch FROM clock_timestamp() - min(coalesce(s.since, s.reckoned_at)) FILTER (
+           WHERE coalesce(s.since, s.reckoned_at) > clock_timestamp() - interval '2 minutes' OR s.leases > 0 OR EXISTS (
+               SELECT 1 FROM queen.activity a
+               WHERE a.queue_name = chosen.name AND a.bucket >= date_trunc('minute', coalesce(s.since, s.reckoned_at))
+                 AND a.push_messages + a.pop_messages + a.ack_requests + a.dead_lettered + a.transactions + a.retained + a.evicted > 0))),
+           -- A bucket is a minute, and its row is written as long as it lasts.
+           extract(epoch FROM clock_timestamp() - interval '2 minutes' - (SELECT max(a.bucket) FROM queen.activity a WHERE a.queue_name = '')))::double precision AS age_s,
        (SELECT coalesce(sum(g.leased), 0)::bigint FROM chosen JOIN queen.group_statistics g ON g.queue_id = chosen.id) AS leased,
        (SELECT avg(seconds) FROM lag) AS lag_avg_s,
        (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) FROM lag) AS lag_median_s,

@@ -1,0 +1,1 @@
+SELECT queen.declare_conflation($1, $2)

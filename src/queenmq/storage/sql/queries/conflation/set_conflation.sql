@@ -1,0 +1,1 @@
+SELECT queen.set_conflation($1, $2, $3, $4)

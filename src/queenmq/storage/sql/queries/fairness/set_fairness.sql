@@ -1,1 +1,0 @@
-SELECT queen.set_fairness($1, $2, $3, $4)
