@@ -109,7 +109,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name the command that runs the failed tests again with the same chance."""
+    """Say why tests were repeated, and name the command that runs the failed ones again with the same chance."""
+    if repeated := terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section("why they were repeated")
+        for report in repeated:
+            terminalreporter.write_line(f"{report.nodeid}\n{report.longreprtext[-2000:]}")
     failed = [report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())]
     seed = _seed(config)
     if failed and seed is not None:

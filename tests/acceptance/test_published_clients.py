@@ -75,7 +75,7 @@ async def test_scenario(play: Play, version: str, scenario: str) -> None:
     await play(version, scenario)
 
 
-@pytest.mark.parametrize("scenario", ["reads", "keys"])
+@pytest.mark.parametrize("scenario", ["reads", "keys", "newest"])
 async def test_what_only_newer_clients_do(play: Play, scenario: str) -> None:
     await play("2.6.0", scenario)
 

@@ -49,6 +49,7 @@ ONE_OF_EACH_KIND = (
     "groups-pop-ack-10",
     "partitions-*-push",
     "wakeup",
+    "wakeup-half-load*",
     "parked*",
     "age",
 )

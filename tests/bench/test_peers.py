@@ -12,7 +12,7 @@ from queen_bench.scenarios.catalogue import chosen, scenarios
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("push-10", "pop-ack-1", "pop-ack-10")
+NAMES = ("push-10", "pop-ack-1", "pop-ack-10", "wakeup", "wakeup-half-load")
 
 
 @pytest.mark.parametrize("name", ["rabbitmq", "nats", "procrastinate"])
@@ -26,7 +26,7 @@ async def test_every_message_arrives_once_and_in_order(name: str, monkeypatch: p
         pytest.skip(f"{name}: {missing}")
     # On a busy machine nothing may pass in a short time.
     for seconds in (0.3, 2.0, 10.0):
-        tiny = Options(seconds=seconds, connections=4, partitions=10)
+        tiny = Options(seconds=seconds, connections=4, partitions=10, rounds=2)
         results = await Runner([peer], tiny).run(chosen(scenarios(tiny), NAMES), 1, lambda _: None)
         assert [problem for result in results for problem in result.problems] == []
         if all(result.messages > 0 for result in results):

@@ -17,7 +17,7 @@ from cluster.processes import ServeProcess
 from integration.proxy import Proxy
 
 from chaos.harness import children
-from chaos.mixed_load import GROUPS, MOVED, MOVER, PUSHED_TO, WORK, Ledger, Name
+from chaos.mixed_load import GROUPS, MOVED, MOVER, PUSHED_TO, WORK, Ledger, Name, partition_name
 from queenmq.storage.embedded import EmbeddedPostgres
 
 KEY = "QUEEN_ENCRYPTION_KEY"
@@ -230,7 +230,7 @@ class Faults:
 
     async def row_held(self, chance: random.Random, s: float) -> None:
         queue = chance.choice((*PUSHED_TO, MOVED))
-        partition = str(chance.randrange(PUSHED_TO.get(queue, PUSHED_TO[WORK])))
+        partition = partition_name(chance.randrange(PUSHED_TO.get(queue, PUSHED_TO[WORK])))
         group = chance.choice((*GROUPS, MOVER))
         end = chance.choice(("COMMIT", "ROLLBACK"))
         async with self._session() as stranger:
@@ -241,7 +241,7 @@ class Faults:
 
     async def message_inserted(self, chance: random.Random, s: float) -> None:
         self._strangers += 1
-        partition = str(chance.randrange(PUSHED_TO[WORK]))
+        partition = partition_name(chance.randrange(PUSHED_TO[WORK]))
         name = Name(WORK, partition, f"stranger:{self._strangers}")
         commits = chance.random() < 0.5
         self.ledger.strangers[name] = False

@@ -11,7 +11,7 @@ import aiohttp
 import httpx
 from integration.consuming import Connection
 
-from chaos.mixed_load import LEASE_S, MOVED, SECRET, SMALL, WORK, Json, Ledger, Load, Mine, is_poison, name_of
+from chaos.mixed_load import CONSUMED, LEASE_S, Json, Ledger, Load, Mine, is_poison, name_of
 
 FORGET, LATE = 0.05, 0.05
 
@@ -44,7 +44,7 @@ async def finish_and_take(load: Load, number: int, group: str) -> None:
     chance = load.chance(f"finisher-{number}-{group}")
     async with load.client() as client:
         while load.consuming:
-            queue = chance.choice((WORK, SECRET, SMALL, MOVED))
+            queue = chance.choice(CONSUMED)
             messages = await load.pop(client, chance.choice(load.urls), queue, group, chance)
             while messages and load.consuming:
                 if not load.calm and chance.random() < FORGET:
@@ -88,7 +88,7 @@ async def consume_connected(load: Load, number: int, group: str) -> None:
     chance = load.chance(f"connected-{number}-{group}")
     async with aiohttp.ClientSession() as session:
         while load.consuming:
-            url = f"{chance.choice(load.urls)}/api/v1/consume/queue/{chance.choice((WORK, SECRET, SMALL, MOVED))}"
+            url = f"{chance.choice(load.urls)}/api/v1/consume/queue/{chance.choice(CONSUMED)}"
             params = {"consumerGroup": group, "batch": chance.randint(1, 30), "partitions": chance.randint(1, 3)}
             params["inFlight"] = chance.randint(1, 4)
             opened = time.monotonic()

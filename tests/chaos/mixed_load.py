@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import httpx
@@ -15,13 +16,16 @@ RETRY_LIMIT = 2
 LEASE_S = 3
 GROUPS = ("billing", "mail")
 MOVER = "mover"
-WORK, SECRET, SMALL, MOVED = "work", "secret", "small", "moved"
+LATEST = "latest"
+WORK, SECRET, SMALL, MOVED, LATER = "work", "secret", "small", "moved", "later"
+CONSUMED = (WORK, SECRET, SMALL, MOVED, LATER)
 PUSHED_TO = {WORK: 10, SECRET: 4, SMALL: 4}
 OPTIONS: dict[str, dict[str, Any]] = {
     WORK: {},
     SECRET: {"encryptionEnabled": True},
     SMALL: {"maxSize": 30},
     MOVED: {},
+    LATER: {},
 }
 REQUEST_S = 30.0
 ACCEPTED = ("queued", "duplicate", "buffered")
@@ -50,11 +54,32 @@ class Finished(NamedTuple):
     lease: str
 
 
+class Pause(NamedTuple):
+    """Of all groups or partitions where there is none; `since` is when it was known to hold."""
+
+    queue: str
+    group: str | None
+    partition: str | None
+    since: float
+
+    def holds(self, group: str, message: Name, asked: float) -> bool:
+        return (
+            asked >= self.since
+            and message.queue == self.queue
+            and self.group in (None, group)
+            and self.partition in (None, message.partition)
+        )
+
+
 @dataclass
 class Ledger:
     """What was asked for, and what the answers promised."""
 
     accepted: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+    timers: dict[Name, datetime | None] = field(default_factory=dict)  # and when they are due, if that is certain
+    cancelled: set[Name] = field(default_factory=set)
+    uncertain: set[Name] = field(default_factory=set)  # cancelled or pushed
+    paused: Pause | None = None
     strangers: dict[Name, bool | None] = field(default_factory=dict)  # committed, or None if nobody knows
     delivered: dict[str, set[Name]] = field(default_factory=lambda: defaultdict(set))
     runs: list[list[Name]] = field(default_factory=list)  # of one partition in one answer
@@ -88,6 +113,8 @@ class Ledger:
             done = self.finished.get(Mine(group, name))
             if done is not None and done.at < asked:
                 self.violations.append(f"{group} got {name} {asked - done.at:.2f} s after it had finished it")
+            if self.paused is not None and self.paused.holds(group, name, asked):
+                self.violations.append(f"{group} got {name} while it was paused: {self.paused}")
             self.redelivered += name in self.delivered[group]
             self.delivered[group].add(name)
         self.runs += runs.values()
@@ -109,6 +136,11 @@ class Ledger:
         self.failures_told[mine] += 1
         if self.failures_told[mine] > RETRY_LIMIT:
             self.violations.append(f"{mine} failed {self.failures_told[mine]} times and is no dead letter")
+
+
+def partition_name(number: int) -> str:
+    """With a key before it, of which there are three."""
+    return f"{number % 3}:{number}"
 
 
 def name_of(message: Json) -> Name:
@@ -135,7 +167,12 @@ class Load:
     async def produce(self, number: int, producers: int) -> None:
         """Push to partitions that nobody else pushes to, at one server, one push after the other."""
         chance = self.chance(f"producer-{number}")
-        own = [(queue, f"{p}") for queue, count in PUSHED_TO.items() for p in range(count) if p % producers == number]
+        own = [
+            (queue, partition_name(p))
+            for queue, most in PUSHED_TO.items()
+            for p in range(most)
+            if p % producers == number
+        ]
         numbers: Counter[tuple[str, str]] = Counter()
         async with self.client(self.urls[number % len(self.urls)]) as client:
             while self.pushing:
@@ -176,14 +213,14 @@ class Load:
         chance = self.chance(f"consumer-{number}-{group}")
         async with self.client() as client:
             while self.consuming:
-                queue = chance.choice((WORK, SECRET, SMALL, MOVED))
+                queue = chance.choice(CONSUMED)
                 url = chance.choice(self.urls)
                 messages = await self.pop(client, url, queue, group, chance)
                 if messages:
                     await self._handle(client, chance.choice(self.urls), group, messages, chance)
 
     async def pop(
-        self, client: httpx.AsyncClient, url: str, queue: str, group: str, chance: random.Random
+        self, client: httpx.AsyncClient, url: str, queue: str, group: str, chance: random.Random, **more: str
     ) -> list[Json]:
         params = {
             "consumerGroup": group,
@@ -191,7 +228,7 @@ class Load:
             "partitions": 20 if self.calm else chance.randint(1, 3),
             "wait": "true",
             "timeout": 20 if self.calm else chance.randint(100, 1000),
-        }
+        } | more
         asked = time.monotonic()
         try:
             answer = await client.get(f"{url}/api/v1/pop/queue/{queue}", params=params)
@@ -221,9 +258,9 @@ class Load:
             acks += self._verdicts(group, run, way, chance)
         if way == "one by one":
             for ack in acks:
-                await self._ack(client, url, group, [ack])
+                await self.ack(client, url, group, [ack])
         elif acks:
-            await self._ack(client, url, group, acks)
+            await self.ack(client, url, group, acks)
 
     def _verdicts(self, group: str, run: list[Json], way: str, chance: random.Random) -> list[tuple[Json, str]]:
         """What is said of the messages of one partition: some are finished, then one may fail, the rest is left."""
@@ -239,7 +276,7 @@ class Load:
             verdicts.append((run[upto], "failed" if way == "fail" else "retry"))
         return verdicts
 
-    async def _ack(self, client: httpx.AsyncClient, url: str, group: str, acks: list[tuple[Json, str]]) -> None:
+    async def ack(self, client: httpx.AsyncClient, url: str, group: str, acks: list[tuple[Json, str]]) -> None:
         for message, status in acks:
             self.ledger.failures_sent[Mine(group, name_of(message))] += status == "failed"
         items = [

@@ -27,6 +27,8 @@ from integration.queen import until
 from ports import free_port, free_udp_port
 from server_settings import settings_with
 
+from chaos.mixed_control import follow
+from chaos.mixed_finish import consume_connected, finish_and_take
 from chaos.mixed_load import GROUPS, Load
 from chaos.test_mixed import CONSUMERS, PRODUCERS, THE_KEY, audit, configure, settled
 from queenmq.faults.postgres import CAUGHT_UP, Pair, pair
@@ -164,7 +166,11 @@ async def test_nothing_is_lost_doubled_or_reordered_when_the_writer_changes(tmp_
             for number in range(CONSUMERS):
                 for group in GROUPS:
                     consumers.create_task(load.consume(number, group))
+            for group in GROUPS:
+                consumers.create_task(finish_and_take(load, 0, group))
+                consumers.create_task(consume_connected(load, 0, group))
             consumers.create_task(load.move(0))
+            consumers.create_task(follow(load))
             try:
                 async with asyncio.TaskGroup() as producers:
                     for number in range(PRODUCERS):

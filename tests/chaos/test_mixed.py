@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,26 @@ from cluster.processes import ServeProcess
 from integration.proxy import relayed
 from ports import free_port, free_udp_port
 
+from chaos.mixed_control import follow, pause, schedule
 from chaos.mixed_faults import FAILING, Faults
 from chaos.mixed_finish import consume_connected, finish_and_take
-from chaos.mixed_load import GROUPS, LEASE_S, MOVED, MOVER, OPTIONS, RETRY_LIMIT, SECRET, SMALL, WORK, Load, Mine, Name
+from chaos.mixed_load import (
+    GROUPS,
+    LATER,
+    LATEST,
+    LEASE_S,
+    MOVED,
+    MOVER,
+    OPTIONS,
+    RETRY_LIMIT,
+    SECRET,
+    SMALL,
+    WORK,
+    Ledger,
+    Load,
+    Mine,
+    Name,
+)
 from queenmq.journal.push_records import RecordCodec
 from queenmq.journal.quarantine import set_aside_in
 from queenmq.storage.embedded import EmbeddedPostgres
@@ -41,9 +59,10 @@ HANDS = 3  # faults at once; restarts keep one of them busy for seconds
 PATIENCE_S = 120.0 + CHAOS_S  # the longer it lasts, the more is left to be read
 THE_KEY = "ab" * 32
 MOST_LEASES = 3
+MOST_LEASES_OF_KEY = 2
 
 STORED = """
-    SELECT q.name AS queue, p.name AS partition, m.transaction_id, m."offset"
+    SELECT q.name AS queue, p.name AS partition, m.transaction_id, m."offset", m.created_at
     FROM queen.messages m JOIN queen.partitions p ON p.id = m.partition_id JOIN queen.queues q ON q.id = p.queue_id
     ORDER BY q.name, p.name, m."offset"
 """
@@ -69,14 +88,14 @@ UNREAD = """
     JOIN queen.partition_lookup l ON l.partition_id = p.id
     CROSS JOIN unnest($1::text[]) AS g (name)
     LEFT JOIN queen.partition_consumers c ON c.partition_id = p.id AND c.consumer_group = g.name
-    WHERE l.last_offset > coalesce(c.position, 0) AND (g.name <> $2 OR q.name = $3)
+    WHERE l.last_offset > coalesce(c.position, 0) AND (g.name <> ALL ($2::text[]) OR q.name = $3)
 """
 LETTERS = """
     SELECT d.consumer_group, q.name, d.partition_name, d.transaction_id
     FROM queen.dead_letter_queue d JOIN queen.queues q ON q.id = d.queue_id
 """
 # The first group skips what fails, and the second one pauses itself for a moment now and then. One queue is limited,
-# and in another one partitions take turns.
+# and in another one keys take turns and are limited each.
 POLICIES: list[dict[str, Any]] = [
     {"queue": queue, "consumerGroup": GROUPS[0], "retry": {"strategy": "fixed", "delayMs": 50, "poison": "skip"}}
     for queue in (WORK, SECRET)
@@ -84,11 +103,23 @@ POLICIES: list[dict[str, Any]] = [
 POLICIES += [
     {"queue": SMALL, "limits": {"leases": MOST_LEASES, "rate": 3000}},
     {"queue": WORK, "consumerGroup": GROUPS[0], "limits": {"rate": 5000}},
-    {"queue": WORK, "fairness": {"separator": ":", "weights": {"1": 3}}},
+    {
+        "queue": WORK,
+        "fairness": {"separator": ":", "weights": {"1": 3}},
+        "limits": {"perKey": {"leases": MOST_LEASES_OF_KEY * (len(GROUPS) + 1), "rate": 3000}},
+    },
+    {"queue": WORK, "consumerGroup": GROUPS[1], "limits": {"perKey": {"leases": MOST_LEASES_OF_KEY}}},
 ]
 OPEN_LEASES = """
     SELECT count(*) FROM queen.partition_consumers c JOIN queen.queues q ON q.id = c.queue_id
     WHERE q.name = $1 AND c.lease_expires_at > clock_timestamp()
+"""
+LEASES_OF_KEYS = """
+    SELECT split_part(p.name, ':', 1) AS key, c.consumer_group, count(*) AS leases
+    FROM queen.partition_consumers c JOIN queen.partitions p ON p.id = c.partition_id
+    JOIN queen.queues q ON q.id = c.queue_id
+    WHERE q.name = $1 AND c.consumer_group = $2 AND c.lease_expires_at > clock_timestamp()
+    GROUP BY 1, 2 HAVING count(*) > $3
 """
 OPERATIONS = "SELECT status, count(*) FROM queen.operation_queue WHERE status <> 'completed' GROUP BY status"
 
@@ -168,6 +199,8 @@ async def watch(url: str, load: Load) -> None:
                 load.ledger.violations += [f"half of a transaction: {tuple(row)}" for row in halves[:3]]
                 if (leases := await connection.fetchval(OPEN_LEASES, SMALL, timeout=20)) > MOST_LEASES:
                     load.ledger.violations.append(f"{leases} leases at once")
+                of_keys = await connection.fetch(LEASES_OF_KEYS, WORK, GROUPS[1], MOST_LEASES_OF_KEY, timeout=20)
+                load.ledger.violations += [f"leases of a key at once: {tuple(row)}" for row in of_keys]
             finally:
                 connection.terminate()
         await asyncio.sleep(1)
@@ -189,7 +222,10 @@ async def settled(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
                     await asyncio.sleep(0.1)
             while shown := [tuple(row) for row in await sql.fetch(OPERATIONS)]:
                 await asyncio.sleep(0.1)
-            while shown := [tuple(row) for row in await sql.fetch(UNREAD, [*GROUPS, MOVER], MOVER, WORK)]:
+            while shown := await sql.fetchval("SELECT count(*) FROM queen.timers"):
+                await asyncio.sleep(0.1)
+            readers = [*GROUPS, MOVER, LATEST]
+            while shown := [tuple(row) for row in await sql.fetch(UNREAD, readers, [MOVER, LATEST], WORK)]:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise AssertionError(f"not settled after {PATIENCE_S:.0f} s: {shown}; {load.ledger.answers}") from None
@@ -200,10 +236,12 @@ async def audit(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
     wrong = ledger.violations + [f"unexpected answer: {answer}" for answer in ledger.unexpected]
     stored: dict[tuple[str, str], list[str]] = {}
     places: dict[Name, int] = {}
+    pushed_at: dict[Name, datetime] = {}
     for row in await sql.fetch(STORED):
         found = stored.setdefault((row["queue"], row["partition"]), [])
         found.append(row["transaction_id"])
-        places[Name(row["queue"], row["partition"], row["transaction_id"])] = row["offset"]
+        name = Name(row["queue"], row["partition"], row["transaction_id"])
+        places[name], pushed_at[name] = row["offset"], row["created_at"]
         if row["offset"] != len(found):
             wrong.append(f"{row['queue']}/{row['partition']}: offset {row['offset']} is the {len(found)}th")
     for place, accepted in ledger.accepted.items():
@@ -217,6 +255,9 @@ async def audit(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
             wrong.append(
                 f"reordered: {place} {ours[first - 1 : first + 3]} instead of {accepted[first - 1 : first + 3]}"
             )
+    wrong += of_timers(ledger, pushed_at)
+    newest = {Name(*place, names[-1]) for place, names in stored.items() if place[0] == WORK}
+    wrong += [f"{LATEST} never got the newest: {name}" for name in newest - ledger.delivered[LATEST]]
     for name, committed in ledger.strangers.items():
         if committed is not None and (name in places) != committed:
             wrong.append(f"{name} was {'committed' if committed else 'rolled back'}, stored: {name in places}")
@@ -247,11 +288,26 @@ async def audit(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
     assert not wrong, f"QUEEN_SEED={load.seed}: {len(wrong)} faults\n" + "\n".join(wrong[:40])
 
 
+def of_timers(ledger: Ledger, pushed_at: dict[Name, datetime]) -> list[str]:
+    """What is wrong with them: each is pushed once, not before its moment, unless it was cancelled."""
+    stored = {name for name in pushed_at if name.queue == LATER and name.transaction_id.startswith("timer")}
+    due = ledger.timers.keys() - ledger.cancelled
+    wrong = [f"timer lost: {name}" for name in due - stored]
+    wrong += [f"timer cancelled and pushed: {name}" for name in stored & ledger.cancelled]
+    wrong += [f"timer of nobody: {name}" for name in stored - ledger.timers.keys() - ledger.uncertain]
+    for name in due & stored:
+        moment = ledger.timers[name]
+        if moment is not None and pushed_at[name] < moment - timedelta(milliseconds=1):
+            wrong.append(f"timer too early: {name}, {pushed_at[name]} before {moment}")
+    return wrong
+
+
 def report(faults: Faults, load: Load, stored: int, letters: int) -> None:
     ledger = load.ledger
     accepted = sum(map(len, ledger.accepted.values()))
     print(  # noqa: T201
         f"QUEEN_SEED={load.seed}: {accepted} accepted, {stored} stored, {letters} dead letters, "
+        f"{len(ledger.timers)} timers, {len(ledger.cancelled)} cancelled, "
         f"{ledger.redelivered} redelivered, {ledger.told_twice} told twice to be finished, "
         f"{faults.injected.total()} faults\n"
         f"  {dict(faults.injected)}\n  {dict(sorted(ledger.answers.items()))}"
@@ -281,10 +337,13 @@ async def test_whatever_is_promised_holds_whatever_happens(tmp_path: Path, turn:
                     consumers.create_task(consume_connected(load, number, group))
             for number in range(MOVERS):
                 consumers.create_task(load.move(number))
+            consumers.create_task(follow(load))
             consumers.create_task(watch(faults.url, load))
             async with asyncio.TaskGroup() as producers:
                 for number in range(PRODUCERS):
                     producers.create_task(load.produce(number, PRODUCERS))
+                producers.create_task(schedule(load, 0))
+                producers.create_task(pause(load, 0))
                 async with asyncio.TaskGroup() as hands:
                     for hand in range(HANDS):
                         hands.create_task(harm(faults, load, hand, time.monotonic() + CHAOS_S))

@@ -99,6 +99,7 @@ class ConsumerFuzzer:
                 {"finish": [{"leaseId": lease, "status": "failed", "error": "e", "except": [{"transactionId": "t"}]}]},
                 {"finish": [{"leaseId": lease}, {"leaseId": lease}], "renew": [{"leaseId": lease, "seconds": 5}]},
                 {"renew": [{"leaseId": lease, "seconds": 60}]},
+                {"batch": pick.choice([1, 5, 10**30]), "partitions": pick.choice([1, 3])},
                 {"stop": True},
             ]
         )

@@ -83,9 +83,15 @@ PARAMETERS = (
         "after",
         "txn",
     ),
-    *("minutes", "interval", "group", "job", "age", "x"),
+    *("minutes", "interval", "group", "job", "age", "x", "q", "search", "state", "error", "header", "fingerprint"),
 )
-ITEM = {"queue": "q", "partition": "p", "payload": {"a": [1, 2.5, None, "x"]}, "transactionId": "t"}
+ITEM = {
+    "queue": "q",
+    "partition": "p",
+    "payload": {"a": [1, 2.5, None, "x"]},
+    "transactionId": "t",
+    "headers": {"a": "b"},
+}
 ACK = {
     "transactionId": "t",
     "partitionId": UUID,
@@ -125,7 +131,60 @@ BODIES: dict[str, Any] = {
         ]
     },
     "/api/v1/tokens": {"name": "t", "role": "read-only", "grants": [{"queues": ["a.*"]}], "expiresInSeconds": 5},
-    "/api/v1/quotas": {"namespace": "n", "maxMessages": 10**9, "maxBytes": 10**15},
+    "/api/v1/quotas": {
+        "namespace": "n",
+        "maxMessages": 10**9,
+        "maxBytes": 10**15,
+        "requestsPerSecond": 10**6,
+        "messagesPerSecond": 10**6,
+        "longPolls": 10**6,
+    },
+    "/api/v1/lease/{leaseId}/finish": {
+        "status": "completed",
+        "except": [{"transactionId": "t", "status": "failed", "error": "e"}],
+        "take": {"queue": "q", "consumerGroup": "g", "batch": 2, "partitions": 2, "wait": True, "timeout": 50},
+    },
+    "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek": {"toEnd": True},
+    "/api/v1/consumer-groups/{group}/queues/{queue}/conflation": {"enabled": True},
+    "/api/v1/consumer-groups/{group}/queues/{queue}/filter": {"filter": "headers.a = 'b' AND payload.a.b > 3"},
+    "/api/v1/pause": {"queue": "q.a", "consumerGroup": "g", "partition": "p", "reason": "r"},
+    "/api/v1/resume": {"queue": "q.a", "consumerGroup": "g", "partition": "p"},
+    "/api/v1/policies": {
+        "queue": "q",
+        "consumerGroup": "g",
+        "retry": {
+            "strategy": "exponential",
+            "delayMs": 10,
+            "factor": 2.5,
+            "maxDelayMs": 1000,
+            "jitter": 0.5,
+            "limit": 3,
+        },
+        "breaker": {"failures": 3, "of": 5, "pauseSeconds": 1},
+        "limits": {"leases": 10, "rate": 1000.5, "burst": 10},
+        "fairness": None,
+    },
+    "/api/v1/fetch": {"entries": [{"queue": "q", "partition": "p", "offset": 1, "limit": 5}], "maxBytes": 1000},
+    "/internal/api/notify": {"queue": "q", "partition": "p"},
+    "/api/v1/schemas/{queue}": {
+        "schema": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}}, "required": ["a"]},
+        "compatibility": "backward",
+        "check": False,
+    },
+    "/api/v1/schemas/{queue}/check": {"schema": {"type": ["string", "null"]}, "payloads": [{"a": 1}, "x", None]},
+    "/api/v1/kv": {
+        "operations": [
+            {"op": "put", "ns": "n", "key": "k", "value": {"a": 1}, "ttlSeconds": 5, "expect": 0},
+            {"op": "incr", "ns": "n", "key": "c", "delta": 2, "min": 0, "max": 10, "forever": True},
+            {"op": "getPrefix", "ns": "n", "prefix": "k", "limit": 5},
+        ]
+    },
+    "/api/v1/locks": {
+        "operations": [
+            {"op": "acquire", "name": "l", "owner": "o", "ttlSeconds": 5, "limit": 2},
+            {"op": "release", "name": "l", "owner": "o", "slot": 0, "token": 1},
+        ]
+    },
 }
 HEADERS = (
     *(

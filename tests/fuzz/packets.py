@@ -40,6 +40,11 @@ BOUNDS = ClusterBounds(
 RENEW_AFTER = 2000  # packets; then the servers have met anew
 
 
+def resident_mb() -> float:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+
+
 class Fuzzer:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -144,7 +149,13 @@ if __name__ == "__main__":
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     chosen = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(2**31)
     sys.stdout.write(f"seed {chosen}\n")
-    fuzzer, end = Fuzzer(chosen), time.monotonic() + seconds
-    while time.monotonic() < end:
+    fuzzer, began = Fuzzer(chosen), time.monotonic()
+    halfway = 0.0
+    while time.monotonic() < began + seconds:
         fuzzer.run(1000)
-    sys.stdout.write(f"{fuzzer.packets} packets, nothing found\n")
+        if not halfway and time.monotonic() > began + seconds / 2:
+            halfway = resident_mb()
+    sys.stdout.write(
+        f"{fuzzer.packets} packets, nothing found; {halfway:.0f} MB after half of the time, {resident_mb():.0f} MB at "
+        "the end\n"
+    )

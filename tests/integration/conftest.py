@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SWEEP = """
     DELETE FROM queen.queues; DELETE FROM queen.consumer_groups; DELETE FROM queen.partition_subscriptions;
-    DELETE FROM queen.activity; DELETE FROM queen.server_samples;
+    DELETE FROM queen.activity; DELETE FROM queen.server_samples; DELETE FROM queen.ready_floors;
     DELETE FROM queen.stream_queries; DELETE FROM queen.timers; DELETE FROM queen.kv;
     DELETE FROM queen.outbox; DELETE FROM queen.outbox_commits; DELETE FROM queen.outbox_held;
     DELETE FROM queen.maintenance; DELETE FROM queen.operation_queue;

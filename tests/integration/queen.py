@@ -73,7 +73,7 @@ class Queen:
             assert answer.content == b""
             return {"messages": []}
         assert answer.status_code == 200, answer.text
-        assert answer.json()["messages"], "an empty pop is a 204"
+        assert answer.json()["messages"] or "conflation" in params, "an empty pop is a 204"
         return answer.json()
 
     async def drain(self, queue: str, partition: str | None = None, **params: Any) -> list[Message]:

@@ -34,6 +34,9 @@ _NO_CONDITION = (
     b"is not for transactions",
     b"what is required cannot be",
     b"headers has ",  # their sizes together
+    b"conflation is for groups",
+    b"conflation and autoAck exclude each other",
+    b"only a group can conflate",
 )
 _NO_TIMER = (
     b"needs one of delayMs, deliverAt and schedule",

@@ -102,7 +102,7 @@ class Session:
             o.lease_time, o.retry_limit, o.retry_delay, o.max_size, o.ttl, o.dead_letter_queue,
             o.dlq_after_max_retries, o.priority, o.delayed_processing, o.window_buffer, o.retention_seconds,
             o.completed_retention_seconds, o.retention_enabled, o.encryption_enabled, o.max_wait_time_seconds,
-            o.archive_before_delete, o.set_aside_failed_pushes, True, True,
+            o.archive_before_delete, o.set_aside_failed_pushes, True, True, o.pop_wait(),
         )  # fmt: skip
 
     async def push(self, *items: tuple[str, str, str]) -> list[Outcome]:
@@ -170,10 +170,10 @@ class Session:
     async def finish(self, *finishes: Finish) -> list[asyncpg.Record]:
         return await self.sql.fetch(statement("finish"), *finish_columns(list(finishes)), LOCK_TIMEOUT)
 
-    async def take(self, finish: Finish, queue: str) -> None:
+    async def take(self, finish: Finish, queue: str) -> list[asyncpg.Record]:
         """Finish a lease and pop again."""
         claim = ([queue], [None], [QUEUE_MODE], [100], [10], [False], [str(uuid7())], 2**24, 2**25)
-        await self.sql.fetch(statement("take"), *finish_columns([finish]), *claim, LOCK_TIMEOUT)
+        return await self.sql.fetch(statement("take"), *finish_columns([finish]), *claim, LOCK_TIMEOUT)
 
     async def transact(self, items: list[tuple[str, str, str]], acks: list[Acknowledgement]) -> None:
         """Push, and acknowledge under the leases of the acknowledgements."""

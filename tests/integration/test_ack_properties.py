@@ -241,7 +241,8 @@ class AnySequence(RuleBasedStateMachine):
                 *(self.queue, "", None),
                 *(True, "{}", None, None, 0.0, poison),
                 *(False, *[None] * 4),
-                *(False, *[None] * 4),
+                *(False, *[None] * 7),
+                *(False, *[None] * 2),
             )
         self.storage.execute("DELETE FROM queen.partitions")  # Default has an id that cannot be chosen
 

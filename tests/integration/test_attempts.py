@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from integration.queen import Json, Queen, expire_leases
+from queenmq.broker.activity import MOST_READERS_OF_GROUP
 from queenmq.core.consumer import Consumer, consumer_of
 from queenmq.ids import lease_for
 from queenmq.server import Server
@@ -189,9 +192,39 @@ async def test_who_reads(http: httpx.AsyncClient, queen: Queen, server: Server, 
     assert await consumers(http) == []
     assert len(await consumers(http, withinSeconds=600)) == 2
     await sql.execute("UPDATE queen.consumers SET seen_at = now() - interval '30 days' WHERE consumer_group = 'h'")
-    await server.database.fetch(statement("forget_consumers"), 7, 1000, 100)
+    await server.database.fetch(statement("forget_consumers"), 7, 1000, 100, 100)
     assert await sql.fetchval("SELECT array_agg(consumer_group) FROM queen.consumers") == ["g"]
     assert (await http.get("/api/v1/queues/none/consumers")).status_code == 404
+
+
+async def test_a_consumer_of_several_servers_is_shown_once(
+    http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for partition in ("a", "b", "c"):
+        await queen.push("q", partition, partition=partition)
+    silent = {"X-Queen-Consumer": ""}
+    for key in (b"of one server", b"of another"):
+        monkeypatch.setattr("queenmq.core.consumer._KEY", key)
+        async with httpx.AsyncClient(base_url=http.base_url) as connection:
+            await pop(connection)
+            await pop(connection, **silent)
+    named, nameless = sorted(await consumers(http), key=lambda one: one["name"] is None)
+    assert await sql.fetchval("SELECT count(*) FROM queen.consumers") == 4
+    assert known(named) == SHOWN
+    assert (named["leases"], nameless["leases"]) == (2, 1)
+    assert len(await consumers(http, limit=1)) == 1
+    await sql.execute(
+        "UPDATE queen.consumers SET subject = 'somebody else' "
+        "WHERE tag = (SELECT min(tag) FROM queen.consumers WHERE name IS NOT NULL)"
+    )
+    assert sorted(str(one["subject"]) for one in await consumers(http) if one["name"]) == ["None", "somebody else"]
+
+
+def test_nobody_can_compute_the_tag_of_somebody_else() -> None:
+    """Else 2^32 hashes would find a name with which one's failures are shown as those of another subject."""
+    program = "from queenmq.core.consumer import consumer_of; print(consumer_of(b'name=a', None, 'alice').tag)"
+    tags = {subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(tags) == 2
 
 
 async def test_a_queue_that_somebody_holds_is_explained_all_the_same(
@@ -206,16 +239,67 @@ async def test_a_queue_that_somebody_holds_is_explained_all_the_same(
     assert known((await place(http))["heldBy"]) == SHOWN
 
 
-async def test_consumers_of_a_group_are_bounded(queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
+async def test_consumers_of_a_group_are_bounded(
+    queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has a new name for each pop takes no other group's places, and the table is as small as before."""
     await queen.push("q", "a")
-    for number in range(1100):
-        server.broker.activity.read_by("q", "g", consumer_of(b"name=%d" % number, None, None))
+    await queen.push("r", "a")
+    activity, statistics = server.broker.activity, server.broker.statistics
+    monkeypatch.setattr(statistics, "_at_once", 300)
+    for turn in range(3):
+        for number in range(12_000):
+            activity.read_by("q", "g", consumer_of(b"name=%d-%d" % (turn, number), None, None))
+        activity.read_by("r", "g", consumer_of(b"name=other-%d" % turn, None, None))
+        assert len(activity.readers) == MOST_READERS_OF_GROUP + 1
+        await statistics.store_readers()
+    monkeypatch.setattr(statistics, "_forget_consumers_at", 0.0)
+    await statistics.store_readers()
+    left = await sql.fetch(
+        "SELECT q.name, count(*) FROM queen.consumers c JOIN queen.queues q ON q.id = c.queue_id GROUP BY q.name"
+    )
+    assert dict(left) == {"q": 1000, "r": 3}
+
+
+async def test_many_strangers_are_forgotten_at_once(
+    queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queenmq.broker.statistics._MOST_STRANGERS", 3000)
+    await queen.push("q", "a")
+    most = 0
+    for turn in range(8):
+        for number in range(MOST_READERS_OF_GROUP):
+            server.broker.activity.read_by("q", "g", consumer_of(b"name=%d-%d" % (turn, number), None, None))
+        await server.broker.statistics.store_readers()
+        most = max(most, await sql.fetchval("SELECT count(*) FROM queen.consumers"))
+    assert 1000 <= most <= 4000
+
+
+async def test_consumers_of_all_groups_are_bounded(
+    queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has a new group for each pop."""
+    monkeypatch.setattr("queenmq.broker.statistics._MOST_CONSUMERS", 50)
+    await queen.push("q", "a")
+    for number in range(120):
+        server.broker.activity.read_by("q", f"g{number}", consumer_of(b"name=a", None, None))
+    monkeypatch.setattr(server.broker.statistics, "_forget_consumers_at", 0.0)
     await server.broker.statistics.store_readers()
-    await server.database.fetch(statement("forget_consumers"), 7, 1000, 1000)
-    assert await sql.fetchval("SELECT count(*) FROM queen.consumers") == 1000
-    for number in range(20_000):
-        server.broker.activity.read_by("q", "g", consumer_of(b"name=%d" % number, None, None))
-    assert len(server.broker.activity.readers) == 10_000
+    assert await sql.fetchval("SELECT count(*) FROM queen.consumers") == 50
+
+
+async def test_who_could_not_be_noted_is_noted_later(queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
+    """A queue that somebody holds keeps those of others from nothing."""
+    for queue in ("held", "free"):
+        await queen.push(queue, "a")
+        server.broker.activity.read_by(queue, "g", consumer_of(b"name=once", None, None))
+    noted = "SELECT array_agg(q.name ORDER BY q.name) FROM queen.consumers c JOIN queen.queues q ON q.id = c.queue_id"
+    async with sql.transaction():
+        await sql.fetch("SELECT 1 FROM queen.queues WHERE name = 'held' FOR UPDATE")
+        await server.broker.statistics.store_readers()
+        assert await sql.fetchval(noted) == ["free"]
+    await server.broker.statistics.store_readers()
+    assert await sql.fetchval(noted) == ["free", "held"]
 
 
 async def test_a_lease_without_a_name_is_nobodys(
@@ -255,3 +339,17 @@ async def test_the_database_reads_what_an_id_of_a_lease_says(sql: asyncpg.Connec
     asked = versioned("SELECT queen.consumer_of($1), abs(extract(epoch FROM now() - queen.leased_since($1))) < 60")
     assert tuple(await sql.fetchrow(asked, lease)) == (0x89ABCDEF, True)
     assert len({lease_for("89abcdef") for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize("metadata", ["true", "false"])
+async def test_attempts_of_a_deleted_group_go_with_it(
+    http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection, metadata: str
+) -> None:
+    await queen.push("q", "a")
+    for group in ("g", "other"):
+        [message] = await queen.pop("q", consumerGroup=group)
+        await queen.ack(message, "failed", error="no")
+    gone = await http.delete("/api/v1/consumer-groups/g/queues/q", params={"deleteMetadata": metadata})
+    assert gone.status_code == 200, gone.text
+    assert [one["consumerGroup"] for one in await attempts(http, message)] == ["other"]
+    assert await sql.fetchval("SELECT count(*) FROM queen.attempts") == 1

@@ -213,6 +213,12 @@ def test_announcement(data: Path) -> None:
         assert DataFolder(data).credentials().password not in command.stdout + command.stderr
 
 
+def test_a_server_with_tokens_says_how_the_first_one_is_made(data: Path) -> None:
+    with stand_in(data, QUEEN_TOKENS_ENABLED="true") as command:
+        command.until_up()
+        assert f"queen token create root --role admin --in-database --data-dir {data}\n" in command.stdout
+
+
 def test_the_start_says_what_is_in_effect_and_warns_of_names_that_are_none(data: Path) -> None:
     with stand_in(data, JWT_SECRET="hush" * 8, JWT_ENABELD="true", QUEEN_UDP_NOTIFY_PORT="6633") as command:
         command.until_up()

@@ -7,7 +7,7 @@ import json
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from queenmq.broker.administration import Labels
 from queenmq.broker.broker import Broker
 from queenmq.broker.pop import Claim, Delivered
 from queenmq.broker.transaction import Transaction
-from queenmq.core.acknowledgement import Acknowledgement, runs_of
+from queenmq.core.acknowledgement import Acknowledgement, Finish, runs_of
 from queenmq.core.message import Message
 from queenmq.core.names import BEGINNING, QUEUE_MODE
 from queenmq.core.options import EVERY_RIGHT, MAX_COUNT, QueueOptions
@@ -286,6 +286,9 @@ class Race:
     def say(self, status: str) -> list[Acknowledgement]:
         return [_as(item, status) for item in self.leased]
 
+    def finishing(self, status: str) -> Finish:
+        return Finish(self.lease_id, status, None)
+
     def unfenced(self) -> list[Acknowledgement]:
         return [Acknowledgement(self.partition_id, "unread", "g", None, "completed", None)]
 
@@ -315,6 +318,11 @@ READERS = {
     "ack": Reader(lambda r: r.reader.ack(r.leased), Race.lease_one, undone_leaves=_UNREAD),
     "dead letter": Reader(lambda r: r.reader.ack(r.say("dlq")), Race.lease_one, undone_leaves=_UNREAD),
     "retry": Reader(lambda r: r.reader.ack(r.say("retry")), Race.lease_one, _UNREAD, _UNREAD),
+    "finish": Reader(lambda r: r.reader.finish(r.finishing("completed")), Race.lease_one, undone_leaves=_UNREAD),
+    "finish as dead letter": Reader(
+        lambda r: r.reader.finish(r.finishing("dlq")), Race.lease_one, undone_leaves=_UNREAD
+    ),
+    "finish to retry": Reader(lambda r: r.reader.finish(r.finishing("retry")), Race.lease_one, _UNREAD, _UNREAD),
     "unfenced ack": Reader(lambda r: r.reader.ack(r.unfenced()), Race.push_one, undone_leaves=_UNREAD),
     "release": Reader(lambda r: r.reader.release(r.lease_id), Race.lease_one, _UNREAD, _UNREAD),
     "pop of nothing": Reader(lambda r: r.reader.pop(r.queue, group="g"), Race.wake_for_nothing),
@@ -468,7 +476,7 @@ class TestDeletedMeanwhile:
         assert await _read(observer, "q", "g") == ["new"]
         await self._no_orphans(observer)
 
-    @pytest.mark.parametrize("other", ["ack", "dead letter", "subscribe", "pop", "seek", "group"])
+    @pytest.mark.parametrize("other", ["ack", "dead letter", "finish", "take", "subscribe", "pop", "seek", "group"])
     async def test_a_deletion_among_consumers(self, sessions: Sessions, other: str) -> None:
         """Each waits for the other at most, and the queue is gone afterwards."""
         deleter, consumer, blocker, observer = [await sessions() for _ in range(4)]
@@ -480,6 +488,8 @@ class TestDeletedMeanwhile:
         steps = {
             "ack": lambda: consumer.ack([ack(r, lease, "completed", "g") for r in rows]),
             "dead letter": lambda: consumer.ack([ack(r, lease, "dlq", "g") for r in rows]),
+            "finish": lambda: consumer.finish(Finish(lease, "completed", None)),
+            "take": lambda: consumer.take(Finish(lease, "dlq", None), "q"),
             "subscribe": lambda: consumer.subscribe("q", "h"),
             "pop": lambda: consumer.pop("q", group="g", batch=4, partitions=2),
             "seek": lambda: consumer.seek("g", "q"),
@@ -599,8 +609,11 @@ class TestLeases:
         popped = await consumer.pop_merged([Pop("q", partition, auto_ack=True) for _ in range(4)])
         assert [p.transactions for p in popped] == [["0"], ["1"], ["2"], []]
 
+    @pytest.mark.parametrize("way", ["ack", "finish", "take"])
     @pytest.mark.parametrize("status", ["completed", "failed", "dlq", "retry"])
-    async def test_an_ack_that_waited_for_the_next_owner_is_refused(self, sessions: Sessions, status: str) -> None:
+    async def test_an_ack_that_waited_for_the_next_owner_is_refused(
+        self, sessions: Sessions, status: str, way: str
+    ) -> None:
         old, new, observer = await sessions(), await sessions(), await sessions()
         await old.push(("q", "a", "1"))
         await old.subscribe("q")
@@ -611,16 +624,25 @@ class TestLeases:
         )
         await new.begin()
         assert (await new.pop("q", lease_id=other)).transactions == ["1"]
-        acking = asyncio.create_task(old.ack([ack(row, lease, status)]))
+        finish = Finish(lease, status, None)
+        steps: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "ack": lambda: old.ack([ack(row, lease, status)]),
+            "finish": lambda: old.finish(finish),
+            "take": lambda: old.take(finish, "q"),
+        }
+        acking = asyncio.create_task(steps[way]())
         assert await _blocked_or_done(observer, old, acking)
         await new.commit()
-        [result] = await acking
-        assert result.problem == "Invalid or expired lease"
+        if way == "ack":
+            assert [result.problem for result in await acking] == ["Invalid or expired lease"]
+        else:
+            assert not [row for row in await acking if row["finishing"] is not None], "nothing is finished"
         assert await old.renew(lease) == set()
         [result] = await new.ack([ack(row, other)])
         assert result.problem is None
 
-    async def test_of_two_acks_only_the_first_counts(self, sessions: Sessions) -> None:
+    @pytest.mark.parametrize("way", ["ack", "finish"])
+    async def test_of_two_acks_only_the_first_counts(self, sessions: Sessions, way: str) -> None:
         one, two, observer = await sessions(), await sessions(), await sessions()
         await one.configure("q", retry_limit=5, retry_delay=0)
         await one.push(("q", "a", "1"), ("q", "a", "2"))
@@ -629,10 +651,12 @@ class TestLeases:
         rows = (await one.pop("q", batch=2, lease_id=lease)).rows
         await one.begin()
         await one.ack([ack(rows[0], lease, "failed")])
-        acking = asyncio.create_task(two.ack([ack(r, lease, "failed") for r in rows]))
+        second = [ack(r, lease, "failed") for r in rows]
+        work: Coroutine[Any, Any, Any] = two.ack(second) if way == "ack" else two.finish(Finish(lease, "failed", None))
+        acking = asyncio.create_task(work)
         assert await _blocked_or_done(observer, two, acking)
         await one.commit()
-        assert {one.problem for one in await acking} == {"Invalid or expired lease"}
+        assert {one.problem for one in await acking} == ({"Invalid or expired lease"} if way == "ack" else set())
         [again] = (await one.pop("q")).rows
         assert (again["transaction_id"], again["retry_count"]) == ("1", 1)
 

@@ -28,6 +28,10 @@ DEFAULTS = {
     "maxWaitTimeSeconds": 0,
     "archiveBeforeDelete": False,
     "setAsideFailedPushes": False,
+    "popWaitBaseIntervalMs": None,
+    "popWaitMaxIntervalMs": None,
+    "popWaitBackoffThreshold": None,
+    "popWaitBackoffMultiplier": None,
 }
 OTHERS = {
     "leaseTime": 17,
@@ -47,6 +51,10 @@ OTHERS = {
     "maxWaitTimeSeconds": 90,
     "archiveBeforeDelete": True,
     "setAsideFailedPushes": True,
+    "popWaitBaseIntervalMs": 200,
+    "popWaitMaxIntervalMs": 5000,
+    "popWaitBackoffThreshold": 2,
+    "popWaitBackoffMultiplier": 1.5,
 }
 
 

@@ -163,6 +163,18 @@ class TestDelivery:
             assert (data(batch["messages"]), batch["consumerGroup"]) == ([2], "billing")
             await nothing_comes(connection, server)
 
+    async def test_batches_of_another_size(self, queen: Queen, server: Server) -> None:
+        for partition in ("a", "b", "c"):
+            await queen.push("orders", *range(10), partition=partition)
+        async with consuming(server, batch=1) as connection:
+            sizes = []
+            for size in ({"batch": 4}, {"batch": 12, "partitions": 2}, {"batch": 1}):
+                batch = await connection.next_batch()
+                sizes.append((len(batch["messages"]), len({one["partitionId"] for one in batch["messages"]})))
+                await connection.send(finish=[{"leaseId": batch["leaseId"]}], **size)
+            assert sizes == [(1, 1), (4, 1), (12, 2)]
+            assert len((await connection.next_batch())["messages"]) == 1
+
     async def test_nothing_while_pops_are_paused(self, queen: Queen, server: Server) -> None:
         await queen.push("orders", 1, 2)
         async with consuming(server) as connection:
@@ -376,6 +388,8 @@ FRAMES: list[tuple[Any, int]] = [
     ('{"finish":[{"leaseId":"x","status":"done"}]}', 1007),
     ('{"finish":{"leaseId":"x"}}', 1007),
     ('{"renew":[{"leaseId":"x","seconds":0}]}', 1007),
+    ('{"batch":"auto"}', 1007),
+    ('{"partitions":-1}', 1007),
     ('{"finish":[{"leaseId":"x","error":"\\u0000"}]}', 1007),
     ('{"finish":[' + ",".join(['{"leaseId":"x"}'] * 10_001) + "]}", 1007),
     ('{"renew":[' + ",".join(['{"leaseId":"x"}'] * 10_001) + "]}", 1007),

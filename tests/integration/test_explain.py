@@ -290,3 +290,32 @@ class TestWithAJournal:
             return (await get(queen, "explain/orders"))["reason"] == "deliverable"
 
         await until(stored)
+
+
+async def test_nothing_fits_the_filter_of_the_group(queen: Queen) -> None:
+    await queen.configure("orders")
+    text = "payload.n > 9"
+    await queen.http.post("/api/v1/consumer-groups/g/queues/orders/filter", json={"filter": text})
+    await queen.pop("orders", consumerGroup="g")
+    await queen.push("orders", *({"n": n} for n in range(3)))
+    explained = await explain(queen, consumerGroup="g")
+    assert (explained["reason"], explained["filter"], explained["passedOver"]) == ("filtered", text, 0)
+    assert f"The filter of the group, {text}, does not let any of the next 3" in explained["explanation"]
+    explained = await explain(queen, consumerGroup="g")
+    assert (explained["reason"], explained["passedOver"]) == ("end_reached", 3)
+    assert f"3 of them it was not given, because its filter, {text}, did not" in explained["explanation"]
+    await queen.push("orders", {"n": 1}, {"n": 10})
+    explained = await explain(queen, consumerGroup="g")
+    assert f"Of the next 2 the filter {text} lets 1 through." in explained["explanation"]
+
+
+async def test_the_group_gets_only_the_newest(queen: Queen) -> None:
+    await queen.configure("orders")
+    await queen.http.post("/api/v1/consumer-groups/g/queues/orders/conflation", json={"enabled": True})
+    await queen.push("orders", 1, 2, 3)
+    await queen.ack_batch(await queen.pop("orders", consumerGroup="g"))
+    explained = await explain(queen, consumerGroup="g")
+    assert (explained["reason"], explained["conflation"], explained["passedOver"]) == ("end_reached", True, 2)
+    assert "2 of them it was not given, because their partitions had newer ones." in explained["explanation"]
+    await queen.push("orders", 4, 5)
+    assert "it gets only the newest of them" in (await explain(queen, consumerGroup="g"))["explanation"]

@@ -16,6 +16,7 @@ from many_partitions import fill as fill_by_sql
 from integration.queen import Json, Queen, another_server
 from queenmq.broker import fairness
 from queenmq.config import Settings
+from queenmq.errors import DatabaseUnavailable
 from queenmq.ids import uuid7
 from queenmq.server import Server
 from queenmq.storage.statements import statement, versioned
@@ -42,6 +43,7 @@ async def fill(queen: Queen, each: int = 1, **tenants: int) -> None:
 async def look(server: Server, group: str = "g") -> None:
     """Return when the server knows which keys are ready."""
     turns = server.broker.policies.fairness
+    turns._looks += 1
     await turns._look("q", group, turns._places["q", group])
 
 
@@ -188,6 +190,75 @@ class TestSetting:
         assert await sql.fetchval("SELECT filled FROM queen.fairness") is True
         assert await sql.fetchval("SELECT count(*) FROM queen.partition_consumers WHERE fair_key = 'a'") == 3
 
+    async def test_a_separator_that_was_filled_meanwhile_is_not_the_one_that_counts(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server, sql: asyncpg.Connection
+    ) -> None:
+        await fill(queen, a=3)
+        await take(queen)
+        await fair(http)
+        await sql.execute("UPDATE queen.queues SET fair_separator = '0'")
+        await sql.execute("UPDATE queen.fairness SET filled = false")
+        await server.broker.policies.fairness._fill("q", ":")  # by a server that has not heard of it
+        assert await sql.fetchval("SELECT filled FROM queen.fairness") is False
+        await server.broker.refresh()
+        assert await sql.fetchval("SELECT filled FROM queen.fairness") is True
+        keys = "SELECT fair_key FROM queen.partition_consumers ORDER BY 1"
+        assert [row[0] for row in await sql.fetch(keys)] == ["a:", "a:1", "a:2"]
+
+    async def test_all_parts_are_set_or_none(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await fill(queen, a=1)
+        body = {"queue": "q", "fairness": RULE, "retry": {"limit": 3}, "limits": {"leases": 2}}
+        assert (await http.post("/api/v1/policies", json=body)).json()["changed"] is True
+        [shown] = (await http.get("/api/v1/policies")).json()["policies"]
+        assert {part: shown[part] for part in ("fairness", "retry", "limits")} == {
+            part: body[part] for part in ("fairness", "retry", "limits")
+        }
+        by = "SELECT xmin::text FROM queen.limits UNION SELECT xmin::text FROM queen.policies"
+        assert len(await sql.fetch(by)) == 1
+
+    async def test_many_changes_are_read_at_once(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await fill(queen, a=1)
+        await fair(http)
+        turns, calls = server.broker.policies.fairness, 0
+        fetch = turns._database.fetch
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += arguments[0] == statement("fair_queues")
+            return await fetch(*arguments, **options)
+
+        monkeypatch.setattr(turns._database, "fetch", counted)
+        for _ in range(100):
+            turns.changed_elsewhere("q", ":")
+        await asyncio.gather(*turns._tasks, *(turns._read() for _ in range(100)))
+        assert calls <= 3
+
+    async def test_a_look_that_fails_leaves_nothing_to_prefer(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await fill(queen, a=3, b=3)
+        await fair(http)
+        await take(queen)
+        await look(server)
+        turns = server.broker.policies.fairness
+        await asyncio.gather(*turns._tasks)
+        place = turns._places["q", "g"]
+        assert set(place.turns.ready) == {"a", "b"}
+
+        async def fails(*_: Any, **__: Any) -> Any:
+            raise DatabaseUnavailable
+
+        with monkeypatch.context() as broken:
+            broken.setattr(turns._database, "fetch", fails)
+            with pytest.raises(DatabaseUnavailable):
+                await look(server)
+        assert not place.turns.ready
+        assert len(await take(queen)) == 1
+
     async def test_another_server_follows(
         self, http: httpx.AsyncClient, queen: Queen, settings: Settings, database_url: str
     ) -> None:
@@ -232,7 +303,8 @@ class TestSetting:
 
     async def test_a_key_of_a_message_is_refused(self, queen: Queen) -> None:
         item = {"queue": "q", "payload": 1, "fairnessKey": "a"}
-        assert "fairnessKey is not supported" in (await queen.refused("/api/v1/push", {"items": [item]}))["error"]
+        error = (await queen.refused("/api/v1/push", {"items": [item]}))["error"]
+        assert "fairnessKey is not supported: push to a partition with the key in its name" in error
 
     async def test_it_is_of_a_queue(self, http: httpx.AsyncClient, queen: Queen) -> None:
         await fill(queen, a=1)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
 import httpx
+import jwt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server_settings import settings_with
 
-from integration.queen import Json, Queen
+from integration.queen import Json, Queen, until
+from queenmq.config import Settings
 from queenmq.reports.finding import words
 from queenmq.server import Server
 from queenmq.storage import finding_indexes
 from queenmq.storage.statements import statement
+
+SECRET = "a secret of more than thirty-two bytes"
+
+
+def bearer(*queues: str) -> str:
+    claims: Json = {"sub": "alice", "role": "admin"} | ({"queen": {"queues": queues}} if queues else {})
+    return f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"
 
 
 async def find(http: httpx.AsyncClient, q: str, **params: Any) -> Json:
@@ -104,6 +116,57 @@ async def test_with_indexes_every_message_is_examined(http: httpx.AsyncClient, q
     assert (sorted(names(found["messages"], "transactionId")), found["complete"]) == (["t0", "t2"], True)
     assert names((await find(http, "t"))["messages"], "transactionId") == ["t0", "t1", "t2"]
     assert names((await find(http, "t1"))["messages"], "transactionId") == ["t1"]
+
+
+class TestWithTokens:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(auth={"enabled": True, "secret": SECRET})
+
+    async def test_what_others_have_neither_hides_nor_shows(
+        self, http: httpx.AsyncClient, indexed: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The index has the messages of all tenants, and so few of them are examined."""
+        monkeypatch.setattr("queenmq.reports.finding.MOST_EXAMINED", 5)
+        http.headers["Authorization"] = bearer()
+        queen = Queen(http)
+        headers = {"country": "IT"}
+        for number in range(8):
+            await queen.push_items({"queue": "theirs", "payload": 1, "transactionId": f"a{number}", "headers": headers})
+        await queen.push_items({"queue": "mine", "payload": 1, "transactionId": "a9", "headers": headers})
+        await http.post("/api/v1/stats/refresh")
+        everything = await find(http, "a")
+        assert (len(everything["messages"]), everything["complete"]) == (5, False)
+        http.headers["Authorization"] = bearer("mine")
+        assert [(one["queue"], one["transactionId"]) for one in (await find(http, "a"))["messages"]] == [("mine", "a9")]
+        assert (await find(http, "a"))["complete"] is True
+        assert names((await find(http, "country:IT"))["messages"], "transactionId") == ["a9"]
+        http.headers["Authorization"] = bearer("nobodys")
+        nothing: Json = {"queues": [], "groups": [], "partitions": [], "messages": []}
+        assert await find(http, "a") == nothing | {"complete": True}
+
+
+async def test_searches_leave_connections_to_others(http: httpx.AsyncClient, queen: Queen, server: Server) -> None:
+    reports = server._app._context.reports
+    await queen.push("q", "a")
+    searches = ["/api/v1/find?q=a", "/api/v1/dlq?error=a", "/api/v1/dlq?from=2020-01-01T00:00:00Z"]
+    searches.append("/api/v1/messages?header=a:b")
+    async with AsyncExitStack() as others:
+        for _ in range(server.broker.settings.limits.max_searches):
+            await others.enter_async_context(reports._turns)
+        waiting = [asyncio.create_task(http.get(path)) for path in searches]
+        await until(lambda: reports.searches == len(searches))
+        assert (await http.get("/api/v1/dlq?queue=q")).status_code == 200
+        assert (await http.get("/api/v1/messages?queue=q")).status_code == 200
+        await queen.push("q", "b")
+        more = [asyncio.create_task(http.get(searches[0])) for _ in range(reports.most_searches - len(searches))]
+        await until(lambda: reports.searches == reports.most_searches)
+        refused = await http.get(searches[0])
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+        assert not any(one.done() for one in waiting)
+    assert {(await one).status_code for one in (*waiting, *more)} == {200}
+    assert reports.searches == 0
+    assert "queen_searches_refused_total 1" in (await http.get("/metrics/prometheus")).text
 
 
 async def test_rare_names_are_found_among_very_many_partitions(

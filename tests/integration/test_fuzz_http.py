@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 from cluster.processes import ServeProcess
 from fuzz.consumer_frames import ConsumerFuzzer
-from fuzz.http_requests import Fuzzer
+from fuzz.http_requests import BODIES, HEADLESS, Fuzzer
+
+from queenmq.config import Settings
+from queenmq.http.app import ROUTES
+from queenmq.http.openapi import document
 
 LONG = os.environ.get("QUEEN_LONG", "") not in ("", "0")
 SECONDS = 600 if LONG else 8
@@ -23,6 +27,16 @@ MOST_GROWTH_MB = 48
 def resident_mb(process: ServeProcess) -> float:
     status = Path(f"/proc/{process.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+
+
+def test_every_body_is_changed() -> None:
+    """A route that takes one must be in the fuzzer."""
+    taking = {
+        path
+        for path, operations in document(ROUTES, Settings())["paths"].items()
+        if any("requestBody" in operation for operation in operations.values())
+    }
+    assert taking <= BODIES.keys() | HEADLESS
 
 
 @pytest.mark.timeout(2 * SECONDS + 600)

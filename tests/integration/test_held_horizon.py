@@ -133,11 +133,17 @@ async def _leave_versions(session: Session) -> None:
         END $$""")
 
 
-async def test_pops_begin_behind_the_old_versions_of_ready_rows(database_url: str, horizon: None) -> None:
+@pytest.mark.parametrize("key", [None, "p"])
+async def test_pops_begin_behind_the_old_versions_of_ready_rows(
+    key: str | None, database_url: str, horizon: None
+) -> None:
     async with _session(database_url) as session:
         await session.push(("q", "p", "first"), ("q", "idle", "first"))
+        if key is not None:
+            nothing = (False, *[None] * 5, False, *[None] * 4, False, *[None] * 7)
+            assert await session.sql.fetchval(statement("set_policy"), "q", "", None, *nothing, True, "{}", ":")
         await session.subscribe("q", mode="new")
-        cycle = Cycle(session, "q")
+        cycle = Cycle(session, "q", key=key)
         before = [(await cycle.run(number, "p"))["pop"] for number in range(WARM_UP)]
         await _leave_versions(session)
         walk = (await cycle.run(WARM_UP, "p"))["pop"]
@@ -147,15 +153,16 @@ async def test_pops_begin_behind_the_old_versions_of_ready_rows(database_url: st
         assert median(after[-SAMPLE:]) < median(before) + VERSIONS / 200
 
 
-async def test_limits_and_fairness_do_not_grow_either(database_url: str, horizon: None) -> None:
+async def test_limits_do_not_grow_either(database_url: str, horizon: None) -> None:
     async with _session(database_url) as session:
         await session.push(("q", "p", "first"), ("q", "idle", "first"))
         nothing = (False, *[None] * 5, False, *[None] * 4)
-        limits = ("{}", 5, 1_000_000.0, 1_000_000.0)
-        assert await session.sql.fetchval(statement("set_policy"), "q", "", None, *nothing, True, *limits)
-        assert await session.sql.fetchval(statement("set_fairness"), "q", None, "{}", ":")
-        await session.subscribe("q", mode="new")
-        cycle = Cycle(session, "q", key="p")
+        limits = ("{}", 5, 1_000_000.0, 1_000_000.0, 5, 1_000_000.0, 1_000_000.0)
+        given = (*nothing, True, *limits, True, "{}", ":")
+        assert await session.sql.fetchval(statement("set_policy"), "q", "", None, *given)
+        await session.subscribe("q", partition="p", mode="new")
+        await session.subscribe("q", partition="idle", mode="new")
+        cycle = Cycle(session, "q", "p")  # by name, so that it does not walk
         costs = [await cycle.run(number, "p") for number in range(CYCLES - 200)]
         assert await _finished(session) == CYCLES - 198
     assert _grown(costs) == {}

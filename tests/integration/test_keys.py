@@ -11,6 +11,8 @@ import pytest
 from server_settings import settings_with
 
 from integration.queen import Queen, ack_op, another_server, push_op
+from queenmq.reports import keys
+from queenmq.reports.reading import Reader
 from queenmq.server import Server
 from queenmq.storage.failures import AnswerLost
 
@@ -307,6 +309,94 @@ class TestTransactions:
     async def test_what_is_no_change_is_refused(self, queen: Queen) -> None:
         body = {"operations": [], "kv": [{"op": "get", "ns": "n", "key": "k"}]}
         assert "not for transactions" in (await queen.refused("/api/v1/transaction", body))["error"]
+
+
+class TestLists:
+    async def listed(self, queen: Queen, what: str, **query: Any) -> Json:
+        answer = await queen.http.get(f"/api/v1/{what}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def test_namespaces_are_listed_without_locks_and_without_those_that_are_over(
+        self, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        assert await self.listed(queen, "kv") == {"namespaces": [], "nextAfter": None}
+        await lock(queen, "acquire", owner="o", ttlSeconds=60)
+        # Names on both sides of those of locks, and close to them.
+        names = ["a", "lock", "lock-a", "lock9z", "lock;", "lockers", "z"]
+        await kv(queen, *({"op": "put", "ns": name, "key": "k", "value": 1} | HOUR for name in names))
+        await kv(queen, {"op": "put", "ns": "z", "key": "for ever", "value": 1, "forever": True})
+        shown = (await self.listed(queen, "kv"))["namespaces"]
+        assert [(one["namespace"], one["keys"]) for one in shown] == [*((name, 1) for name in names[:-1]), ("z", 2)]
+        assert not any(one["more"] for one in shown)
+        found = (await self.listed(queen, "kv", prefix="lock"))["namespaces"]
+        assert [one["namespace"] for one in found] == names[1:-1]
+        assert (await self.listed(queen, "kv", prefix="lock:"))["namespaces"] == []
+        await expire(sql)
+        assert (await self.listed(queen, "kv"))["namespaces"] == [{"namespace": "z", "keys": 1, "more": False}]
+
+    async def test_pages_have_every_name_once(self, queen: Queen) -> None:
+        names = [f"n{number:02}" for number in range(25)]
+        await kv(queen, *({"op": "put", "ns": name, "key": "k", "value": 1} | HOUR for name in names))
+        for name in names:
+            await lock(queen, "acquire", name, owner="o", ttlSeconds=60)
+        for what, field, key in (("kv", "namespaces", "namespace"), ("locks", "locks", "name")):
+            seen: list[str] = []
+            query: Json = {"limit": 10}
+            while query.get("after", "") is not None:
+                page = await self.listed(queen, what, **query)
+                seen += [one[key] for one in page[field]]
+                query["after"] = page["nextAfter"]
+            assert seen == names
+
+    async def test_a_large_namespace_is_counted_up_to_a_bound(self, queen: Queen, sql: asyncpg.Connection) -> None:
+        await sql.execute(
+            "INSERT INTO queen.kv (namespace, key, version, value)"
+            " SELECT 'n', i::text, i, '1' FROM generate_series(1, 200) i"
+        )
+        assert (await self.listed(queen, "kv"))["namespaces"] == [{"namespace": "n", "keys": 100, "more": True}]
+
+    async def test_locks_are_listed_with_their_holders_but_without_their_tokens(
+        self, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        for owner in ("one", "two"):
+            await lock(queen, "acquire", "nightly", owner=owner, ttlSeconds=60, limit=2)
+        await lock(queen, "acquire", "over", owner="gone", ttlSeconds=60)
+        await sql.execute("UPDATE queen.kv SET expires_at = clock_timestamp() WHERE namespace = 'lock:over'")
+        [shown] = (await self.listed(queen, "locks"))["locks"]
+        assert shown["name"] == "nightly"
+        assert [(one["slot"], one["owner"]) for one in shown["holders"]] == [(0, "one"), (1, "two")]
+        assert shown["holders"][0].keys() == {"slot", "owner", "since", "expiresAt", "renewedAt"}
+        assert (await self.listed(queen, "locks", prefix="day"))["locks"] == []
+
+    @pytest.mark.parametrize("query", [{"limit": "-1"}, {"limit": "x"}, {"prefix": "a\0"}, {"after": "x" * 300}])
+    async def test_bad_pages_are_refused(self, queen: Queen, query: Json) -> None:
+        for what in ("kv", "locks"):
+            assert (await queen.http.get(f"/api/v1/{what}", params=query)).status_code == 400
+
+    async def test_many_keys_and_locks_cost_a_descent_for_each_name(self, sql: asyncpg.Connection) -> None:
+        """And not a row for each key, nor a scan over the locks that lie between."""
+        await sql.execute(
+            "INSERT INTO queen.kv (namespace, key, version, value)"
+            " SELECT 'lock:' || i, '0', i, '1'::json FROM generate_series(1, 20000) i"
+            " UNION ALL SELECT 'n' || i % 5, i::text, i, '1'::json FROM generate_series(1, 20000) i"
+        )
+        await sql.execute("VACUUM ANALYZE queen.kv")
+        reader = Reader(sql)
+        before = await buffers(sql)
+        rows, after = await keys.namespaces(reader, "", "", 100, None)
+        assert [one.namespace for one in rows] == ["n0", "n1", "n2", "n3", "n4"]
+        assert after is None
+        assert await buffers(sql) - before < 1000, "of 40,000 rows"
+
+
+async def buffers(sql: asyncpg.Connection) -> int:
+    await sql.execute("SELECT pg_stat_force_next_flush()")
+    found: int = await sql.fetchval(
+        "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables"
+        " WHERE schemaname = 'queen' AND relname = 'kv'"
+    )
+    return found
 
 
 @pytest.mark.parametrize(

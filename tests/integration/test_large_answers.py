@@ -62,6 +62,21 @@ async def test_dead_letters(queen: Queen) -> None:
     assert ([row["id"] for row in page], omitted(page)) == ([row["id"] for row in rows[3:]], [False, False])
 
 
+@pytest.mark.parametrize("params", [{}, {"state": "failing"}], ids=["by name", "failing"])
+async def test_partitions_with_their_last_errors(queen: Queen, params: dict[str, str]) -> None:
+    items = [{"queue": "q", "partition": f"p{number}", "payload": 1} for number in range(25)]
+    await queen.push_items(*items)
+    for group in ("g", "h"):
+        for message in await queen.pop("q", consumerGroup=group, batch=25, partitions=25):
+            await queen.ack(message, "failed", error="e" * 2000)
+    rows = (await get(queen, "/api/v1/resources/queues/q/partitions", **params))["partitions"]
+    assert [len(row["groups"]) for row in rows] == [1] * 25
+    assert {row["groupCount"] for row in rows} == {2}
+    assert {len(row["groups"][0]["lastAttempt"]["error"]) for row in rows} == {MOST // 4 // 25}
+    [alone] = (await get(queen, "/api/v1/resources/queues/q/partitions", partition="p7"))["partitions"]
+    assert [len(group["lastAttempt"]["error"]) for group in alone["groups"]] == [2000, 2000]
+
+
 async def test_traces(queen: Queen) -> None:
     await push(queen, 1)
     [message] = await queen.pop("q")

@@ -14,6 +14,7 @@ from integration.consuming import consuming
 from integration.queen import Json, Queen, ack_op, another_server, data, expire_leases, leases, parked
 from queenmq.config import Settings
 from queenmq.server import Server
+from queenmq.storage.statements import versioned
 
 PARTITIONS = 8
 
@@ -218,6 +219,20 @@ class TestRate:
         await age_buckets(sql, -3600)
         assert len(await take(queen, batch=5)) == 5
 
+    async def test_no_part_of_a_second_gets_lost(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        """What is refilled while a pop runs belongs to the next one."""
+        await fill(queen)
+        await limit(http, {"rate": 1000, "burst": 10})
+        async with sql.transaction():
+            asked = "SELECT l.* FROM queen.queues q, queen.limits_for(q.id, 'g', 0, 4) l"
+            allowed = await sql.fetchrow(versioned(asked))
+            used = (allowed["shards"], allowed["tokens"], allowed["queue_shards"], allowed["at"])
+            await sql.execute(versioned("SELECT queen.use_limits('g', '{}', 0, $1, $2, $3, $4, '{}', '{}', 4)"), *used)
+            bucket = await sql.fetchrow("SELECT tokens, refilled_at FROM queen.limit_tokens")
+        assert tuple(bucket) == (6.0, allowed["at"])
+
     async def test_with_a_filter(self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection) -> None:
         await fill(queen, each=9, partitions=1)
         answer = await http.post("/api/v1/consumer-groups/g/queues/q/filter", json={"filter": "payload >= 3"})
@@ -317,6 +332,26 @@ class TestSetting:
         answer = await http.post("/api/v1/policies", json={"queue": "q", "limits": given})
         assert answer.status_code == 400
         assert "limits" in answer.json()["error"]
+
+    async def test_there_are_not_too_many(self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection) -> None:
+        await fill(queen)
+        for number in range(10):
+            await limit(http, {"leases": 1000}, group=f"g{number}")
+        body = {"queue": "q", "consumerGroup": "h", "limits": {"leases": 1}, "retry": {"limit": 3}}
+        answer = await http.post("/api/v1/policies", json=body)
+        assert answer.status_code == 409, answer.text
+        assert "10,000 leases together" in answer.json()["error"]
+        assert await sql.fetchval("SELECT count(*) FROM queen.policies") == 0
+        await queen.delete_group("g3", deleteMetadata="true")  # which nobody has ever used
+        assert (await http.post("/api/v1/policies", json=body)).status_code == 200
+        await sql.execute(
+            """INSERT INTO queen.policies (queue_id, consumer_group, retry)
+               SELECT id, 'x' || n, '{}' FROM queen.queues, generate_series(1, 990) AS n"""
+        )
+        answer = await http.post("/api/v1/policies", json=body | {"consumerGroup": "i"})
+        assert answer.status_code == 409, answer.text
+        assert (await http.post("/api/v1/policies", json=body | {"retry": {"limit": 4}})).status_code == 200
+        assert (await limit(http, None, group="h"))["changed"] is True
 
     async def test_they_go_with_their_queue_and_group(
         self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection

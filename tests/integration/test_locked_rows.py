@@ -13,7 +13,8 @@ import httpx
 import pytest
 from server_settings import settings_with
 
-from integration.queen import Json, Message, Queen, decide_pushes, expire_leases
+from integration.consuming import consuming
+from integration.queen import Json, Message, Queen, data, decide_pushes, expire_leases
 from queenmq.broker.load_manager import Choice
 from queenmq.config import Settings
 from queenmq.core.message import Message as PushedMessage
@@ -303,7 +304,16 @@ async def _cycle(queen: Queen, message: Message) -> None:
     assert answer.json()["success"] is True, answer.text
 
 
-@pytest.mark.parametrize("verb", [_ack, _renew, _transact, _cycle])
+async def _finish(queen: Queen, message: Message) -> None:
+    assert (await queen.finish(message["leaseId"]))["messages"] == 1
+
+
+async def _take(queen: Queen, message: Message) -> None:
+    taken = await queen.take(message["leaseId"], "empty", consumerGroup="g")
+    assert taken["success"] is True, taken["error"]
+
+
+@pytest.mark.parametrize("verb", [_ack, _finish, _take, _renew, _transact, _cycle])
 async def test_a_locked_position_holds_up_only_who_needs_it(
     queen: Queen,
     server: Server,
@@ -323,6 +333,28 @@ async def test_a_locked_position_holds_up_only_who_needs_it(
         await stranger.execute("ROLLBACK")
         await asyncio.gather(*waiting)
     assert server.broker.locks.waiting == 0
+
+
+async def test_a_locked_position_holds_up_only_its_own_batch_on_a_consumer_connection(
+    queen: Queen, server: Server, stranger: asyncpg.Connection
+) -> None:
+    for partition in ("locked", "other"):
+        await queen.push("q", 1, 2, partition=partition)
+    async with consuming(server, "q", inFlight=2) as connection:
+        both = [await connection.next_batch(), await connection.next_batch()]
+        batches = {batch["partition"]: batch for batch in both}
+        lease = batches["locked"]["leaseId"]
+        hold = "SELECT 1 FROM queen.partition_consumers WHERE lease_id = $1 FOR UPDATE"
+        async with held(stranger, hold, lease):
+            await connection.send(finish=[{"leaseId": lease}])
+            await until(lambda: server.broker.locks.waiting == 1)
+            assert (await connection.finish(batches["other"]))["success"]
+            second = await connection.next_batch()
+            assert (second["partition"], data(second["messages"])) == ("other", [2])
+            await stranger.execute("ROLLBACK")
+            third = await connection.next_batch()
+        assert [one["success"] for one in connection.finished if one["leaseId"] == lease] == [True]
+        assert (third["partition"], data(third["messages"])) == ("locked", [2])
 
 
 async def test_a_transaction_waits_for_the_head_that_it_pushes_to(
@@ -388,7 +420,7 @@ class TestBounded:
         assert await stranger.fetchval(STORED, "locked", "Default") == ["first"]
         assert (await push(http, "locked", "late")).status_code == 201
 
-    @pytest.mark.parametrize("verb", [_ack, _renew, _transact, _cycle])
+    @pytest.mark.parametrize("verb", [_ack, _finish, _take, _renew, _transact, _cycle])
     async def test_so_does_every_other_answer(
         self,
         queen: Queen,

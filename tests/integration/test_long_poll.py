@@ -293,3 +293,22 @@ async def leave_after(server: Server, seconds: float) -> list[Message]:
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     return json.loads(body)["messages"] if head.startswith(b"HTTP/1.1 200") else []
+
+
+async def test_a_queue_may_have_its_own_intervals_between_probes(queen: Queen, server: Server) -> None:
+    await queen.configure("slow", popWaitBaseIntervalMs=7000, popWaitMaxIntervalMs=9000, popWaitBackoffThreshold=1)
+    polls = [asyncio.create_task(queen.wait(name)) for name in ("slow", "usual")]
+    await parked(server, 2)
+
+    def interval(queue: str) -> float:
+        [group] = [group for group in server.broker.long_polls.registry.groups() if group.key.queue == queue]
+        return group.backoff.interval_s
+
+    assert interval("slow") in (7.0, 9.0)
+    assert interval("usual") == 60
+    # A change holds for those that wait, because configure wakes them.
+    await queen.configure("slow", popWaitBaseIntervalMs=100, popWaitMaxIntervalMs=200)
+    await until(lambda: interval("slow") <= 0.2)
+    await queen.push("slow", 1)
+    await queen.push("usual", 1)
+    await asyncio.gather(*polls)

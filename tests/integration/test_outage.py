@@ -17,15 +17,19 @@ from server_settings import changed, settings_with
 
 from integration.proxy import Proxy, relayed
 from integration.queen import Queen, data, until
+from integration.ways import WAYS, Ledger
 from queenmq.config import Settings
 from queenmq.core.message import Message
+from queenmq.errors import DatabaseUnavailable, Overloaded
 from queenmq.ids import uuid7_text
-from queenmq.journal.files import JournalBounds
+from queenmq.journal.files import JournalBounds, JournalFailed
 from queenmq.journal.push_journal import PushJournal
 from queenmq.journal.push_records import RecordCodec
 from queenmq.journal.quarantine import give_up, retry, set_aside_in
 from queenmq.server import Server
 from queenmq.storage import migrations
+from queenmq.storage.failures import AnswerLost
+from queenmq.storage.statements import statement
 
 KEY = bytes(range(32))
 
@@ -252,6 +256,22 @@ async def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(
     await drained(server)
     for number in range(4):
         assert data(await queen.drain("q", f"p{number}")) == list(range(40))
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_consumers_lose_nothing_while_connections_are_cut_again_and_again(
+    server: Server, http: httpx.AsyncClient, queen: Queen, proxy: Proxy, sql: asyncpg.Connection, way: str
+) -> None:
+    expected = {f"p{partition}": list(range(40)) for partition in range(3)}
+    await queen.configure("q", leaseTime=1)
+    await queen.push_items(*(item(number, partition) for partition, numbers in expected.items() for number in numbers))
+    # While something is under way: the finish of the batch that came last, for example.
+    ledger = Ledger(expected, every=15, harm=proxy.cut)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(WAYS[way](server, http, ledger) for _ in range(2)))
+    await until(lambda: server.database.is_open)
+    await ledger.check(queen, sql)
+    assert ledger.harmed > 3
 
 
 async def test_an_exhausted_pool_loses_nothing(
@@ -589,3 +609,29 @@ async def test_what_the_journal_accepted_is_stored_whatever_the_queue_may_hold(
     await maintain(http, False)
     await drained(server)
     assert data(await queen.drain("q", "p")) == list(range(10))
+
+
+@pytest.mark.parametrize("refusal", [JournalFailed("its disk is full"), Overloaded("it is full")], ids=lambda e: e.code)
+async def test_a_push_that_the_journal_does_not_take(
+    server: Server, http: httpx.AsyncClient, queen: Queen, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    """The database may have it: its answer got lost before it went away."""
+    fetchrow, journal, errors = server.database.fetchrow, server.broker.journal, iter([AnswerLost()])
+
+    async def lossy(*arguments: Any, **options: Any) -> Any:
+        if arguments[0] != statement("push_or_queue"):
+            return await fetchrow(*arguments, **options)
+        for error in errors:
+            await fetchrow(*arguments, **options)
+            raise error
+        raise DatabaseUnavailable
+
+    async def full(*_: Any) -> None:
+        raise refusal
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.database, "fetchrow", lossy)
+        patch.setattr(journal, "put", full)
+        answer = await push(http, item(1))
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
+    assert [message["data"] for message in await queen.pop("q", "p")] == [1]

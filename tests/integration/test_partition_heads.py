@@ -84,3 +84,36 @@ async def test_pipeline_runs_newest_first(queen: Queen, http: httpx.AsyncClient,
     assert runs[0]["error"] == "broken"
     assert [run["job"] for run in (await http.get("/api/v1/pipeline/runs?job=window")).json()["runs"]] == ["window"]
     await sql.execute("DELETE FROM queen.pipeline_runs")
+
+
+class TestDepth:
+    async def depth(self, queen: Queen, group: str | None = None) -> Any:
+        answer = await queen.http.get("/api/v1/resources/queues/orders/depth", params={"group": group} if group else {})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def test_of_a_group_and_of_the_one_that_is_furthest_behind(self, queen: Queen) -> None:
+        await queen.push("orders", 1, 2, 3, partition="a")
+        await queen.push("orders", 4, partition="b")
+        found = await queen.pop("orders", "a", consumerGroup="quick", batch=3)
+        await queen.ack(found[2])
+        await queen.drain("orders", "a", consumerGroup="other", batch=1)
+        told = await self.depth(queen, "quick")
+        assert (told["pending"], told["partitionsPending"], told["effectivePending"]) == (3, 2, 3)
+        assert told["partitions"] == [{"partition": "a", "pending": 2}, {"partition": "b", "pending": 1}]
+        assert (await self.depth(queen, "other"))["pending"] == 1
+        assert (await self.depth(queen, "unknown"))["pending"] == 4
+        assert (await self.depth(queen))["pending"] == 3
+
+    async def test_nothing_and_nowhere(self, queen: Queen) -> None:
+        assert (await queen.http.get("/api/v1/resources/queues/orders/depth")).status_code == 404
+        await queen.configure("orders")
+        told = await self.depth(queen, "g")
+        assert (told["pending"], told["partitions"], told["conflation"]) == (0, [], False)
+
+
+async def test_a_binary_push_is_refused_with_a_sentence(queen: Queen) -> None:
+    for body in (b"QPB1\x00\xff", b"QTB1"):
+        answer = await queen.http.post("/api/v1/push", content=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json")
+        assert "binary bodies are not supported" in answer.json()["error"]

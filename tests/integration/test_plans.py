@@ -24,16 +24,19 @@ from queenmq.core.message import Message
 from queenmq.core.names import QUEUE_MODE
 from queenmq.core.push_call import PushCall
 from queenmq.ids import uuid7
+from queenmq.services.planning import Planning
 from queenmq.storage.database import Database
-from queenmq.storage.statements import statement
+from queenmq.storage.statements import statement, versioned
 
 PARTITIONS = 20_000
 MESSAGES = 2  # in each of them
 LENGTH = 20_000  # messages in the long partition
 QUEUES = 1_000  # others
+ANALYZED, NEVER, GROWN = STATES = ("analyzed", "never analyzed", "analyzed when empty")
 HOT = ("messages", "partition_consumers", "partition_lookup", "partitions")
 # Rows that a statement may touch without being about them: a queue, a group, what another test left.
 SLACK = 60
+SUBSCRIBE = versioned("SELECT queen.subscribe('q', NULL, $1, 'new', NULL, $2)")
 
 Json = dict[str, Any]
 
@@ -42,21 +45,30 @@ Json = dict[str, Any]
 def large(postgres: Any) -> Iterator[dict[str, str]]:
     """A queue with many partitions, one with a long partition and many small ones, all unread by two groups.
 
-    Two such databases: a database that has grown within a minute has no statistics yet, and must be as fast.
+    Three such databases: one that has grown within a minute has no statistics yet, or some that say
+    that its tables are empty, as they were a minute ago. It must be as fast.
     """
     with asyncio.Runner() as runner:
-        urls = {state: runner.run(postgres.create()) for state in ("analyzed", "never analyzed")}
+        urls = {state: runner.run(postgres.create()) for state in STATES}
         for state, url in urls.items():
-            runner.run(_fill(url, state == "analyzed"))
+            runner.run(_fill(url, state))
         yield urls
         for url in urls.values():
             runner.run(postgres.drop(url))
 
 
-async def _fill(url: str, analyze: bool) -> None:
+async def _fill(url: str, state: str) -> None:
     connection = await asyncpg.connect(url, server_settings={"synchronous_commit": "off"})
     for table in (*HOT, "queues"):
         await connection.execute(f"ALTER TABLE queen.{table} SET (autovacuum_enabled = off)")
+    if state == GROWN:
+        await connection.execute(
+            "INSERT INTO queen.consumer_groups (queue_name, name, registered) VALUES ('gone', $1, true)", QUEUE_MODE
+        )
+        await Session(connection).push(*(("gone", f"p{n}", "1") for n in range(1000)))
+        await connection.execute("DELETE FROM queen.queues")
+        await connection.execute("DELETE FROM queen.consumer_groups")
+        await connection.execute("ANALYZE")
     await connection.execute(
         "INSERT INTO queen.queues (name) SELECT name FROM unnest(ARRAY['q', 'long']) AS t (name) "
         f"UNION ALL SELECT 'other' || n FROM generate_series(1, {QUEUES}) AS n"
@@ -75,7 +87,7 @@ async def _fill(url: str, analyze: bool) -> None:
         "SELECT p.id, n, n::text, '1' FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id, "
         f"generate_series(1, CASE q.name WHEN 'long' THEN {LENGTH} ELSE {MESSAGES} END) AS n"
     )
-    if analyze:
+    if state == ANALYZED:
         await connection.execute("VACUUM ANALYZE")
     await connection.close()
 
@@ -142,7 +154,13 @@ class Explained:
         await self.session.sql.execute("RESET ALL")
 
 
-SITUATIONS = ("psql", "psql, generic plans", "server", "server without statistics")
+SITUATIONS = {
+    "psql": ANALYZED,
+    "psql, generic plans": ANALYZED,
+    "server": ANALYZED,
+    "server without statistics": NEVER,
+    "server with old statistics": GROWN,
+}
 
 
 @pytest.fixture(params=SITUATIONS)
@@ -152,10 +170,12 @@ async def explained(postgres: Any, large: dict[str, str], request: pytest.Fixtur
     PL/pgSQL plans the first calls of a statement with the values at hand and later ones without.
     """
     # Only an administrator may load auto_explain.
-    url = postgres.administrator_of(large["never analyzed" if "without" in request.param else "analyzed"])
+    url = postgres.administrator_of(large[SITUATIONS[request.param]])
     if "server" in request.param:
         database = Database(DatabaseSettings(), url)
         await database.open()
+        if SITUATIONS[request.param] == GROWN:
+            await Planning(database).work()
         async with database.connection() as pooled:
             session = Explained(pooled)
             await session.start()
@@ -278,6 +298,11 @@ async def _look_over(session: Session, count: int) -> None:
     assert len(await session.sql.fetch(statement("partitions_ready"), "q", "g", names)) == count
 
 
+async def _subscribe(session: Session, count: int) -> None:
+    """The first step of it."""
+    assert not await session.sql.fetchval(SUBSCRIBE, "late", count)
+
+
 OPERATIONS: dict[str, Callable[[Session, int], Awaitable[None]]] = {
     "push": _push,
     "push to new partitions": _push_to_new_partitions,
@@ -297,6 +322,7 @@ OPERATIONS: dict[str, Callable[[Session, int], Awaitable[None]]] = {
     "renew": _renew,
     "release": _release,
     "transact": _transact,
+    "subscribe": _subscribe,
 }
 
 
@@ -367,3 +393,20 @@ async def test_a_claim_costs_the_same_when_nothing_is_ready(explained: Explained
     for plan in explained.plans:
         for node, rows in plan.reads():
             assert rows <= SLACK, f"{node['Node Type']} on {node['Relation Name']}: {rows} rows in\n{plan.text}"
+
+
+async def test_a_group_subscribes_in_linear_time_also_before_the_statistics_are_renewed(postgres: Any) -> None:
+    url = await postgres.create()
+    await _fill(url, GROWN)
+    connection = await asyncpg.connect(postgres.administrator_of(url))
+    session = Explained(connection)
+    await session.start()
+    steps = 0
+    while not await connection.fetchval(SUBSCRIBE, "late", 1000):
+        steps += 1
+    for plan in session.plans:
+        for node, rows in plan.steps():
+            assert rows <= PARTITIONS * 1.1, f"{node['Node Type']} handled {rows:.0f} rows in\n{plan.text}"
+    assert steps == PARTITIONS // 1000
+    await connection.close()
+    await postgres.drop(url)

@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 import httpx
 import pytest
+from many_partitions import buffers
 
 from integration.queen import Json, Queen, data, expire_leases
 
@@ -304,3 +305,39 @@ class TestDelays:
         assert len(await queen.dead_letters("q")) == 1
         explained = (await http.get("/api/v1/explain/q", params={"consumerGroup": "h"})).json()
         assert explained["partitions"][0]["attemptsLeft"] == 1
+
+
+async def test_what_is_finished_behind_a_skipped_message_is_not_walked_over(
+    queen: Queen, http: httpx.AsyncClient, sql: asyncpg.Connection
+) -> None:
+    """What a pop touches does not grow with it, nor what an ack does, which asks whether something is left."""
+    await queen.configure("q")
+    await policy(http, poison="skip", strategy="fixed", delayMs=3_600_000)
+    await queen.push("q", "bad")
+    [bad] = await take(queen)
+    await queen.ack(bad, "failed")
+    touched = []
+    for finished in (100, 4000):
+        while (reached := await sql.fetchval("SELECT max(upper(done)) FROM queen.partition_consumers") or 0) < finished:
+            await queen.push("q", *range(500 if reached else 100))
+            await queen.ack_batch(await take(queen, batch=1000))
+        await queen.push("q", {"after": finished})
+        touched.append([await cost(sql, POP), await cost(sql, SETTLE)])
+        assert data(await queen.drain("q", consumerGroup="g")) == [{"after": finished}]
+    assert [many <= few + 10 for few, many in zip(*touched, strict=True)] == [True, True], touched
+    assert await position(sql) == 0
+
+
+async def cost(sql: asyncpg.Connection, query: str) -> int:
+    """The second time, when the session has read what it keeps of the catalogs; nothing is changed."""
+    for _ in range(2):
+        transaction = sql.transaction()
+        await transaction.start()
+        touched = await buffers(sql, query)
+        await transaction.rollback()
+    return touched
+
+
+POP = """SELECT * FROM queen.pop(ARRAY['q'], ARRAY[NULL::text], ARRAY['g'], ARRAY[1], ARRAY[1], ARRAY[false],
+                                 ARRAY[gen_random_uuid()])"""
+SETTLE = "SELECT queen.settle(array_agg(partition_id), array_agg(consumer_group), true) FROM queen.partition_consumers"

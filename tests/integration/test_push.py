@@ -37,6 +37,7 @@ async def test_a_plain_push_is_queued(queen: Queen) -> None:
         "partition_id": configured["partitionId"],
         "partitionId": configured["partitionId"],
         "trace_id": trace_id,
+        "offset": 1,
     }
     [message] = await queen.pop("orders")
     assert (message["id"], message["transactionId"], message["traceId"]) == (message_id, "order-17", trace_id)
@@ -57,6 +58,7 @@ async def test_the_same_key_again_is_a_duplicate_with_the_first_id(queen: Queen)
         "transactionId": "t",
         "message_id": first["message_id"],
         "messageId": first["message_id"],
+        "offset": 1,
     }
     assert data(await queen.drain("orders")) == [1]
 
@@ -323,3 +325,29 @@ async def test_a_waiting_push_goes_through_when_its_partition_is_free(queen: Que
         assert not waiting.done()
     [result] = await waiting
     assert result["status"] == "queued"
+
+
+async def test_a_result_has_the_offset_of_the_message_that_is_stored(queen: Queen, sql: asyncpg.Connection) -> None:
+    """Also if some of a push are duplicates, repeated or refused, and after them."""
+
+    def item(partition: str, transaction: str) -> Json:
+        return {"queue": "q", "partition": partition, "payload": 1, "transactionId": transaction}
+
+    first = await queen.push_items(item("a", "1"), item("b", "1"), item("a", "2"))
+    assert [one["offset"] for one in first] == [1, 1, 2]
+    second = await queen.push_items(
+        item("a", "3"), item("a", "1"), item("a", "4"), item("b", "2"), item("a", "3"), item("a", "5")
+    )
+    found = [(one["status"], one["offset"]) for one in second]
+    again = "duplicate"
+    assert found == [("queued", 3), (again, 1), ("queued", 4), ("queued", 2), (again, 3), ("queued", 5)]
+    rows = await sql.fetch('SELECT id::text, "offset" FROM queen.messages')
+    assert {(one["message_id"], one["offset"]) for one in first + second} == set(map(tuple, rows))
+    committed = await queen.transact({"type": "push", "items": [item("b", "3"), item("c", "1"), item("b", "4")]})
+    assert [one["offset"] for one in committed["results"]] == [3, 1, 4]
+
+
+async def test_what_a_full_queue_refuses_has_no_offset(queen: Queen) -> None:
+    await queen.configure("small", maxSize=2)
+    results = await queen.push("small", 1, 2, 3)
+    assert [(one["status"], one.get("offset")) for one in results] == [("queued", 1), ("queued", 2), ("failed", None)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -11,10 +14,11 @@ from server_settings import settings_with
 
 from integration.queen import Queen, decide_pushes, until
 from integration.test_tokens import bearer, made
-from queenmq.access.quotas import Quotas
+from queenmq.access.quotas import Quota, Quotas
 from queenmq.access.tokens import NewToken, Tokens
 from queenmq.broker.load_manager import Choice
 from queenmq.clock import ManualClock
+from queenmq.http.shares import _by_namespace
 from queenmq.server import Server
 
 Json = dict[str, Any]
@@ -155,7 +159,7 @@ async def test_bad_input(queen: Queen, http: httpx.AsyncClient, body: Json) -> N
 
 async def test_what_comes_while_the_figures_are_read_is_not_forgotten(server: Server, sql: asyncpg.Connection) -> None:
     quotas = Quotas(server.database, ManualClock())
-    await quotas.set("tenant", 10, None)
+    await quotas.set(Quota(namespace="tenant", max_messages=10, max_bytes=None))
 
     class Slow:
         async def fetch(self, *arguments: object, **options: object) -> object:
@@ -167,6 +171,62 @@ async def test_what_comes_while_the_figures_are_read_is_not_forgotten(server: Se
     await quotas.refresh()
     [known] = quotas.known()
     assert known.messages == 7
+
+
+async def test_a_namespace_has_its_share_of_requests_and_messages(
+    queen: Queen, http: httpx.AsyncClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server._app._context.rates, "_clock", ManualClock())
+    await queen.push("tenant.a", "first")
+    [popped] = await queen.pop("tenant.a")
+    shown = await set_quota(http, "tenant", requestsPerSecond=4)
+    assert (shown["requestsPerSecond"], shown["maxMessages"]) == (4, None)
+    asked = [await http.get("/api/v1/status/queues/tenant.a/messages") for _ in range(3)]
+    ack = {"transactionId": "first", "partitionId": popped["partitionId"], "leaseId": popped["leaseId"]}
+    asked.append(await http.post("/api/v1/ack", json=ack | {"status": "completed"}))
+    assert {answer.status_code for answer in asked} == {200}
+    for refused in (await pushed(http, "tenant.b"), await http.get("/api/v1/pop/queue/tenant.a")):
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+        assert "too many requests about the namespace 'tenant'" in refused.text
+    assert (await pushed(http, "tenants")).status_code == 201, "another namespace"
+    assert (await http.get("/api/v1/resources/queues")).status_code == 200, "about no queue"
+
+    await set_quota(http, "tenant", messagesPerSecond=5)
+    assert (await pushed(http, "tenant.b", 20)).status_code == 201
+    refused = await pushed(http, "tenant.c")
+    assert (refused.status_code, int(refused.headers["Retry-After"])) == (429, 3)
+    assert (await http.get("/api/v1/pop/queue/tenant.a")).status_code == 204, "no push"
+
+
+async def test_a_namespace_has_its_share_of_long_polls(queen: Queen, http: httpx.AsyncClient, server: Server) -> None:
+    await queen.push("tenant.a", "first")
+    [popped] = await queen.pop("tenant.a")
+    await set_quota(http, "tenant", longPolls=1)
+    wait = {"wait": "true", "timeout": "60000"}
+    parked = asyncio.create_task(http.get("/api/v1/pop/queue/tenant.b", params=wait))
+    await until(lambda: server._app._context.rates.polls_of("tenant") == 1)
+    [quota] = (await http.get("/api/v1/quotas")).json()["quotas"]
+    assert (quota["longPolls"], quota["longPollsWaiting"]) == (1, 1)
+    finish = {"take": {"queue": "tenant.c", "wait": True, "timeout": 60_000}}
+    for refused in (
+        await http.get("/api/v1/pop/queue/tenant.a/partition/p", params=wait),
+        await http.post(f"/api/v1/lease/{popped['leaseId']}/finish", json=finish),
+    ):
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+        assert "the namespace 'tenant' has 1 long polls waiting" in refused.text
+    assert (await http.get("/api/v1/pop/queue/tenant.a")).status_code == 204, "does not wait"
+    await pushed(http, "tenant.b")
+    assert (await parked).status_code == 200
+    assert server._app._context.rates.polls_of("tenant") == 0
+    metrics = (await http.get("/metrics/prometheus")).text
+    assert 'queen_rate_limited_requests_total{limit="namespace_long_polls"} 2' in metrics
+
+
+async def test_its_own_limit_comes_before_that_of_all_namespaces(server: Server, http: httpx.AsyncClient) -> None:
+    await set_quota(http, "a", messagesPerSecond=100)
+    limits = replace(server.broker.settings.limits, namespace_messages_per_second=1)
+    context = replace(server._app._context, settings=replace(server.broker.settings, limits=limits))
+    assert _by_namespace(context, Counter({"a.b": 3, "a": 1, "c.d": 2})) == {"a": (4, 100), "c": (2, 1)}
 
 
 class TestDeferredPushes:

@@ -121,6 +121,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "recent_rates": (),
     "groups_listed": (PAGE, 0, NO, NO, NO, NO, NO, 300),
     "groups_lagging": (0, PAGE, False),
+    "groups_behind": (0, 10, False),
     "group_described": ("g", PAGE, False, NO),
     "top_errors": ("large name",),
     "affected_partitions": ("large name",),
@@ -223,6 +224,19 @@ async def test_the_statistics_read_one_message_for_each_group_of_a_partition(exp
     assert touched["partition_lookup"] <= 1000, touched
     assert touched["partition_consumers"] <= 2000 + 5, touched  # and a step for each group
     assert touched["partitions"] == 0, touched
+
+
+async def test_open_windows_are_found_without_reading_all_partitions(explained: Explained) -> None:
+    async with explained.undone() as session:
+        await session.sql.execute("UPDATE queen.queues SET window_buffer_s = 3600")
+        await session.sql.execute("UPDATE queen.group_statistics SET lag = 0")
+        explained.plans.clear()
+        rows = await session.sql.fetch(statement("windows_open"), -3600, 10)
+        assert len(rows) == 10
+        touched = _touched(explained)
+    assert touched["messages"] <= MOST_MESSAGES, touched
+    for table in ("partition_consumers", "partition_lookup", "partitions"):
+        assert touched[table] <= 2 * MOST_PARTITIONS, touched
 
 
 async def test_completed_operations_are_not_looked_at(explained: Explained) -> None:

@@ -80,7 +80,7 @@ SEVERAL_STATEMENTS: dict[str, Report] = {
     "explain": lambda reports: explain.explain(reports, Question("orders"), ServerState()),
     "queue": lambda reports: queues.detail(reports, "orders", 10, 0),
     "heads": lambda reports: partitions.heads(
-        reports, "orders", search=None, partition=None, limit=10, offset=0, most_groups=10
+        reports, "orders", search=None, partition=None, limit=10, offset=0, most_groups=10, max_bytes=10**6
     ),
     "messages": lambda reports: messages.page(
         reports, MessageFilter(status="pending"), 10, 0, with_payloads=True, max_bytes=10**6

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import asyncpg
 import httpx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server_settings import settings_with
@@ -97,6 +99,45 @@ async def test_what_was_accepted_before_the_schema_stays(
         found += [message["data"]["id"] for message in popped.json()["messages"]]
     assert found[0] == "old"
     assert set(found) == {"old", "timed", "sent"}
+
+
+def excluding(most: int, factor: int) -> Json:
+    return {"not": {"allOf": [{"not": {"enum": [n, n + 1, n * factor]}} for n in range(most)]}}
+
+
+async def test_a_comparison_of_schemas_holds_nobody_up(
+    http: httpx.AsyncClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These take a processor for minutes, with 20 kB, and whoever may read the queue could ask for it."""
+    monkeypatch.setattr("queenmq.broker.schema_proof.CPU_S", 1)
+    monkeypatch.setattr("queenmq.broker.schemas._MOST_PROOFS", 2)
+    await checked(http, "orders", excluding(600, 7))
+    schemas, body = server.broker.schemas, {"schema": excluding(600, 3)}
+    async with schemas._proving:
+        asked = [asyncio.create_task(http.post("/api/v1/schemas/orders/check", json=body)) for _ in range(2)]
+        await until(lambda: schemas._proofs == 2)
+        assert (await http.post("/api/v1/schemas/orders/check", json=body)).status_code == 429
+    async with asyncio.timeout(40):
+        assert (await http.get("/api/v1/resources/queues")).status_code == 200
+        for one in asked:
+            assert (await one).json()[
+                "incompatible"
+            ] == "that they are compatible could not be proved within 1 s of processor time"
+    refused = await give(http, "orders", excluding(600, 3))
+    assert (refused.status_code, "could not be proved" in refused.text) == (409, True)
+    assert schemas._proofs == 0
+
+
+async def test_what_a_request_may_compare_is_bounded(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queenmq.broker.schemas.MOST_EVALUATIONS", 100)
+    await checked(http, "orders")
+    answer = await pushed(http, "orders", *({"id": number} for number in range(40)))
+    states = [one["status"] for one in answer.json()]
+    assert states[0] == "queued"
+    assert states[-1] == "failed"
+    assert "would take too long: send fewer at once" in answer.json()[-1]["error"]
+    large = {"schema": {"enum": ["x" * 70_000]}}
+    assert (await http.post("/api/v1/schemas/orders/check", json=large)).status_code == 400
 
 
 async def test_versions_follow_each_other_by_the_rule(queen: Queen, http: httpx.AsyncClient) -> None:

@@ -20,6 +20,7 @@ from server_settings import settings_with
 from integration.consuming import consuming
 from integration.proxy import Proxy, relayed
 from integration.queen import Queen, ack_op, data, until
+from integration.ways import WAYS, Ledger
 from queenmq.config import DatabaseSettings, Settings
 from queenmq.server import Server
 from queenmq.storage.database import Database
@@ -376,6 +377,21 @@ async def test_a_server_stops_while_its_connections_are_silent(
     await until(lambda: server.database.in_use > 0)
     await asyncio.wait_for(server.stop(), PATIENCE_S)
     await asyncio.gather(pushing, return_exceptions=True)
+
+
+@pytest.mark.skipif(os.environ.get("QUEEN_LONG") != "1", reason="QUEEN_LONG=1")
+@pytest.mark.parametrize("way", WAYS)
+async def test_consumers_lose_nothing_while_connections_go_silent(
+    server: Server, http: httpx.AsyncClient, queen: Queen, proxy: Proxy, sql: asyncpg.Connection, way: str
+) -> None:
+    expected = {f"p{partition}": list(range(40)) for partition in range(3)}
+    await queen.configure("q", leaseTime=3)
+    await queen.push_items(*(item(number, partition) for partition, numbers in expected.items() for number in numbers))
+    ledger = Ledger(expected, every=20, harm=lambda: proxy.silence(swallow_requests=random.random() < 0.5))
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(WAYS[way](server, http, ledger) for _ in range(2)))
+    await until(lambda: server.database.is_open)
+    await ledger.check(queen, sql)
 
 
 @pytest.mark.skipif(os.environ.get("QUEEN_LONG") != "1", reason="QUEEN_LONG=1")

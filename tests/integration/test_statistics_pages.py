@@ -159,3 +159,27 @@ async def test_a_clock_that_was_set_back_hides_no_page(sql: asyncpg.Connection, 
     await _push_to_all(sql)
     await _measure_all(sql, queue, 4)
     assert tuple(await sql.fetchrow(FIGURES)) == (1, 2, 2)
+
+
+async def test_figures_are_old_only_if_something_has_happened_since(sql: asyncpg.Connection, queue: UUID) -> None:
+    """A large queue is measured rarely while it is quiet, and an alert must not take that for a failure."""
+    await _add(sql, queue, "a")
+    await _measure_all(sql, queue, 2)
+
+    async def age_s() -> float:
+        row = await sql.fetchrow(statement("overview"), None, None, None)
+        assert row is not None
+        return float(row["age_s"])
+
+    assert await age_s() < 60
+    hour_ago = "date_trunc('minute', clock_timestamp() - interval '1 hour')"
+    await sql.execute(f"UPDATE queen.queue_statistics SET since = {hour_ago}, reckoned_at = {hour_ago}")
+    await sql.execute("INSERT INTO queen.activity (queue_name, bucket, server) VALUES ('', now(), 's')")
+    await sql.execute(
+        "INSERT INTO queen.activity (queue_name, bucket, server, pop_empty) VALUES ('orders', now(), 's', 9)"
+    )
+    assert await age_s() == 0
+    await sql.execute("UPDATE queen.activity SET push_messages = 1 WHERE queue_name = 'orders'")
+    assert await age_s() > 3500, "somebody has pushed"
+    await sql.execute(f"UPDATE queen.activity SET push_messages = 0, bucket = {hour_ago} - interval '1 hour'")
+    assert await age_s() > 3500, "no server has said for an hour what is done"

@@ -206,6 +206,31 @@ class TestFiveThousandPartitions:
             await queen.push_items(*items[start : start + 500])
 
 
+class TestTooManyGroups:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(limits={"max_groups": 2})
+
+    async def test_a_further_one_is_refused_until_another_is_deleted(self, queen: Queen) -> None:
+        await queen.push("orders", 1)
+        for group in ("a", "b", "a"):
+            await queen.pop("orders", consumerGroup=group)
+        for path in ("/api/v1/pop/queue/orders", "/api/v1/pop/queue/orders/partition/Default"):
+            answer = await queen.http.get(path, params={"consumerGroup": "c"})
+            assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+            assert "queue orders has 2 groups" in answer.json()["error"]
+            assert answer.headers["Retry-After"] == "60"
+        await queen.delete_group("b")
+        assert data(await queen.pop("orders", consumerGroup="c")) == [1]
+
+    async def test_a_queue_that_is_full_does_not_keep_a_group_from_others_of_the_namespace(self, queen: Queen) -> None:
+        for queue in ("shop.full", "shop.free"):
+            await queen.push(queue, queue)
+        for group in ("a", "b"):
+            await queen.pop("shop.full", consumerGroup=group)
+        assert data(await queen.pop_matching(namespace="shop", consumerGroup="c")) == ["shop.free"]
+
+
 class TestChangingIt:
     """POST …/subscription affects only partitions in which the group has no position."""
 

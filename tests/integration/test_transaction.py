@@ -30,6 +30,7 @@ async def test_ack_and_push_are_applied_together(queen: Queen) -> None:
         "messageId": delivered["id"],
         "partitionId": delivered["partitionId"],
         "queueName": "target",
+        "offset": 1,
     }
     expected = {"index": 1, "type": "ack", "success": True, "transactionId": "m", "error": None, "dlq": False}
     assert acked == expected

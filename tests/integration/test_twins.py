@@ -122,7 +122,7 @@ TWINS = [
     Twin(
         "the newest messages come first",
         "pop",
-        (('ORDER BY m."offset" LIMIT v_limit', 'ORDER BY m."offset" DESC LIMIT v_limit'),),
+        (('ORDER BY m."offset" LIMIT CASE', 'ORDER BY m."offset" DESC LIMIT CASE'),),
         "log",
         "order-of-delivery",
     ),
@@ -131,8 +131,8 @@ TWINS = [
         "push",
         (
             (
-                "v_base[p_target[t.i]] + p_rank[t.i],",
-                "v_base[p_target[t.i]] + CASE WHEN p_rank[t.i] = 1 AND p_rank[t.i + 1] = 2 THEN 2 "
+                "last_offsets[p_target[t.i]] + p_rank[t.i],",
+                "last_offsets[p_target[t.i]] + CASE WHEN p_rank[t.i] = 1 AND p_rank[t.i + 1] = 2 THEN 2 "
                 "WHEN p_rank[t.i] = 2 THEN 1 ELSE p_rank[t.i] END,",
             ),
         ),
@@ -187,7 +187,7 @@ TWINS = [
     Twin(
         "what was finished out of order comes again",
         "pop",
-        (('AND m."offset" > c.position AND NOT hidden.offsets @> m."offset"', 'AND m."offset" > c.position'),),
+        (('AND m."offset" > finished.upto AND NOT hidden.offsets @> m."offset"', 'AND m."offset" > finished.upto'),),
         "lease",
         "nothing-after-its-ack",
         seconds=LEASES_S,

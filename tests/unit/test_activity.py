@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queenmq.broker.activity import ALL_QUEUES, Activity
+from queenmq.broker.activity import ALL_QUEUES, MOST_READERS_OF_GROUP, Activity
 from queenmq.clock import ManualClock
+from queenmq.core.consumer import consumer_of
 
 
 @pytest.fixture
@@ -70,3 +72,29 @@ def test_more_queues_than_the_bound_count_only_together(activity: Activity, monk
     taken = activity.take()
     assert taken.keys() == {"a", "b", ALL_QUEUES}
     assert taken[ALL_QUEUES].push_messages == 4
+
+
+def test_a_group_that_comes_late_has_places_too(activity: Activity) -> None:
+    for group in range(50):
+        for number in range(1100):
+            activity.read_by("crowded", str(group), consumer_of(b"name=%d" % number, None, None))
+    taken = Counter(reader[:2] for reader in activity.readers)
+    assert taken["crowded", "0"] == MOST_READERS_OF_GROUP
+    assert taken["crowded", "49"] == 10
+    for queue in range(5000):
+        activity.read_by(str(queue), "g", consumer_of(b"name=a", None, None))
+    assert len(activity.readers) < 20_000
+    assert ("4999", "g", consumer_of(b"name=a", None, None).tag) in activity.readers
+
+
+def test_readers_that_are_put_back_do_not_replace_newer_ones_beyond_the_bound(activity: Activity) -> None:
+    for number in range(MOST_READERS_OF_GROUP):
+        activity.read_by("q", "g", consumer_of(b"name=old-%d" % number, None, None))
+    old = activity.take_readers()
+    for number in range(400):
+        activity.read_by("q", "g", consumer_of(b"name=new-%d" % number, None, None))
+    activity.put_back_readers(old)
+    names = [str(who.name) for who in activity.take_readers().values()]
+    assert sum(name.startswith("new") for name in names) == 400
+    assert len(names) == MOST_READERS_OF_GROUP
+    assert activity.take_readers() == {}

@@ -8,7 +8,7 @@ from queenmq.core.group_backoff import BackoffSettings, GroupBackoff
 
 
 def test_the_interval_grows_after_three_empty_looks_up_to_a_second() -> None:
-    backoff = GroupBackoff(BackoffSettings())
+    backoff = GroupBackoff(BackoffSettings)
     seen = []
     for _ in range(8):
         backoff.found_nothing()
@@ -18,11 +18,24 @@ def test_the_interval_grows_after_three_empty_looks_up_to_a_second() -> None:
 
 
 def test_activity_resets_it() -> None:
-    backoff = GroupBackoff(BackoffSettings())
+    backoff = GroupBackoff(BackoffSettings)
     for _ in range(8):
         backoff.found_nothing()
     backoff.reset()
     assert (backoff.interval_s, backoff.backed_off) == (0.1, False)
+
+
+def test_other_settings_hold_from_the_next_empty_look_on() -> None:
+    settings = BackoffSettings()
+    backoff = GroupBackoff(lambda: settings)
+    for _ in range(8):
+        backoff.found_nothing()
+    settings = BackoffSettings(base_s=2, threshold=9, multiplier=3, longest_s=10)
+    seen = []
+    for _ in range(5):
+        backoff.found_nothing()
+        seen.append(backoff.interval_s)
+    assert seen == [6, 10, 10, 10, 10]
 
 
 def play(vegas: Vegas, seconds: float, weight: int = 10, calls: int = 40, start: float = 0.0) -> float:

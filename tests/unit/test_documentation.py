@@ -78,6 +78,12 @@ def test_every_document_is_on_the_site() -> None:
     assert sorted(listed) == sorted(str(document.relative_to(DOCS)) for document in DOCS.rglob("*.md"))
 
 
+def test_the_index_has_every_page_of_its_folder() -> None:
+    listed = {link.partition("#")[0] for link in links(DOCS / "README.md")}
+    pages = {str(page.relative_to(DOCS)) for folder in (DOCS, DOCS / "how-to") for page in folder.glob("*.md")}
+    assert pages - listed == {"README.md"}
+
+
 def test_the_readme_leads_to_the_index() -> None:
     assert "docs/README.md" in links(ROOT / "README.md")
 

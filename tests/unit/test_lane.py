@@ -12,7 +12,7 @@ from passing_time import pass_time
 from queenmq.broker.lane import Lane, Policy
 from queenmq.clock import ManualClock
 from queenmq.errors import DatabaseUnavailable, InternalError, InvalidRequest, Overloaded
-from queenmq.storage.failures import TryAgain
+from queenmq.storage.failures import AnswerLost, RowLocked, TryAgain
 
 POLICY = Policy(preferred=3, max_hold_s=60.0, max_requests=100, max_weight=1000, max_concurrent=2, max_pending=10)
 
@@ -187,6 +187,31 @@ async def test_what_may_be_repeated_is_repeated_for_so_long() -> None:
     await pass_time(clock, 1.0)
     with pytest.raises(DatabaseUnavailable):
         await answer
+
+
+LATER = [DatabaseUnavailable("it is away"), RowLocked("somebody has it"), Overloaded("too much")]
+
+
+@pytest.mark.parametrize("later", LATER, ids=lambda error: error.code)
+async def test_after_a_lost_answer_nobody_is_told_that_nothing_was_kept(later: Exception) -> None:
+    backend, clock = Backend(), ManualClock()
+    backend.fails = lambda requests: AnswerLost() if len(backend.calls) == 1 else later
+    answer = asyncio.create_task(Lane("test", backend.run, POLICY, repeat_for_s=5, clock=clock).submit("a", "k"))
+    await pass_time(clock, 6.0)
+    assert len(backend.calls) > 1
+    assert isinstance(answer.exception(), AnswerLost)
+
+
+async def test_nor_by_a_result() -> None:
+    """What the first call has stored may keep the second from storing it."""
+    backend, clock = Backend(), ManualClock()
+    backend.fails = lambda requests: AnswerLost() if len(backend.calls) == 1 else None
+    lane = Lane("test", backend.run, POLICY, repeat_for_s=5, refuses=lambda result: result == "NO", clock=clock)
+    answers = [asyncio.create_task(lane.submit(name, "k")) for name in ("yes", "no")]
+    await pass_time(clock, 1.0)
+    assert answers[0].result() == "YES"
+    assert isinstance(answers[1].exception(), AnswerLost)
+    assert await lane.submit("no", "k") == "NO"
 
 
 @pytest.mark.parametrize(("deadlocks", "succeeds"), [(5, True), (6, False)])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
+from server_settings import settings_with
 
+from queenmq.cli.effective import doubts
 from queenmq.config import AuthSettings
 from queenmq.errors import StartupError
 from queenmq.http.login import check_login, origin_of
@@ -16,6 +19,7 @@ GOOD: dict[str, Any] = {
     "algorithm": "RS256",
     "jwks_url": "https://id.example.org/keys",
     "audience": "queen",
+    "issuer": "https://id.example.org/realms/shop",
     "oidc_issuer": "https://id.example.org/realms/shop",
     "oidc_client_id": "queen",
 }
@@ -24,6 +28,9 @@ GOOD: dict[str, Any] = {
 def test_a_whole_configuration_and_none_are_fine() -> None:
     check_login(AuthSettings(**GOOD))
     check_login(AuthSettings())
+    check_login(AuthSettings(**GOOD | {"oidc_token": "access_token", "issuer": "https://sts.example.org"}))
+    for here in ("http://127.0.0.1:9000/", "http://[::1]:9000", "http://localhost:9000"):
+        check_login(AuthSettings(**GOOD | {"oidc_issuer": here, "issuer": here}))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,12 @@ def test_a_whole_configuration_and_none_are_fine() -> None:
         ({"jwks_url": None}, "JWT_ENABLED=true and JWT_JWKS_URL"),
         ({"algorithm": "HS256"}, "HS256 has no published keys"),
         ({"audience": ""}, "JWT_AUDIENCE"),
+        ({"issuer": ""}, "needs JWT_ISSUER"),
+        ({"issuer": "https://other.example.org"}, "nobody could sign in"),
         ({"oidc_issuer": "id.example.org"}, "must be an http:// or https:// address"),
+        ({"oidc_issuer": "http://id.example.org/realms/shop"}, "must begin with https://"),
+        ({"oidc_issuer": "http://10.0.0.7:8080/"}, "must begin with https://"),
+        ({"oidc_issuer": "http://localhost.example.org/"}, "must begin with https://"),
     ],
 )
 def test_what_could_not_work_or_would_let_others_in_is_refused(changes: dict[str, Any], says: str) -> None:
@@ -73,3 +85,17 @@ def test_the_policy_of_the_page_has_the_origin_and_nothing_else(issuer: str, ori
 def test_an_address_that_would_change_the_policy_is_none(issuer: str) -> None:
     with pytest.raises(ValueError):
         origin_of(issuer)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_doubtful"),
+    [
+        ("https://id.example.org/keys", False),
+        ("http://127.0.0.1:9000/keys", False),
+        ("http://id.example.org/keys", True),
+        ("http://10.0.0.7/keys", True),
+    ],
+)
+def test_keys_over_plain_http_are_doubted(url: str, is_doubtful: bool) -> None:
+    auth = AuthSettings(enabled=True, algorithm="RS256", jwks_url=url)
+    assert any("JWT_JWKS_URL" in doubt for doubt in doubts(settings_with(auth=asdict(auth)))) is is_doubtful

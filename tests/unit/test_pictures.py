@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dashboard.test_pages import LOOKS, PAGES
 
 DOCS = Path(__file__).parents[2] / "docs"
+MOST_BYTES = 2_500_000  # of all pictures of the dashboard
 
 
 def drawing() -> Any:
@@ -34,3 +36,11 @@ def test_the_picture_is_up_to_date(name: str) -> None:
         assert 0 < float(text.attrib["x"]) < width and 0 < float(text.attrib["y"]) < height
     pages = [*DOCS.rglob("*.md")]
     assert any(f"images/{name}.svg" in page.read_text() for page in pages)
+
+
+def test_every_page_of_the_dashboard_is_seen_in_every_look() -> None:
+    shown = (DOCS / "dashboard-pages.md").read_text()
+    files = {file.name: file.stat().st_size for file in (DOCS / "images" / "dashboard").iterdir()}
+    assert files.keys() == {f"{page}-{look}.webp" for page in PAGES for look in LOOKS}, "run: make pictures"
+    assert all(shown.count(f"(images/dashboard/{name})") == 2 for name in files)
+    assert sum(files.values()) < MOST_BYTES

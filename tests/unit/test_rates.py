@@ -55,19 +55,19 @@ def test_namespaces_that_somebody_makes_up_do_not_renew_the_share_of_a_token() -
     rates, limits = Rates(clock), Limits(messages_per_second=1)
     assert asked(rates, limits, 1, messages=1_000_000) == 1
     for number in range(10_001):
-        rates.take_namespaces({f"made-up-{number}": 1}, 5)
+        rates.take_namespaces({f"made-up-{number}": (1, 5)})
     assert asked(rates, limits, 1, messages=1) == 0
 
 
 def test_what_timers_push_is_paid_for_by_what_is_pushed_next() -> None:
     clock = ManualClock()
     rates = Rates(clock)
-    rates.charge_namespaces({"a": 50}, 10)
+    rates.charge_namespaces({"a": (50, 10)})
     with pytest.raises(Overloaded) as refused:
-        rates.take_namespaces({"a": 1}, 10)
+        rates.take_namespaces({"a": (1, 10)})
     assert refused.value.retry_after_s == 4
     clock.advance(4.1)
-    rates.take_namespaces({"a": 1}, 10)
+    rates.take_namespaces({"a": (1, 10)})
 
 
 def test_long_polls_at_a_time() -> None:
@@ -85,13 +85,50 @@ def test_long_polls_at_a_time() -> None:
 def test_namespaces_are_counted_together_or_not_at_all() -> None:
     clock = ManualClock()
     rates = Rates(clock)
-    rates.take_namespaces({"a": 15}, 10)
+    rates.take_namespaces({"a": (15, 10)})
     with pytest.raises(Overloaded, match="'a'"):
-        rates.take_namespaces({"b": 10, "a": 1}, 10)
-    rates.take_namespaces({"b": 10}, 10)
+        rates.take_namespaces({"b": (10, 10), "a": (1, 10)})
+    rates.take_namespaces({"b": (10, 10)})
     clock.advance(1)
-    rates.take_namespaces({"b": 1, "a": 1}, 10)
+    rates.take_namespaces({"b": (1, 10), "a": (1, 10)})
     assert [namespace_of(name) for name in ("a.b.c", "a", ".x")] == ["a", "a", ""]
+
+
+def test_a_request_counts_for_all_its_namespaces_or_for_none() -> None:
+    clock = ManualClock()
+    rates = Rates(clock)
+    for _ in range(2):
+        rates.take_namespace_requests({"a": 2, "a.b": 5})
+    with pytest.raises(Overloaded, match="'a'"):
+        rates.take_namespace_requests({"a.b": 5, "a": 2})
+    for _ in range(3):
+        rates.take_namespace_requests({"a.b": 5})
+    with pytest.raises(Overloaded):
+        rates.take_namespace_requests({"a.b": 5})
+    clock.advance(1)
+    rates.take_namespace_requests({"a": 2, "a.b": 5})
+    assert rates.refused["namespace_requests"] == 2
+
+
+def test_long_polls_of_namespaces() -> None:
+    rates = Rates(ManualClock())
+    with rates.polling_namespaces({"a": 1}):
+        with pytest.raises(Overloaded, match="'a'"), rates.polling_namespaces({"b": 1, "a": 1}):
+            pass
+        with rates.polling_namespaces({"b": 1}):
+            assert (rates.polls_of("a"), rates.polls_of("b")) == (1, 1)
+    assert rates.polls_of("a") == 0
+    assert not rates._namespace_polls
+
+
+def test_several_long_polls_of_a_namespace() -> None:
+    rates = Rates(ManualClock())
+    for _ in range(3):
+        with rates.polling_namespaces({"a": 2}), rates.polling_namespaces({"a": 2}):
+            assert rates.polls_of("a") == 2
+            with pytest.raises(Overloaded), rates.polling_namespaces({"a": 2}):
+                pass
+    assert not rates._namespace_polls
 
 
 def test_there_are_not_more_buckets_than_the_bound() -> None:

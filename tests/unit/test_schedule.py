@@ -62,6 +62,7 @@ def test_missed_moments_are_left_out_and_the_rhythm_is_kept() -> None:
         ("@every 5m", "Europe/Rome", "only for cron"),
         ("0 9 * * *", "Mars/Olympus", "time zone"),
         ("0 9 * * *", "../etc/passwd", "time zone"),
+        ("1," * 30_000 + "1 * * * *", None, "at most 500 characters"),
     ],
 )
 def test_what_is_no_schedule(schedule: str, time_zone: str | None, complaint: str) -> None:

@@ -23,7 +23,11 @@ async def test_a_step_that_fails_when_all_have_gone_is_no_error_of_the_program()
             await away.wait()
             raise DatabaseUnavailable
 
-    subscriptions = Subscriptions(cast(Any, None), cast(Any, Locks()), lambda *_: None)
+    class Few:
+        async def fetchval(self, *_: object, **__: object) -> bool:
+            return False
+
+    subscriptions = Subscriptions(cast(Any, Few()), cast(Any, Locks()), lambda *_: None, 1)
     waiting = asyncio.create_task(subscriptions.step("q", None, "g", BEGINNING))
     await asked.wait()
     [step] = subscriptions._steps.values()

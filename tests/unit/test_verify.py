@@ -14,17 +14,22 @@ from queenmq.verify.corruptions import CORRUPTIONS, Corruption, a_partition_is_l
 from queenmq.verify.edn import to_edn
 from queenmq.verify.history import (
     Ack,
+    Answer,
     Completion,
     Delivered,
+    Done,
     Event,
     Fault,
     Invocation,
+    Outcome,
     Pop,
     Popped,
     Push,
     Pushed,
     Read,
+    Request,
     Stored,
+    Transact,
 )
 from queenmq.verify.model import ModelQueue
 from queenmq.verify.plot import plot
@@ -52,6 +57,25 @@ def test_each_corruption_is_named(corruption: Corruption) -> None:
     shown = minimal(history, violations[0])
     assert 0 < len(shown) < len(history) / 4
     assert violations[0].text in {one.text for one in check(shown).violations}
+
+
+@pytest.mark.parametrize(("pushed", "rules"), [("b1", set()), ("b2", {"all-or-nothing"})])
+def test_a_transaction_is_judged_by_what_only_it_has_pushed(pushed: str, rules: set[str]) -> None:
+    """Of one with an unknown outcome, b1 is stored and b2 is not: if another one has pushed b1, too, it may be its."""
+    one, two = Delivered("a", 1, "a1"), Delivered("a", 2, "a2")
+    steps: list[tuple[Request, Outcome, Answer | None]] = [
+        (Push("q", "a", ["a1", "a2"]), "ok", Pushed(["stored", "stored"])),
+        (Pop("q", "g", 5), "ok", Popped("lost", [one, two])),
+        (Transact([Push("q", "b", ["b1", "b2"])], [Ack("lost", ["a1", "a2"])]), "info", None),
+        (Pop("q", "g", 5), "ok", Popped("kept", [one, two])),
+        (Transact([Push("q", "b", [pushed])], [Ack("kept", ["a1"])]), "ok" if pushed == "b1" else "fail", Done()),
+        (Read("q", "b"), "ok", Stored([Delivered("b", 1, "b1")])),
+    ]
+    history: list[Event] = []
+    for op, (request, outcome, answer) in enumerate(steps):
+        history.append(Invocation(op, "client", 10.0 * op, request))
+        history.append(Completion(op, 10.0 * op + 1, outcome, answer))
+    assert set(check(history).by_rule()) == rules
 
 
 def test_every_rule_can_be_broken() -> None:

@@ -209,14 +209,39 @@ async def consuming_at_delivery(queen: Queen, queue: str) -> None:
 
 
 @check_since(2)
-async def last_value_delivery_is_refused(queen: Queen, queue: str) -> None:
-    # Not offered yet. It has to fail aloud: a consumer that asked for the newest message only must not get all.
-    try:
-        await queen.queue(queue).group("g").conflation().wait(False).pop()
-    except Exception as error:
-        assert "conflation" in str(error)
-    else:
-        raise AssertionError("conflation was ignored")
+async def only_the_newest_of_each_partition(queen: Queen, queue: str) -> None:
+    newest = queen.queue(queue).group("g").conflation().batch(10)
+    assert await newest.wait(False).pop() == []
+    await fill(queen, queue, 1, 2, 3)
+    [message] = await newest.wait(True).pop()
+    assert message["data"] == 3
+    assert (await queen.ack(message, True, {"group": "g"}))["success"]
+    await gives(queen, queue, [1, 2, 3])
+    await fill(queen, queue, 4, 5)
+    seen: list[object] = []
+
+    async def handler(message: dict[str, object]) -> None:
+        seen.append(message["data"])
+
+    await queen.queue(queue).group("g").conflation().batch(1).each().limit(1).consume(handler)
+    assert seen == [5]
+    for refused in (queen.queue(queue).conflation(), queen.queue(queue).group("h").conflation().commit_on_delivery()):
+        try:
+            await refused.wait(False).pop()
+        except Exception as error:
+            assert "conflation" in str(error)
+        else:
+            raise AssertionError("it was not refused")
+
+
+@check_since(2)
+async def a_group_that_reads_everything_goes_on_so(queen: Queen, queue: str) -> None:
+    await fill(queen, queue, 1, 2)
+    [message] = await queen.queue(queue).group("g").batch(1).pop()
+    assert (await queen.ack(message, True, {"group": "g"}))["success"]
+    # The client warns and goes on.
+    [message] = await queen.queue(queue).group("g").conflation().batch(1).pop()
+    assert message["data"] == 2
 
 
 @check

@@ -5,6 +5,14 @@ from __future__ import annotations
 from queen import Queen
 from stage import check, fill, is_empty, play
 
+_NEWEST = {
+    "archiveBeforeDelete": False,
+    "setAsideFailedPushes": False,
+    "popWaitBaseIntervalMs": None,
+    "popWaitMaxIntervalMs": None,
+    "popWaitBackoffThreshold": None,
+    "popWaitBackoffMultiplier": None,
+}
 _DEFAULTS = {
     "leaseTime": 300,
     "maxSize": 0,
@@ -21,8 +29,7 @@ _DEFAULTS = {
     "retentionEnabled": False,
     "encryptionEnabled": False,
     "maxWaitTimeSeconds": 0,
-    "archiveBeforeDelete": False,
-    "setAsideFailedPushes": False,
+    **_NEWEST,
 }
 _OTHERS = {
     "leaseTime": 61,
@@ -61,7 +68,7 @@ async def echoes_every_option(queen: Queen, queue: str) -> None:
     answer = await queen.queue(queue).namespace("shop").task("bill").config(options).create()
     assert answer["configured"] is True
     # Published clients do not know the newest options.
-    assert answer["options"] == _OTHERS | {"archiveBeforeDelete": False, "setAsideFailedPushes": False}
+    assert answer["options"] == _OTHERS | _NEWEST
     assert (answer["namespace"], answer["task"]) == ("shop", "bill")
 
 

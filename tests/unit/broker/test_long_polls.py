@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 import pytest
@@ -24,6 +24,7 @@ class Found:
     messages: int = 0
     ready_in_s: float | None = None
     limit: LimitKind | None = None
+    limit_key: str | None = None
 
     def __bool__(self) -> bool:
         return self.messages > 0
@@ -37,6 +38,7 @@ class Store:
         self.probes = 0
         self.ready_in_s: float | None = None
         self.limit: LimitKind | None = None
+        self.limit_key: str | None = None
         self.failing = False
         self.gate: asyncio.Event | None = None
         self.unread: set[str] = set()  # partitions that a sweep finds
@@ -59,7 +61,7 @@ class Store:
         if self.partitions:
             self.partitions -= 1
             return Found(1)
-        return Found(ready_in_s=self.ready_in_s, limit=self.limit)
+        return Found(ready_in_s=self.ready_in_s, limit=self.limit, limit_key=self.limit_key)
 
 
 @dataclass
@@ -88,7 +90,9 @@ def make(base_s: float = LONG_S, max_waiters: int = 10_000) -> Bench:
     discarded: list[Found] = []
     store, clock = Store(), ManualClock()
     backoff = BackoffSettings(base_s=base_s, longest_s=LONG_S)
-    waiting = LongPolls[Found](backoff, Alone(), clock, max_waiters=max_waiters, check_limit_s=30, ready=store.ready)
+    waiting = LongPolls[Found](
+        lambda queue: backoff, Alone(), clock, max_waiters=max_waiters, check_limit_s=30, ready=store.ready
+    )
     return Bench(store, waiting, discarded, clock)
 
 
@@ -148,6 +152,113 @@ async def test_limits_that_change_wake_everybody(bench: Bench) -> None:
     bench.store.partitions = 1
     bench.waiting.wake_unlimited("q")
     assert await poll
+
+
+async def test_a_lease_that_ends_elsewhere_wakes_one_of_those_that_wait_by_name(bench: Bench) -> None:
+    """The slot that it frees is of the queue or the group, not of its partition."""
+    bench.store.limit, bench.store.ready_in_s = "leases", 500.0
+    polls = [bench.poll(partition=f"p{number}") for number in range(5)]
+    await parked(bench, 5)
+    bench.waiting.wake_freed([("q", "another", "g")])
+    await settle()
+    assert bench.store.probes == 6
+    bench.store.partitions = 2
+    bench.waiting.wake_freed([("q", "another", "g"), ("q", "one more", "g")])
+    await settle()
+    assert [poll.done() for poll in polls] == [False, True, True, False, False]  # the first was probed last
+    for poll in polls:
+        poll.cancel()
+
+
+async def test_limits_that_change_wake_those_that_wait_by_name(bench: Bench) -> None:
+    bench.store.limit, bench.store.ready_in_s = "leases", 500.0
+    poll = bench.poll(partition="p")
+    await parked(bench, 1)
+    bench.store.partitions, bench.store.unread = 1, {"p"}
+    bench.waiting.wake_unlimited("q")
+    assert await poll
+
+
+async def test_of_those_that_a_limit_keeps_waiting_by_name_one_looks_for_all() -> None:
+    bench = make(base_s=1.0)
+    bench.store.limit, bench.store.ready_in_s = "leases", 500.0
+    polls = [bench.poll(partition=f"p{number}") for number in range(5)]
+    await parked(bench, 5)
+    bench.store.unread = {f"p{number}" for number in range(5)}
+    await pass_time(bench.clock, 20.0)
+    assert all(len(asked) == 1 for asked in bench.store.sweeps)
+    assert {asked[0] for asked in bench.store.sweeps} == bench.store.unread  # by turns
+    assert len(bench.store.sweeps) < 15  # at growing intervals
+    bench.store.partitions = 1  # a wake-up got lost
+    await pass_time(bench.clock, 20.0)
+    assert sum(poll.done() for poll in polls) == 1
+    for poll in polls:
+        poll.cancel()
+
+
+async def test_whom_a_rate_keeps_waiting_by_name_nobody_looks_for() -> None:
+    bench = make(base_s=1.0)
+    bench.store.limit, bench.store.ready_in_s = "rate", 50.0
+    poll = bench.poll(partition="p")
+    await parked(bench, 1)
+    bench.store.unread = {"p"}
+    await pass_time(bench.clock, 40.0)
+    assert bench.store.sweeps == []
+    bench.store.partitions = 1
+    await pass_time(bench.clock, 10.0)
+    assert poll.result()
+
+
+class Keys:
+    """What a queue's keys are: the first letters of names."""
+
+    def __init__(self) -> None:
+        self.rules = {"q": None}
+        self.full: set[str] = set()
+        self.freed_keys: list[str] = []
+
+    def key_of(self, queue: str, partition: str) -> str | None:
+        return partition[0]
+
+    def freed(self, queue: str, partition: str, group: str) -> None:
+        self.freed_keys.append(partition[0])
+
+    def holds(self, queue: str, group: object, partitions: Collection[str]) -> bool:
+        return {partition[0] for partition in partitions} <= self.full
+
+
+async def test_a_push_wakes_whom_limits_of_other_keys_keep_waiting(bench: Bench) -> None:
+    bench.waiting.keys = keys = Keys()
+    keys.full = {"a"}
+    bench.store.limit, bench.store.limit_key, bench.store.ready_in_s = "keys", "a", 500.0
+    poll = bench.poll()
+    await parked(bench, 1)
+    bench.store.partitions = 1
+    bench.waiting.wake("q", ["a1", "a2"])
+    await settle()
+    assert bench.store.probes == 1
+    bench.waiting.wake("q", ["a1", "b1"])
+    assert await poll
+
+
+async def test_a_lease_that_ends_wakes_who_waits_for_its_key(bench: Bench) -> None:
+    bench.waiting.keys = keys = Keys()
+    bench.store.limit, bench.store.ready_in_s = "keys", 500.0
+    polls = {}
+    for partition in ("a1", "b1", "b2"):
+        bench.store.limit_key = partition[0]
+        polls[partition] = bench.poll(partition=partition)
+        await parked(bench, len(polls))
+    bench.store.partitions = 3
+    bench.waiting.wake_freed([("q", "b3", "g")])
+    await settle()
+    assert {partition for partition, poll in polls.items() if poll.done()} == {"b1"}
+    assert keys.freed_keys == ["b"]
+    bench.waiting.wake("q", ["b2"])  # a push does not help
+    await settle()
+    assert not polls["b2"].done()
+    for poll in polls.values():
+        poll.cancel()
 
 
 async def test_a_push_elsewhere_costs_nothing(bench: Bench) -> None:
