@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve bench check test lint style types imports prose unit pooled versions oldest format clean
-.PHONY: sbom audit verify fuzz docs pipeline-soak frameworks release soak
+.PHONY: sbom audit verify fuzz docs pictures pipeline-soak frameworks release soak simulate
 
 help:
 	@echo "make serve    run Queen with its bundled PostgreSQL (Ctrl-C stops)"
@@ -23,8 +23,10 @@ help:
 	@echo "make frameworks run kombu's and Celery's own tests of a broker, and Django 6, which pip fetches"
 	@echo "make fuzz     send changed packets, requests and messages to servers, for thirty minutes"
 	@echo "make docs     write the documentation as a site to build/site"
+	@echo "make pictures take the pictures of the dashboard for the documentation"
 	@echo "make pipeline-soak  run a supervised pipeline for an hour while everything around it is killed (MINUTES=10)"
 	@echo "make soak     run the whole product for an hour at 70 % while everything around it fails (MINUTES=10)"
+	@echo "make simulate run a thousand histories of simulated servers (SEEDS=20, FIRST=17)"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make sbom     write build/sbom.json (CycloneDX) and build/licences.csv"
@@ -107,6 +109,11 @@ fuzz: setup
 docs: setup
 	$(BIN)/zensical build --strict
 	$(BIN)/python docs/http_reference.py build/site
+	@echo "the site is in build/site: open build/site/index.html"
+
+# Of every page of the dashboard, for docs/dashboard-pages.md: taken from two servers with a shop on them.
+pictures: setup
+	QUEEN_PICTURES=1 QUEEN_REQUIRE_BROWSER=1 $(BIN)/pytest --quiet tests/dashboard/test_pages.py
 
 MINUTES ?= 60
 
@@ -117,6 +124,13 @@ pipeline-soak: setup
 # All workloads of `queen verify` at once, with faults, in rounds. The figures and their plot are in build/soak.
 soak: setup
 	PYTHONPATH=tests $(BIN)/python -m chaos.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+SEEDS ?= 1000
+FIRST ?= 0
+
+# Whole servers in virtual time, a history for each seed. What breaks a promise is printed with its seed.
+simulate: setup
+	PYTHONPATH=tests $(BIN)/python -m simulation.servers --seeds $(SEEDS) --first $(FIRST)
 
 format: setup
 	$(BIN)/ruff check --fix
