@@ -266,6 +266,24 @@ class TestPark:
         assert data(await take(queen, 10)) == ([1, 2, 3] if settled == "retry" else [2, 3])
         assert await skipped(http) == []
 
+    async def test_what_is_due_behind_it_waits(
+        self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+    ) -> None:
+        await queen.configure("r")
+        await policy(http, queue="r", group="g", poison="park", limit=0)
+        await queen.push("r", 1, 2, 3)
+        messages = await queen.pop("r", consumerGroup="g", batch=3)
+        await queen.ack_batch(messages[:2], "failed", consumerGroup="g")
+        first, second = (f"/api/v1/messages/{m['partitionId']}/{m['transactionId']}/retry" for m in messages[:2])
+        assert (await http.post(second)).status_code == 200
+        assert await queen.pop("r", consumerGroup="g") == []
+        ready = "SELECT ready_at <= clock_timestamp() FROM queen.partition_consumers WHERE partition_id = $1"
+        assert await sql.fetchval(ready, messages[0]["partitionId"]) is False
+        explained = (await http.get("/api/v1/explain/r", params={"consumerGroup": "g"})).json()
+        assert (explained["reason"], explained["deliverable"]) == ("parked", False)
+        assert (await http.post(first)).status_code == 200
+        assert data(await queen.pop("r", consumerGroup="g", batch=3)) == [1, 2, 3]
+
     async def test_other_groups_block(self, queen: Queen) -> None:
         [first] = await queen.pop("q", consumerGroup="h")
         await queen.ack(first, "failed", consumerGroup="h")

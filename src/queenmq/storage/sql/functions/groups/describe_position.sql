@@ -97,7 +97,8 @@ BEGIN
               AND m."offset" > v_low AND NOT v_done @> m."offset"
             ORDER BY m."offset" LIMIT 1
         ) m
-        ORDER BY s.until, m."offset" LIMIT 1;
+        -- What lies behind a parked message waits for that one, as in queen.skipped_until.
+        ORDER BY m."offset" > min(m."offset") FILTER (WHERE s.parks) OVER (), s.until, m."offset" LIMIT 1;
     END IF;
     IF next_offset IS NULL THEN
         RETURN;
