@@ -30,6 +30,7 @@ QueenError                          error                 the root
 │   │   │   └── AnswerLost     503  outcome_unknown       * the connection ended; it may have been committed
 │   │   ├── NoEncryptionKey    503  no_encryption_key     * the queue is encrypted and this server has no key
 │   │   ├── JournalFailed      503  journal_failed        * the disk refused the record
+│   │   ├── ForwardLost        503  outcome_unknown       * the server that it was forwarded to may have done it
 │   │   ├── ServerStopping     503  server_stopping       this server is shutting down
 │   │   │   └── Interrupted    503  outcome_unknown       it did not wait for the end: what was asked may be done
 │   │   ├── InMaintenance      503  maintenance           the operator has switched pushes off

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -42,7 +42,7 @@ from queenmq.access.permissions import Permissions
 from queenmq.cluster.imbalance import BALANCED_BELOW
 from queenmq.cluster.node import Siblings
 from queenmq.core.message import Message
-from queenmq.errors import StartupError
+from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_connection import PeerAnswer
 from queenmq.http.plans import LEASE, give_back, lease_header
@@ -240,6 +240,34 @@ async def test_every_push_is_stored_once_whatever_the_peer_does(database_url: st
         assert a.circuit(b) == "half_open"
         assert fate(await pushed(a, "q", audit)) == ("b", "a", None)
         assert a.circuit(b) == "closed"
+
+
+@pytest.mark.parametrize("kind", ["breaks", "fails after it worked", "refuses", "has no database"])
+async def test_what_the_peer_may_have_stored_is_not_called_refused(
+    database_url: str, sql: asyncpg.Connection, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Repeating it here fails, and only what the peer cannot have done is answered as if nothing had been kept."""
+
+    async def overloaded(*_: object) -> Never:
+        raise Overloaded("too much waits here", 1)
+
+    async def no_database(*_: object) -> Never:
+        raise DatabaseUnavailable
+
+    async with cluster(database_url, "ab", **PATIENT) as (a, b), watched(b, "q", a) as audit:
+        await pushed(a, "q", audit)
+        monkeypatch.setattr(a.server.broker, "push", overloaded)
+        if kind == "refuses":
+            b.refuse(a)
+        elif kind == "has no database":
+            monkeypatch.setattr(b.server.broker, "push_unless_journalled", no_database)
+        else:
+            b.misbehave = {"breaks": work_and_break(b), "fails after it worked": work_and_answer_500}[kind]
+        worked = b.misbehave is not None
+        answer = await a.push("q", {"payload": f"0:{audit.send(0, 1)}" if worked else "nobody gets it"})
+        stored = await sql.fetchval("SELECT count(*) FROM queen.messages")
+    expected = (2, 503, "outcome_unknown") if worked else (1, 429, "overloaded")
+    assert (stored, answer.status_code, answer.json()["code"]) == expected
 
 
 async def test_a_peer_that_fails_again_is_left_alone_for_longer(database_url: str) -> None:

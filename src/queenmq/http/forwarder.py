@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 from urllib.parse import quote
 
+import msgspec
+
 from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.coordinator import Coordinator
 from queenmq.cluster.load_tracker import ServerLoad
 from queenmq.cluster.node import Node
 from queenmq.cluster.peer_session import Ends
 from queenmq.config import CoordinatorSettings
-from queenmq.http.peer_connection import PeerAnswer, PeerFailure, PeerUnproven
+from queenmq.errors import HttpError, InternalError, UnavailableError
+from queenmq.http.peer_connection import PeerAnswer, PeerFailure, PeerSilent, PeerUnproven
 from queenmq.http.peer_messages import CALLER, GREETING, SEALED, RequestHead, target_of
 from queenmq.http.peer_pool import PeerPool, PoolExhausted, Times
 from queenmq.http.peer_requests import WOULD_JOURNAL
@@ -53,10 +56,26 @@ _OVERLOADED = 429
 _NO_PEER = frozenset({403, 404})  # it does not know us, or does not coordinate
 _REFUSAL = 400
 _SERVER_ERROR = 500
+_UNKNOWN = frozenset({"outcome_unknown", InternalError.code})
 
 
 class _ServeHere(Exception):
     """The peer is well and says that this server must serve the request."""
+
+
+class _PerhapsServed(Exception):
+    """The peer may have served the request, and has not said so."""
+
+
+class _Refusal(msgspec.Struct):
+    code: str
+
+
+class ForwardLost(UnavailableError):
+    """A peer may have done what this server refused to do then."""
+
+    code = "outcome_unknown"
+    is_unknown = True
 
 
 class Forwarder:
@@ -91,12 +110,16 @@ class Forwarder:
             request.hold()
         origin = uuid7_text()
         tried: tuple[str, ...] = ()
+        perhaps_served = False
         while target is not None and len(tried) < MOST_PEERS and now() < deadline:
             self._shorten(request, plan, now() - began if tried else 0.0)
+            answer = None
             try:
                 answer = await self._try(request, plan, target, origin, deadline)
             except _ServeHere:
                 break
+            except _PerhapsServed:
+                perhaps_served = True
             if answer is not None:
                 self._coordinator.forwarded += 1
                 return self._passed_back(answer, target, fell_back=bool(tried))
@@ -105,7 +128,16 @@ class Forwarder:
         self._coordinator.fallbacks += 1
         self._shorten(request, plan, now() - began)
         request.origin = origin
-        return await self._serve_here(request, handler, context, plan, (_FELL_BACK,))
+        try:
+            return await self._serve_here(request, handler, context, plan, (_FELL_BACK,))
+        except HttpError as error:
+            is_denial = isinstance(error, UnavailableError | InternalError)
+            if perhaps_served and is_denial and plan.late is None:
+                raise ForwardLost(
+                    "the server to which this was forwarded gave no answer, so it may have been done; "
+                    f"repeating it here failed: {error.message}"
+                ) from error
+            raise
 
     async def _serve_here(
         self, request: Request, handler: Handler, context: Context, plan: Plan, headers: tuple[Header, ...]
@@ -130,7 +162,7 @@ class Forwarder:
     async def _try(
         self, request: Request, plan: Plan, target: ServerLoad, origin: str, deadline: float
     ) -> PeerAnswer | None:
-        """One attempt; None if the peer has not served the request."""
+        """One attempt; None if the peer has not served the request. Raises _ServeHere or _PerhapsServed."""
         pool = self._pool(target.id)
         breaker = target.breaker
         if pool is None or not breaker.enter(self._node.now):
@@ -141,11 +173,15 @@ class Forwarder:
         except PeerFailure as failure:
             if self._stopping:
                 breaker.abandoned()
+                if isinstance(failure, PeerSilent):
+                    raise _PerhapsServed from failure
                 return None
             log.warning("server %s failed a forwarded request: %s", target.id, failure)
             reason = "refused" if isinstance(failure, PeerUnproven) else "unreachable"
             self._coordinator.failed_attempts[reason] += 1
             breaker.failed(self._node.now)
+            if isinstance(failure, PeerSilent):
+                raise _PerhapsServed from failure
             return None
         except PoolExhausted:
             self._coordinator.failed_attempts["no_connection_left"] += 1
@@ -181,6 +217,8 @@ class Forwarder:
             target.breaker.abandoned()
         if served and plan.late is not None:
             plan.late(answer.headers)
+        if _may_have_served(answer):
+            raise _PerhapsServed
         return None
 
     def _pool(self, server: str) -> PeerPool | None:
@@ -241,6 +279,16 @@ class Forwarder:
 def _head(request: Request, origin: str) -> RequestHead:
     headers = [item for item in request.headers.items() if item[0] not in _NOT_PASSED_ON]
     return RequestHead(request.method, target_of(request), origin, headers)
+
+
+def _may_have_served(answer: PeerAnswer) -> bool:
+    """Of an answer that is hearsay or an error: whether it leaves open that the peer has done what it was asked for."""
+    if not answer.is_proven:
+        return True
+    try:
+        return msgspec.json.decode(answer.body, type=_Refusal).code in _UNKNOWN
+    except msgspec.MsgspecError:
+        return True
 
 
 def header_name(server_id: str) -> bytes:

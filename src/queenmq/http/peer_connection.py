@@ -34,7 +34,11 @@ Late = Callable[[Mapping[bytes, bytes]], None]
 
 
 class PeerFailure(Exception):
-    """The peer gave no answer; whether it has done what it was asked for is not known."""
+    """The peer gave no answer."""
+
+
+class PeerSilent(PeerFailure):
+    """The request was sent: whether the peer has done what it was asked for is not known."""
 
 
 class PeerUnproven(PeerFailure):
@@ -164,7 +168,7 @@ class PeerConnection(asyncio.Protocol):
     def _end(self, reason: str) -> None:
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
-            answer.set_exception(PeerFailure(reason))
+            answer.set_exception(PeerFailure(reason) if self._session is None else PeerSilent(reason))
 
     # What the parser calls
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from queenmq.clock import SYSTEM, Clock
 from queenmq.cluster.keys import KeyRing
 from queenmq.cluster.peer_session import Ends
-from queenmq.http.peer_connection import Late, PeerAnswer, PeerConnection, PeerFailure
+from queenmq.http.peer_connection import Late, PeerAnswer, PeerConnection, PeerFailure, PeerSilent
 from queenmq.http.peer_messages import RequestHead
 from queenmq.tls import Tls
 
@@ -69,7 +69,7 @@ class PeerPool:
             if _has_come(answer):
                 return answer.result()
             connection.withdraw()
-            raise PeerFailure("it did not answer in time") from None
+            raise PeerSilent("it did not answer in time") from None
         except asyncio.CancelledError:
             if not _has_come(answer):
                 connection.withdraw()
