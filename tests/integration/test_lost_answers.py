@@ -349,3 +349,69 @@ async def test_a_statement_whose_repetition_fails(server: Server, monkeypatch: P
         await server.database.fetchval("SELECT 1", repeatable=True)
     assert failed.value.is_unknown
     assert isinstance(failed.value, type(later) if isinstance(later, TryAgain) else AnswerLost)
+
+
+CHANGES: dict[str, tuple[str, str, Any, str]] = {
+    "configure": ("POST", "configure", {"queue": "q", "options": {"leaseTime": 7}}, "queue_configs"),
+    "policy": ("POST", "policies", {"queue": "q", "limits": {"leases": 1}}, "queue_configs"),
+    "conflation": ("POST", "consumer-groups/g/queues/q/conflation", {"enabled": True}, "find_conflation"),
+    "filter": ("POST", "consumer-groups/g/queues/q/filter", {"filter": "headers.a = 'b'"}, "find_filter"),
+    "resume": ("POST", "resume", {"queue": "q"}, "queue_configs"),
+    "quota": ("POST", "quotas", {"namespace": "q", "maxMessages": 5}, "quotas_used"),
+    "schema": ("POST", "schemas/q", {"schema": {"type": "integer"}}, "checked_schemas"),
+    "delete a message": ("DELETE", "messages/{partition}/t", None, "partition_names"),
+    "seek": ("POST", "consumer-groups/g/queues/q/partitions/Default/seek", {"toEnd": True}, "position"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+async def test_what_fails_after_a_change(queen: Queen, monkeypatch: Patch, kind: str) -> None:
+    """The change is kept, so nobody is told that nothing was."""
+    method, path, body, fails = CHANGES[kind]
+    await queen.push("q", {"payload": 1, "transactionId": "t"})
+    [message] = await queen.pop("q", consumerGroup="g")
+    run = Database._run
+
+    async def away(self: Database, way: Any, text: str, *rest: Any) -> Any:
+        if text == statement(fails):
+            raise DatabaseUnavailable("it is away")
+        return await run(self, way, text, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "_run", away)
+        path = path.format(partition=message["partitionId"])
+        answer = await queen.http.request(method, f"/api/v1/{path}", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
+
+
+@pytest.mark.parametrize("kind", ["kv", "locks"])
+async def test_what_fails_after_a_part(queen: Queen, monkeypatch: Patch, kind: str) -> None:
+    """Of a request that is several statements, the first is done and the last fails."""
+    key = {"op": "put", "ns": "n", "key": "k", "value": 1, "ttlSeconds": 60}
+    lock = {"op": "acquire", "ttlSeconds": 60}
+    body, fails, done = {
+        "kv": ({"operations": [key, {"op": "get", "ns": "n", "key": "k"}]}, "find_keys", 0),
+        "locks": ({"operations": [lock | {"name": "a"}, lock | {"name": "b"}]}, "change_lock", 1),
+    }[kind]
+    run, calls = Database._run, iter([False] * done)
+
+    async def away(self: Database, way: Any, text: str, *rest: Any) -> Any:
+        if text == statement(fails) and next(calls, True):
+            raise DatabaseUnavailable("it is away")
+        return await run(self, way, text, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "_run", away)
+        answer = await queen.http.post(f"/api/v1/{kind}", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
+
+
+async def test_a_push_that_fails_after_its_timers(queen: Queen, server: Server, monkeypatch: Patch) -> None:
+    async def refused(*_: object) -> Any:
+        raise Overloaded("too much", retry_after_s=1)
+
+    items = [{"queue": "q", "payload": 1, "delay": 60}, {"queue": "q", "payload": 2}]
+    with monkeypatch.context() as patch:
+        patch.setattr(server.broker, "push", refused)
+        answer = await queen.http.post("/api/v1/push", json={"items": items})
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")

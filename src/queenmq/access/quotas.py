@@ -15,6 +15,7 @@ from msgspec import Struct
 from queenmq.clock import Clock
 from queenmq.errors import QuotaExceeded
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
 
 REFRESH_S: Final = 5.0
@@ -136,12 +137,14 @@ class Quotas:
             quota.messages_per_second,
             quota.long_polls,
         )
-        await self.refresh()
+        with after_commit():
+            await self.refresh()
 
     async def remove(self, namespace: str) -> bool:
         """Whether there was one."""
         removed = await self._database.fetchval(statement("remove_quota"), namespace)
-        await self.refresh()
+        with after_commit():
+            await self.refresh()
         return removed is not None
 
 

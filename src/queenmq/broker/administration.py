@@ -23,6 +23,7 @@ from queenmq.errors import DatabaseUnavailable
 from queenmq.ids import uuid7_text
 from queenmq.operations.steps import StepParameters
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
 
 
@@ -95,7 +96,8 @@ class Administration:
                 kept = {name: known[name] for name in QueueOptions.__struct_fields__ if name not in given}
                 options = msgspec.structs.replace(options, **kept)
             row = await self._store(connection, queue, labels, options, rights)
-        await self._settings.publish(queue)
+        with after_commit():
+            await self._settings.publish(queue)
         self._activity.touched.add(queue)
         self._changed(queue)
         return Configured(str(row["queue_id"]), str(row["partition_id"]), labels, options)
@@ -201,7 +203,8 @@ class Administration:
         return found
 
     async def _message_changed(self, partition_id: str) -> None:
-        place = await self._database.fetchrow(statement("partition_names"), partition_id)
+        with after_commit():
+            place = await self._database.fetchrow(statement("partition_names"), partition_id, repeatable=True)
         if place is not None:
             self._activity.touched.add(place["queue"])
             self._changed(place["queue"], (place["partition"],))

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from queenmq.errors import NotFound
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
 
 
@@ -39,7 +40,8 @@ class Conflation:
         if not await self._database.fetchval(statement("set_conflation"), queue, group, enabled, by, repeatable=True):
             raise NotFound("Queue not found")
         self._wake(queue)
-        return await self.find(queue, group)
+        with after_commit():
+            return await self.find(queue, group)
 
     async def find(self, queue: str, group: str) -> GroupConflation:
         """Raises NotFound if there is no such queue."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from queenmq.core.filters import Filter
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
 
 
@@ -41,7 +42,8 @@ class Filters:
                 "filter: the payloads of this queue are encrypted, so only headers can be filtered", "filter"
             )
         self._wake(queue)
-        return await self.find(queue, group)
+        with after_commit():
+            return await self.find(queue, group)
 
     async def find(self, queue: str, group: str) -> GroupFilter:
         """Raises NotFound if there is no such queue."""

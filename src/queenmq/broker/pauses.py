@@ -14,6 +14,7 @@ from datetime import datetime
 from queenmq.clock import Clock
 from queenmq.errors import Conflict, NotFound
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
 
 ASK_AGAIN_S = 2.0
@@ -104,7 +105,8 @@ class Pauses:
         was_paused: bool | None = await self._database.fetchval(statement("resume"), *place.names, repeatable=True)
         if was_paused is None:
             raise NotFound("Queue not found")
-        await self._publish(place.queue)
+        with after_commit():
+            await self._publish(place.queue)
         self._known.forget(place.queue)
         self._wake(place.queue)
         return was_paused

@@ -14,6 +14,7 @@ from queenmq.core.limits import KeyLimits, LimitPolicy, most_at_once
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.errors import Conflict, NotFound, QueenError
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
 
 _encoder = msgspec.json.Encoder()
@@ -89,13 +90,14 @@ class Policies:
             raise NotFound("Queue not found")
         if row["refused"] is not None:
             raise _refusal(row["refused"], given)
-        if fairness is not UNSET:
-            await self.fairness.follow(queue, fairness.separator if fairness else None)
-        if breaker is not UNSET or limits is not UNSET or fairness is not UNSET:
-            await self._publish(queue)
-            self._known.forget(queue)
-            self.fairness.forget_holds(queue)
-            self._wake(queue)
+        with after_commit():
+            if fairness is not UNSET:
+                await self.fairness.follow(queue, fairness.separator if fairness else None)
+            if breaker is not UNSET or limits is not UNSET or fairness is not UNSET:
+                await self._publish(queue)
+                self._known.forget(queue)
+                self.fairness.forget_holds(queue)
+                self._wake(queue)
         changed: bool = row["changed"]
         return changed
 

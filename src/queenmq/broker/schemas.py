@@ -19,6 +19,7 @@ from queenmq.clock import Clock
 from queenmq.core.message import Message
 from queenmq.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, Overloaded
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
 
 if TYPE_CHECKING:
@@ -210,14 +211,16 @@ class Schemas:
                 raise Conflict(f"the schemas that are checked would have more than {MOST_CHECKED_BYTES} bytes together")
             wanted = (row["id"], version, version + is_new, rule, check, text if is_new else None, by)
             if await self._database.fetchrow(statement("set_schema"), *wanted) is not None:
-                await self.refresh()
+                with after_commit():
+                    await self.refresh()
                 return SchemaSet(version + is_new, rule, check, is_new)
         raise Conflict(f"others change the schema of queue {queue!r} at the same time: try again")
 
     async def remove(self, queue: str) -> bool:
         """Whether there was one."""
         removed = await self._database.fetchrow(statement("remove_schema"), queue)
-        await self.refresh()
+        with after_commit():
+            await self.refresh()
         return removed is not None
 
 

@@ -6,6 +6,8 @@ Callers see only `queenmq.errors`, or one of the errors below that the broker ac
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import asyncpg
 import msgspec
@@ -20,6 +22,8 @@ from queenmq.errors import (
     QueenError,
     StartupError,
     StatementFailed,
+    UnavailableError,
+    WouldJournal,
 )
 from queenmq.storage import sqlstates
 from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
@@ -55,6 +59,18 @@ class AnswerLost(DatabaseUnavailable):
 
     code = "outcome_unknown"
     is_unknown = True
+
+
+@contextmanager
+def after_commit(anything: bool = True) -> Iterator[None]:
+    """For what a request does after it has changed something (if `anything` was changed): when that fails, the
+    answer must not say that nothing was kept."""
+    try:
+        yield
+    except (UnavailableError, InternalError) as error:
+        if not anything or isinstance(error, WouldJournal):
+            raise
+        raise AnswerLost from error
 
 
 class DatabaseAway(StartupError):

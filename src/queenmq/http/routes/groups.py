@@ -32,6 +32,7 @@ from queenmq.http.schemas import Error, GroupDeleted, Sought, SubscriptionMoved
 from queenmq.http.scopes import all_queues, group_in_path, listed_or_in_query, listing, queue_in_path, visible
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import attempts, groups, queues
+from queenmq.storage.failures import after_commit
 
 _SUBSCRIPTION_TEXTS = {"subscriptionTimestamp": "Missing subscriptionTimestamp in request body"}
 _subscription_decoder = msgspec.json.Decoder(SubscriptionBody)
@@ -198,7 +199,8 @@ async def seek_partition(request: Request, context: Context) -> Response:
     progress = await broker.seek(group, queue, partition, None if body.to_end else at)
     position = None
     if progress.status == "completed":
-        position = await groups.position(context.reports, partition_id, group)
+        with after_commit():
+            position = await groups.position(context.reports, partition_id, group)
     return administered(
         progress, partition_sought(group, queue, partition, updated=progress.done > 0, position=position)
     )

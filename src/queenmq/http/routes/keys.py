@@ -47,7 +47,7 @@ from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import uuid7_text
 from queenmq.reports import keys as listed
 from queenmq.reports.keys import MOST_COUNTED, HolderRead
-from queenmq.storage.failures import KeyConditionFailed
+from queenmq.storage.failures import KeyConditionFailed, after_commit
 
 _TEXTS = {"operations": "operations array is required"}
 _keys = msgspec.json.Decoder(KeysBody)
@@ -78,11 +78,13 @@ async def keys(request: Request, context: Context) -> Response:
     try:
         for is_change, run in groupby(read, lambda one: isinstance(one, KeyChange)):
             if is_change:
-                changes = [one for one in run if isinstance(one, KeyChange)]
-                made = await context.broker.keys.change(changes)
+                with after_commit(bool(changes)):
+                    changes = [one for one in run if isinstance(one, KeyChange)]
+                    made = await context.broker.keys.change(changes)
                 results += key_results(changes, made, request)
             else:
-                results += [await _read(one, context) for one in run if isinstance(one, KeyOperation)]
+                with after_commit(bool(changes)):
+                    results += [await _read(one, context) for one in run if isinstance(one, KeyOperation)]
     except KeyConditionFailed as failed:
         return Response(200, _rolled_back(operations, failed, await value_after(failed, changes, request, context)))
     return Response(200, KeyResults(results=results))
@@ -99,7 +101,11 @@ async def locks(request: Request, context: Context) -> Response:
     _check_count(len(operations))
     for index, one in enumerate(operations):
         _check_lock(one, f"operations[{index}]")
-    return Response(200, LockResults(results=[await _lock(one, request, context) for one in operations]))
+    results: list[LockResult] = []
+    for one in operations:
+        with after_commit(bool(results)):
+            results.append(await _lock(one, request, context))
+    return Response(200, LockResults(results=results))
 
 
 @documented({200: KeyNamespaces}, query=_PAGE)

@@ -26,6 +26,7 @@ from queenmq.http.schemas import ConflictError, Error, PushResult
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.refusals import TooManyItems
 from queenmq.ids import is_uuid, uuid7_for, uuid7_text
+from queenmq.storage.failures import after_commit
 
 ITEM_TEXTS = {
     "queue": "Queue must be a string",
@@ -111,7 +112,8 @@ async def _push_in_parts(
     }
     now = [index for index in range(len(messages)) if index not in results]
     push = context.broker.push_unless_journalled if request.forwarded else context.broker.push
-    outcomes = await push([messages[index] for index in now])
+    with after_commit(bool(states)):
+        outcomes = await push([messages[index] for index in now])
     results |= {index: result(index, messages[index], outcome) for index, outcome in zip(now, outcomes, strict=True)}
     is_stored = all(outcome.deferral is None for outcome in outcomes)
     return Response(201 if is_stored else 202, [results[index] for index in range(len(messages))])
