@@ -518,7 +518,8 @@ async def test_the_order_holds_when_the_worker_that_keeps_the_journal_is_killed(
         for _ in range(10):
             await producer.push(other)
         await until(lambda: len(workers_of(pair.serve)) == 2)
-        assert set(producer.answers) == {"database_unavailable"}
+        # A server that has not noticed yet that the database is away keeps its order behind what is journalled.
+        assert set(producer.answers) <= {"database_unavailable", "maintaining_order"}
         await proxy.open()
         await _stored_again(producer, other)
         assert data(await other.queen.drain("q", "p")) == list(range(producer.accepted))
