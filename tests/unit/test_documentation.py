@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -100,6 +102,25 @@ def test_every_metric_that_is_named_is_listed() -> None:
     for document in DOCS.rglob("*.md"):
         named = set(re.findall(r"`(queen_[a-z_]+)[`{]", document.read_text()))
         assert named - fixtures <= listed, document
+
+
+def test_every_revision_that_is_named_is_in_the_history() -> None:
+    """A figure or a mend names the commit that has it, so that it can be looked up."""
+    named = {(page.name, hash_) for page in DOCS.rglob("*.md") for hash_ in _REVISION.findall(page.read_text())}
+    assert len({hash_ for _, hash_ in named}) > 10
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists() or _git(git, "rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("without the whole history there is nothing to look them up in")
+    assert sorted(one for one in named if _git(git, "cat-file", "-t", one[1]) != "commit") == []
+
+
+# Seven hexadecimal digits, of which some are letters and some are not.
+_REVISION = re.compile(r"(?<![\w-])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7}(?![\w-])")
+
+
+def _git(git: str, *arguments: str) -> str:
+    command = [git, "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 @cache
