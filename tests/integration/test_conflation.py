@@ -12,7 +12,9 @@ import pytest
 from integration.queen import Queen, age_messages, data, expire_leases, parked
 from integration.test_accounts import problems
 from integration.test_policies import policy
+from queenmq.config import Settings
 from queenmq.server import Server
+from queenmq.services.retention import Retention
 
 LAST = {"consumerGroup": "g", "batch": 10, "partitions": 10}
 ASKED = LAST | {"conflation": True}
@@ -188,6 +190,29 @@ class TestDelivery:
             dead = [letter["data"] for letter in await queen.dead_letters("q")]
             assert newest in (*numbers[-1:], *dead)
         assert await problems(sql) == []
+
+
+async def test_what_retention_has_deleted_is_not_counted_again(
+    queen: Queen, sql: asyncpg.Connection, server: Server, settings: Settings
+) -> None:
+    await queen.configure("q", retentionEnabled=True, retentionSeconds=3600)
+    await queen.push("q", 0)
+    await conflate(queen)
+    assert data(await queen.drain("q", consumerGroup="g")) == [0]
+    await queen.push("q", *range(1, 7))
+    await age_messages(sql, "q", 7200)
+    await queen.push("q", *range(7, 11))
+    await Retention(server.broker.operation_runner, settings.retention).work()
+    [seventh] = await queen.pop("q", consumerGroup="other", batch=1)
+    deletion = await queen.http.delete(f"/api/v1/messages/{seventh['partitionId']}/{seventh['transactionId']}")
+    assert deletion.status_code == 200, deletion.text
+    assert data(await queen.drain("q", consumerGroup="g")) == [10]
+    assert await passed_over(queen) == 2
+    row = await sql.fetchrow(
+        "SELECT position, total_consumed, passed_over FROM queen.partition_consumers WHERE consumer_group = 'g'"
+    )
+    assert tuple(row) == (11, 2, 9)
+    assert await problems(sql) == []
 
 
 class TestAsking:

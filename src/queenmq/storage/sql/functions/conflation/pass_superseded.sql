@@ -56,6 +56,10 @@ BEGIN
         RETURN;
     END IF;
     v_done := v_row.done + v_older + v_unfit;
+    -- What was deleted before was counted then (see queen.pass_over).
+    v_older := v_older * int8multirange(int8range((
+                   SELECT l.first_offset FROM queen.partition_lookup l WHERE l.partition_id = p_partition ORDER BY l.generation DESC LIMIT 1), NULL))
+               - queen.deleted_within(p_partition, lower(v_older), upper(v_older) - 1);
     UPDATE queen.partition_consumers c
     SET position = queen.end_of_done(v_done, c.position),
         done = v_done * int8multirange(int8range(queen.end_of_done(v_done, c.position) + 1, NULL)),
@@ -65,8 +69,6 @@ BEGIN
     IF v_row.failures IS NOT NULL OR v_row.skipped IS NOT NULL THEN
         PERFORM queen.forget_failures(p_partition, ARRAY[p_group], v_older + v_unfit, true);
     END IF;
-    -- What was deleted before is not counted again.
-    v_older := v_older - queen.deleted_within(p_partition, lower(v_older), upper(v_older) - 1);
     INSERT INTO queen.filtered AS f (partition_id, consumer_group, queue_id, messages, conflated)
     VALUES (p_partition, p_group, v_row.queue_id, queen.count_offsets(v_unfit), queen.count_offsets(v_older))
     ON CONFLICT (partition_id, consumer_group) DO UPDATE
