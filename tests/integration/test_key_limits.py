@@ -85,6 +85,18 @@ class TestLeases:
         assert keys([message for answer in got for message in answer]) == {"a": 1, "b": 1, "c": 1, "d": 1}
         assert await take(queen) == []
 
+    async def test_many_full_keys_do_not_keep_others_waiting(self, http: httpx.AsyncClient, queen: Queen) -> None:
+        """More than a pop tries one after the other, all before the key that has something."""
+        await fill(queen, **{f"a{number:03}": 2 for number in range(210)})
+        await limit(http, {"leases": 1})
+        full = await take_all(queen, batch=1000, partitions=1000)
+        assert len(full) == 210
+        await fill(queen, z=1)
+        for _ in range(3):
+            if found := await queen.pop("q", consumerGroup="g", wait=True, timeout=5_000):
+                break
+        assert keys(found) == {"z": 1}
+
     async def test_a_batch_of_several_partitions(self, http: httpx.AsyncClient, queen: Queen) -> None:
         await fill(queen, each=2, a=5, b=1)
         await limit(http, {"leases": 3})

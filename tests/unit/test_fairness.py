@@ -108,6 +108,21 @@ def test_whom_a_limit_holds_back_has_no_turns() -> None:
     assert {fair.next(1, now=16.0) for _ in range(4)} == {"a"}
 
 
+def test_who_was_found_full_has_no_turns_before_it_is_found_otherwise() -> None:
+    fair = turns()
+    fair.found(["a", "b", "c"], {"a": 10.0, "b": 10.0})
+    assert Counter(fair.next(1, 5.0) for _ in range(5)) == {"c": 5}
+    fair.hold("a", until=7.0)  # a probe says less than a check of all
+    assert fair.is_held("a", 8.0)
+    fair.release("b")
+    assert fair.next(1, 5.0) == "b"
+    fair.found(["a", "b", "c"], {"c": 20.0})
+    assert {fair.next(1, 8.0) for _ in range(5)} == {"a", "b"}
+    assert fair.is_held("c", 19.0)
+    fair.found(["a", "b"])
+    assert not fair.is_held("c", 19.0)
+
+
 def test_if_limits_hold_everybody_back_the_oldest_is_asked_for() -> None:
     fair = turns()
     fair.found(["a", "b"])

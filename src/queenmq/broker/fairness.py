@@ -31,6 +31,9 @@ _LOOK_S: Final = 0.1  # between checks; and ten times as long as one takes, but 
 _FIRST_LOOK_S: Final = 0.02  # while nothing is known; the group may be subscribing just now
 _LOOK_FACTOR: Final = 10.0
 _LONGEST_LOOK_S: Final = 2.0
+# Of keys that a check has found full: until the next check, also if that begins only with the next probe of a long
+# poll. If they had turns in between, they would have all of them as long as they are full.
+_LONGEST_HOLD_S: Final = 5.0
 _FORGET_S: Final = 3600.0  # between removals of what limits of keys have kept
 _STEP: Final = 1000
 _PASSES: Final = 20
@@ -162,7 +165,12 @@ class Fairness:
         try:
             asked = (statement("fair_keys_ready"), queue, group, _MOST_KEYS, place.look_from)
             rows = await self._database.fetch(*asked, repeatable=True)
-            place.turns.found(row["fair_key"] for row in rows if row["is_ready"])
+            now = self._clock.monotonic()
+            full = {row["fair_key"]: row["full_for_s"] for row in rows if row["full_for_s"] is not None}
+            place.turns.found(
+                (row["fair_key"] for row in rows if row["is_ready"]),
+                {key: now + min(full_for_s, _LONGEST_HOLD_S) for key, full_for_s in full.items()},
+            )
             place.look_from = rows[-1]["fair_key"] if len(rows) == _MOST_KEYS else ""
         except QueenError:
             place.turns.found(())  # what was known may be wrong by now, and is not to be preferred for ever

@@ -6,7 +6,7 @@ next. A key that comes back after a pause begins where the others are: what it d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Annotated
 
@@ -57,7 +57,8 @@ class Turns:
         # The ready ones. An entry that is out of date is corrected when it comes up.
         self._heap: list[tuple[float, str]] = []
         self._held: dict[str, float] = {}  # keys that a limit allows nothing, and until when
-        self._releases: list[tuple[float, str]] = []  # the same, the next one first
+        self._full: Collection[str] = ()  # of these, those of which `found` has said so
+        self._releases: list[tuple[float, str]] = []  # those that are held, the next one first
         self._now = 0.0
         self._turns = 0
 
@@ -65,13 +66,15 @@ class Turns:
     def ready(self) -> Collection[str]:
         return self._ready
 
-    def found(self, keys: Iterable[str]) -> None:
-        """These keys have something ready, and no others."""
-        ready = set(keys)
+    def found(self, keys: Iterable[str], full: Mapping[str, float] | None = None) -> None:
+        """These keys have something ready, and no others; and limits allow nothing to those that are `full`, before the
+        time that each has."""
+        ready, full = set(keys), full or {}
         for key in ready - self._ready:
             self._times[key] = max(self._times.get(key, 0.0), self._now)
         self._ready = ready
-        self._held = {key: until for key, until in self._held.items() if key in ready}
+        held = {key: until for key, until in self._held.items() if key in ready and key not in self._full}
+        self._held, self._full = held | dict(full), full.keys()
         self._releases = [(until, key) for key, until in self._held.items()]
         heapify(self._releases)
         if len(self._times) > _MOST_REMEMBERED:
@@ -82,7 +85,7 @@ class Turns:
     def hold(self, key: str, until: float) -> None:
         """A limit allows it nothing before that time: it has no turns."""
         if key in self._ready:
-            self._held[key] = until
+            self._held[key] = until = max(until, self._held.get(key, 0.0))
             heappush(self._releases, (until, key))
 
     def release(self, key: str) -> None:

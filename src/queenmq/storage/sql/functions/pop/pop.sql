@@ -256,7 +256,7 @@ BEGIN
                               AND (v_paused IS NULL OR c.partition_id <> ALL (v_paused))
                             ORDER BY c.ready_at LIMIT v_rest FOR NO KEY UPDATE SKIP LOCKED
                         ) x
-                        WHERE k.fair_key <> ALL (v_full) AND NOT queen.key_is_full(v_queue.id, r.grp, k.fair_key, NOT r.auto_ack)
+                        WHERE k.fair_key <> ALL (v_full) AND queen.key_full_for(v_queue.id, r.grp, k.fair_key, NOT r.auto_ack) IS NULL
                         LIMIT v_rest
                     ) x;
                 ELSIF v_rest > 0 THEN
