@@ -22,7 +22,7 @@ from queenmq.broker.lease import Leases
 from queenmq.broker.live import Live
 from queenmq.broker.load import LoadWatch
 from queenmq.broker.lock_wait import LockWait
-from queenmq.broker.long_polls import LongPolls, partitions_ready
+from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.operation_runner import OperationProgress, OperationRunner
 from queenmq.broker.outbox import Outbox
@@ -32,6 +32,7 @@ from queenmq.broker.policies import Policies
 from queenmq.broker.pop import Claim, Delivered, Filter, Popper
 from queenmq.broker.push import Pusher, Targets
 from queenmq.broker.queue_options import QueueOptions as KnownOptions
+from queenmq.broker.safety_net import partitions_ready
 from queenmq.broker.schemas import Schemas
 from queenmq.broker.statistics import Statistics
 from queenmq.broker.streams import Cycle, Cycled, Query, StateEntry, Streams
@@ -85,9 +86,8 @@ class Broker:
         self.maintenance = Maintenance(database, self.caches, clock)
         self.schemas = Schemas(database, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
-        self.locks = LockWait(
-            database, settings.database.lock_timeout_ms / 1000, settings.limits.max_lock_waiters, clock
-        )
+        lock_s = settings.database.lock_timeout_ms / 1000
+        self.locks = LockWait(database, lock_s, settings.limits.max_lock_waiters, clock)
         self.journal = journal_of(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
             backoff_of(settings, self._options),

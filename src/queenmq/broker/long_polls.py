@@ -36,8 +36,6 @@ from queenmq.cluster.port import Cluster, Lease
 from queenmq.core.group_backoff import BackoffSettings
 from queenmq.core.histogram import SECONDS, Histogram
 from queenmq.errors import Overloaded, QueenError
-from queenmq.storage.database import Database
-from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
 
@@ -348,19 +346,3 @@ class LongPolls(Generic[Result]):
             self._start_check(group)
             if group.check is None:
                 self._probe_again(group)
-
-
-def partitions_ready(
-    database: Database, cluster: Cluster
-) -> Callable[[str, Hashable, list[str]], Awaitable[list[str]]]:
-    """For the safety net of long polls: asks the database which partitions of a queue a group could read now."""
-
-    async def ready(queue: str, group: Hashable, partitions: list[str]) -> list[str]:
-        rows = await database.fetch(statement("partitions_ready"), queue, group, partitions, repeatable=True)
-        found: list[str] = [row["name"] for row in rows]
-        if cluster.linked:
-            for partition in found:
-                cluster.found_free(queue, partition, str(group))
-        return found
-
-    return ready

@@ -13,7 +13,10 @@ from typing import Generic
 
 from queenmq.broker.waiters import KeyWaiters, PartitionWaiters, Result
 from queenmq.clock import Clock
+from queenmq.cluster.port import Cluster
 from queenmq.errors import QueenError
+from queenmq.storage.database import Database
+from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
 
@@ -73,3 +76,19 @@ class SafetyNet(Generic[Result]):
             siblings.sweep = None
             if siblings.partitions:
                 (self.start_sweep if siblings.again else self.sweep_later)(siblings)
+
+
+def partitions_ready(
+    database: Database, cluster: Cluster
+) -> Callable[[str, Hashable, list[str]], Awaitable[list[str]]]:
+    """Asks the database which partitions of a queue a group could read now."""
+
+    async def ready(queue: str, group: Hashable, partitions: list[str]) -> list[str]:
+        rows = await database.fetch(statement("partitions_ready"), queue, group, partitions, repeatable=True)
+        found: list[str] = [row["name"] for row in rows]
+        if cluster.linked:
+            for partition in found:
+                cluster.found_free(queue, partition, str(group))
+        return found
+
+    return ready
