@@ -79,9 +79,9 @@ class Delivered:
     subscribed: bool = True
     ready_in_s: float | None = None  # when nothing was there: how soon something may be
     limit: LimitKind | None = None  # what allows nothing before
-    limit_key: str | None = field(default=None, kw_only=True)  # and of which key
+    limit_key: str | None = None  # and of which key
     crowded_out: bool = False  # something may be there, but the merged call brought enough for others
-    in_conflict: bool = field(default=False, kw_only=True)  # it asks for conflation, and its group reads otherwise
+    in_conflict: bool = False  # it asks for conflation, and its group reads otherwise
 
     def __bool__(self) -> bool:
         return bool(self.runs)
