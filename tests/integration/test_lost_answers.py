@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import asyncpg
@@ -48,6 +48,28 @@ def lose(patch: Patch, owner: Any, name: str, later: Exception) -> None:
     patch.setattr(owner, name, lossy)
 
 
+def lose_answer_of(patch: Patch, name: str) -> Iterator[bool]:
+    """The connection is lost after the first call of this statement was committed. The iterator is empty then."""
+    watched, left = Database._watched, iter([True])
+
+    async def lossy(connection: Any, method: Any, text: str, arguments: Any) -> Any:
+        answer = await watched(connection, method, text, arguments)
+        if text == statement(name) and next(left, False):
+            raise connection_lost()
+        return answer
+
+    patch.setattr(Database, "_watched", staticmethod(lossy))
+    return left
+
+
+def connection_lost() -> Exception:
+    return asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+
+def of_ack(message: Any, status: str = "completed") -> dict[str, Any]:
+    return {name: message[name] for name in ("transactionId", "partitionId", "leaseId")} | {"status": status}
+
+
 @pytest.mark.parametrize("later", LATER, ids=lambda error: error.code)
 async def test_a_transaction(queen: Queen, server: Server, monkeypatch: Patch, later: Exception) -> None:
     push = {"type": "push", "items": [{"queue": "q", "payload": 1, "transactionId": "t"}]}
@@ -65,21 +87,9 @@ async def test_a_transaction_that_has_handed_a_message_back(
 ) -> None:
     await queen.push("q", 1, 2)
     first, second = await queen.pop("q", batch=2)
-    names = ("transactionId", "partitionId", "leaseId")
-    acks = [
-        {"type": "ack", "status": said} | {name: message[name] for name in names}
-        for message, said in ((first, "completed"), (second, status))
-    ]
-    watched, left = Database._watched, iter([True])
-
-    async def lossy(connection: Any, method: Any, text: str, arguments: Any) -> Any:
-        answer = await watched(connection, method, text, arguments)
-        if text == statement("transact") and next(left, False):
-            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-        return answer
-
+    acks = [{"type": "ack"} | of_ack(first), {"type": "ack"} | of_ack(second, status)]
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "_watched", staticmethod(lossy))
+        left = lose_answer_of(patch, "transact")
         body = {"operations": acks} | ({"requiredLeases": [first["leaseId"]]} if is_fenced else {})
         answer = await queen.http.post("/api/v1/transaction", json=body)
     assert next(left, None) is None
@@ -90,22 +100,16 @@ async def test_a_finish_whose_pop_fails_afterwards(queen: Queen, monkeypatch: Pa
     """That nothing can be taken does not mean that nothing was finished."""
     await queen.push("q", 1)
     [message] = await queen.pop("q")
-    watched, left = Database._watched, iter([True])
-
-    async def lossy(connection: Any, method: Any, text: str, arguments: Any) -> Any:
-        answer = await watched(connection, method, text, arguments)
-        if text == statement("take") and next(left, False):
-            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-        return answer
 
     async def away(*_: object) -> Any:
         raise DatabaseUnavailable
 
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "_watched", staticmethod(lossy))
+        left = lose_answer_of(patch, "take")
         patch.setattr(Popper, "pop", away)
         take = {"queue": "q", "wait": True, "timeout": 1000}
         answer = await queen.http.post(f"/api/v1/lease/{message['leaseId']}/finish", json={"take": take})
+    assert next(left, None) is None
     assert answer.json()["code"] == "outcome_unknown", answer.text
     assert await queen.pop("q") == []
 
@@ -113,10 +117,9 @@ async def test_a_finish_whose_pop_fails_afterwards(queen: Queen, monkeypatch: Pa
 async def test_an_ack(queen: Queen, monkeypatch: Patch) -> None:
     await queen.push("q", 1, 2)
     [message] = await queen.pop("q")
-    item = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")} | {"status": "completed"}
     with monkeypatch.context() as patch:
         lose(patch, Acker, "_apply", DatabaseUnavailable("it is away"))
-        answer = await queen.http.post("/api/v1/ack", json=item)
+        answer = await queen.http.post("/api/v1/ack", json=of_ack(message))
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert [message["data"] for message in await queen.pop("q")] == [2]
 
@@ -149,7 +152,7 @@ class TestThenItsRowIsLocked:
                 if is_lost:
                     await holding.start()
                     await stranger.execute(HOLD[row])
-                    raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+                    raise connection_lost()
                 return answer
 
             monkeypatch.setattr(Database, "_watched", staticmethod(lossy))
@@ -161,8 +164,7 @@ class TestThenItsRowIsLocked:
         await queen.push("q", 1, 2)
         [message] = await queen.pop("q")
         holding = lose_answers_of("ack", "position")
-        item = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")}
-        answer = await queen.http.post("/api/v1/ack", json=item | {"status": "completed"})
+        answer = await queen.http.post("/api/v1/ack", json=of_ack(message))
         assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown"), answer.text
         await holding.rollback()
         assert (await queen.ack(message))["success"] is not is_committed
@@ -233,7 +235,6 @@ async def test_an_ack_of_which_nobody_can_learn_any_more(queen: Queen, server: S
     """The repetition answers that the lease is over, and the database goes before it says what was finished."""
     await queen.push("q", 1, 2)
     [message] = await queen.pop("q")
-    item = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")} | {"status": "completed"}
     apply, errors, fetch = Acker._apply, iter([AnswerLost()]), server.database.fetch
 
     async def lossy(*arguments: Any) -> Any:
@@ -250,13 +251,9 @@ async def test_an_ack_of_which_nobody_can_learn_any_more(queen: Queen, server: S
     with monkeypatch.context() as patch:
         patch.setattr(Acker, "_apply", lossy)
         patch.setattr(server.database, "fetch", away)
-        answer = await queen.http.post("/api/v1/ack", json=item)
+        answer = await queen.http.post("/api/v1/ack", json=of_ack(message))
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert [message["data"] for message in await queen.pop("q")] == [2]
-
-
-def of_ack(message: Any, status: str = "completed") -> dict[str, Any]:
-    return {name: message[name] for name in ("transactionId", "partitionId", "leaseId")} | {"status": status}
 
 
 @pytest.mark.parametrize("status", ["failed", "dlq"])
@@ -316,7 +313,7 @@ async def test_a_statement_that_is_repeated(server: Server, monkeypatch: Patch) 
 
     async def cut(*arguments: Any) -> Any:
         await watched(*arguments)
-        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        raise connection_lost()
 
     async def once() -> Any:
         nonlocal borrowed
