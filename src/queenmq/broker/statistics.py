@@ -37,7 +37,6 @@ _AT_ONCE = 20
 _FRESH_S = 0.25
 _MOST_NAMED = 20_000
 # That are stored, those that were seen last.
-_MOST_OF_GROUP = MOST_READERS_OF_GROUP
 _MOST_CONSUMERS = 100_000
 _FORGET_CONSUMERS_S = 60.0
 _MOST_STRANGERS = 10_000  # that may be stored before too many are forgotten
@@ -221,7 +220,7 @@ class Statistics:
         now = self._clock.monotonic()
         if now >= self._forget_consumers_at or self._strangers >= _MOST_STRANGERS:
             self._forget_consumers_at, self._strangers = now + _FORGET_CONSUMERS_S, 0
-            bounds = self._settings.history_retention_days, _MOST_OF_GROUP, self._at_once, _MOST_CONSUMERS
+            bounds = self._settings.history_retention_days, MOST_READERS_OF_GROUP, self._at_once, _MOST_CONSUMERS
             while await self._database.fetchval(statement("forget_consumers"), *bounds) == self._at_once:
                 pass
 

@@ -15,7 +15,7 @@ from queenmq.cli.fetch import Answer, fetch
 from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
 from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, token
 from queenmq.cli.show import plural, seconds
-from queenmq.cli.standing import MOST_GROUPS, in_trouble, troubles
+from queenmq.cli.standing import MOST_GROUPS, behind_or_idle, counted
 from queenmq.clock import SYSTEM
 from queenmq.config import is_here
 
@@ -245,14 +245,14 @@ def _journal_problem(journal: dict[str, Any]) -> Finding | None:
 def _work(overview: dict[str, Any], groups: _Reply) -> Finding:
     """Whether the messages are worked off, beside whether the server could do so."""
     letters: int = overview.get("messages", {}).get("deadLetter", 0)
-    found = in_trouble(groups.body if groups.status == _OK else [])
+    found = behind_or_idle(groups.body if groups.status == _OK else [])
     if not letters and not found:
         return good("work", "no group is behind, and there are no dead letters")
     dead = plural(letters, "dead letter")
     if not found:
         return doubtful("work", dead, "`queen dlq` lists them, `queen dlq redrive` delivers them again")
     worst, lag = found[0], seconds(found[0]["maxTimeLag"])
-    groups_of = f"groups: {', '.join(troubles(found))}"
+    groups_of = f"groups: {', '.join(counted(found))}"
     return doubtful(
         "work",
         f"{groups_of}; {dead}; {worst['name']} of {worst['queueName']} has waited longest, for {lag}",

@@ -1,4 +1,4 @@
-"""Which groups are in trouble, for `queen status` and `queen doctor`."""
+"""Which groups are behind or idle, for `queen status` and `queen doctor`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 MOST_GROUPS: Final = 10_000
 
 
-def in_trouble(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def behind_or_idle(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those that nobody reads or that cannot keep up, the longest waiting first."""
     found = [group for group in groups if group["standing"] in ("Behind", "Idle")]
     return sorted(found, key=lambda group: -group["maxTimeLag"])
 
 
-def troubles(found: Iterable[dict[str, Any]]) -> list[str]:
+def counted(found: Iterable[dict[str, Any]]) -> list[str]:
     """How many there are of each: 2 behind, 1 idle."""
     counts = Counter(group["standing"] for group in found)
     return [f"{number:,} {state.lower()}" for state, number in counts.most_common()]

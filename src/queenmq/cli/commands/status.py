@@ -8,7 +8,7 @@ from queenmq.cli.arguments import as_json
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, console, count, facts, note, plural, print_json, seconds, table
-from queenmq.cli.standing import MOST_GROUPS, in_trouble, troubles
+from queenmq.cli.standing import MOST_GROUPS, behind_or_idle, counted
 
 if TYPE_CHECKING:
     from queenmq.client.admin import Admin
@@ -32,7 +32,7 @@ def command(as_json: bool, server: str) -> None:
             "database": health["database"],
             "overview": overview,
             "groups": len(groups),
-            "groupsInTrouble": in_trouble(groups),
+            "groupsInTrouble": behind_or_idle(groups),
             "pauses": queen.admin.list_pauses()["pauses"],
             "troubles": _troubles(queen.admin),
             "maintenance": queen.admin.get_maintenance_mode(),
@@ -97,7 +97,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, Any]]:
             f"{count(messages['processing'])} processing",
         ),
         ("rates", f"{count(rates['ingestedPerSecond'])} pushed/s, {count(rates['processedPerSecond'])} finished/s"),
-        ("groups", ", ".join([plural(found["groups"], "group"), *troubles(found["groupsInTrouble"])])),
+        ("groups", ", ".join([plural(found["groups"], "group"), *counted(found["groupsInTrouble"])])),
         ("dead letters", count(messages["deadLetter"])),
         ("paused", ", ".join(_place(pause) for pause in found["pauses"][:_MOST_SHOWN]) or "nothing"),
         ("maintenance", f"on: {' and '.join(off)} are switched off" if off else "off"),
