@@ -101,7 +101,7 @@ def test_unknown_paths(router: Router, path: str) -> None:
     assert caught.value.body() == {"error": "Not found", "code": "not_found"}
 
 
-@pytest.mark.parametrize("path", ["/api/v1/ephemeral/push", "/api/v1/partitions/changed"])
+@pytest.mark.parametrize("path", ["/api/v1/ephemeral/push", "/api/v1/partitions/changed", "/api/v1/migration/start"])
 def test_what_published_clients_know_and_is_left_out(router: Router, path: str) -> None:
     with pytest.raises(NotFound) as caught:
         router.resolve(Request("POST", path))

@@ -27,7 +27,7 @@ NOT_SETTINGS = frozenset(
             "QUEEN_SIMULATION_SEED",
             "QUEEN_CHAOS_ROUNDS",
         ),
-        # Of the reference server; there is nothing here that they could change.
+        # Of the server that the published clients come from; there is nothing here that they could change.
         "QUEEN_UDP_NOTIFY_PORT",
         # Of PostgreSQL's own programs and images.
         *("PG_VERSION", "PG_MAJOR", "PG_CONFIG", "PG_COLOR", "PG_COLORS"),

@@ -268,7 +268,7 @@ Match = tuple[dict[str, Route], tuple[str, ...]]
 _LEFT_OUT = {
     "/api/v1/ephemeral/": "ephemeral queues are not supported: use a queue with ttl or retention",
     "/api/v1/partitions/changed": "changed partitions are not listed: use GET …/resources/queues/{queue}/partitions",
-    "/api/v1/migration/": "the migration between servers of the reference is not supported",
+    "/api/v1/migration/": "copying a database to another one is not supported: use pg_dump and pg_restore",
 }
 
 

@@ -1,6 +1,7 @@
 """What a token says, once its signature is checked: when, from whom and for whom it is valid.
 
-A token without `exp` is accepted, as in the reference, unless JWT_REQUIRE_EXP is set. `iat` is not checked.
+A token without `exp` is accepted, as by the server that the published clients come from, unless JWT_REQUIRE_EXP is set.
+`iat` is not checked.
 """
 
 from __future__ import annotations
