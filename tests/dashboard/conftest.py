@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,30 +34,40 @@ def browser(postgres: Postgres) -> Iterator[Browser]:
         yield running
 
 
+@contextmanager
+def two_servers(folder: Path, database: str, **variables: str) -> Iterator[list[ServeProcess]]:
+    """Of one cluster, both of them up."""
+    ports = [free_udp_port() for _ in range(2)]
+    servers = [
+        ServeProcess(
+            folder,
+            name,
+            DATABASE_URL=database,
+            QUEEN_UDP_PORT=str(own),
+            QUEEN_UDP_PEERS=f"127.0.0.1:{other}",
+            QUEEN_SYNC_SECRET=SECRET,
+            DB_POOL_SIZE="8",
+            FILE_BUFFER_DIR=str(folder / name),
+            **variables,
+        )
+        for name, own, other in (("queen-1", ports[0], ports[1]), ("queen-2", ports[1], ports[0]))
+    ]
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.make_sure_it_is_gone)
+            server.launch()
+        for server in servers:
+            server.until_up()
+        yield servers
+
+
 @pytest.fixture(scope="package")
 def served(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("dashboard")
     url = outside(postgres.create())
-    ports = [free_udp_port() for _ in range(2)]
     with ExitStack() as stack:
         stack.callback(lambda: outside(postgres.drop(url)))
-        servers = []
-        for name, own, other in (("queen-1", *ports), ("queen-2", *reversed(ports))):
-            server = ServeProcess(
-                folder,
-                name,
-                DATABASE_URL=url,
-                QUEEN_UDP_PORT=str(own),
-                QUEEN_UDP_PEERS=f"127.0.0.1:{other}",
-                QUEEN_SYNC_SECRET=SECRET,
-                DB_POOL_SIZE="8",
-                FILE_BUFFER_DIR=str(folder / name),  # type: ignore[operator]
-            )
-            stack.callback(server.make_sure_it_is_gone)
-            server.launch()
-            servers.append(server)
-        for server in servers:
-            server.until_up()
+        servers = stack.enter_context(two_servers(folder, url))
         shop = Shop(servers[0].url)
         stack.callback(shop.http.close)
         outside(past(url))

@@ -23,13 +23,13 @@ import asyncpg
 import httpx
 import jwt
 import pytest
-from cluster.processes import QUEEN, SECRET, ServeProcess, environment
+from cluster.processes import QUEEN, ServeProcess, environment
 from integration.queen import age_messages
 from playwright.sync_api import Browser, Locator, Page, expect
-from ports import free_udp_port
 
 from dashboard.axe import serious_findings
 from dashboard.browser import PATIENCE_MS, outside, visit
+from dashboard.conftest import two_servers
 from dashboard.scene import Shop
 from dashboard.steps import dialog, told
 
@@ -213,32 +213,20 @@ def judged(url: str, token: str) -> list[dict[str, str]]:
 def night(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
     folder = tmp_path_factory.mktemp("night")
     database = outside(postgres.create())
-    ports = [free_udp_port() for _ in range(2)]
     token = jwt.encode({"sub": "ann", "role": "admin", "exp": time.time() + 864_000}, JWT_SECRET, "HS256")
     with ExitStack() as stack:
         stack.callback(lambda: outside(postgres.drop(database)))
-        servers = []
-        for name, own, other in (("queen-1", *ports), ("queen-2", *reversed(ports))):
-            server = ServeProcess(
+        servers = stack.enter_context(
+            two_servers(
                 folder,
-                name,
-                DATABASE_URL=database,
+                database,
                 JWT_ENABLED="true",
                 JWT_SECRET=JWT_SECRET,
-                QUEEN_UDP_PORT=str(own),
-                QUEEN_UDP_PEERS=f"127.0.0.1:{other}",
-                QUEEN_SYNC_SECRET=SECRET,
                 QUEEN_SYNC_HEARTBEAT_MS="200",
                 QUEEN_SYNC_DEAD_THRESHOLD_MS="2000",
                 QUEEN_HORIZON_WARNING_S="1",
-                DB_POOL_SIZE="8",
-                FILE_BUFFER_DIR=str(folder / name),  # type: ignore[operator]
             )
-            stack.callback(server.make_sure_it_is_gone)
-            server.launch()
-            servers.append(server)
-        for server in servers:
-            server.until_up()
+        )
         shop = Shop(servers[0].url, token)
         stack.callback(shop.http.close)
         until(lambda: shop.call("GET", "/api/v1/live")["serversAlive"] == 2)
