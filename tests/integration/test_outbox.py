@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -14,6 +15,8 @@ from server_settings import settings_with
 
 from integration.queen import Queen, data, until
 from queenmq.config import Settings
+from queenmq.core.message import Message
+from queenmq.ids import uuid7_text
 from queenmq.server import Server
 from queenmq.storage.statements import statement
 
@@ -23,9 +26,13 @@ KEEP, RELEASE = (f"SELECT pg_advisory_{verb}(hashtextextended('queen.outbox', 0)
 
 
 @pytest.fixture
-def settings() -> Settings:
+def settings(tmp_path: Path) -> Settings:
     """Only a notification can end the pause within the time of a test."""
-    return settings_with(outbox={"interval_ms": MINUTE_MS}, server={"encryption_key": bytes(32)})
+    return settings_with(
+        outbox={"interval_ms": MINUTE_MS},
+        journal={"folder": tmp_path / "journal", "replay_interval_ms": 10},
+        server={"encryption_key": bytes(32)},
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +192,24 @@ class TestOrder:
         await send(sql, 3)
         await all_pushed(sql)
         assert data(await queen.pop("q", "p", batch=10)) == [0, 1, 2, 3]
+
+    async def test_a_partition_with_a_journal_holds_up_no_other_and_keeps_its_order(
+        self, queen: Queen, sql: asyncpg.Connection, other: asyncpg.Connection, server: Server
+    ) -> None:
+        """More messages than one batch has wait behind what the journal cannot store."""
+        await queen.push("q", 0, partition="stuck")
+        async with other.transaction():
+            await other.execute("SELECT 1 FROM queen.partition_lookup FOR UPDATE")
+            assert server.broker.journal is not None
+            await server.broker.journal.put([Message("q", "stuck", b'"journalled"', uuid7_text(), "j")])
+            await sql.execute("SELECT queen.send('q', 'stuck', to_jsonb(n)) FROM generate_series(1, 1500) AS n")
+            await send(sql, "free", partition="another")
+            assert data(await queen.wait("q", "another")) == ["free"]
+            assert await waiting(sql) == 1501
+        await until(lambda: not server.broker.journal.messages)
+        await send(sql, 1501, partition="stuck")
+        await all_pushed(sql)
+        assert data(await queen.drain("q", "stuck")) == [0, "journalled", *range(1, 1502)]
 
     async def test_once_with_several_servers_and_sessions_that_disappear(
         self, queen: Queen, sql: asyncpg.Connection, server: Server, settings: Settings, database_url: str

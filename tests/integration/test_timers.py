@@ -7,6 +7,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -16,6 +17,8 @@ from server_settings import settings_with
 
 from integration.queen import Queen, another_server, blocked, data, until
 from queenmq.config import Settings
+from queenmq.core.message import Message
+from queenmq.ids import uuid7_text
 from queenmq.server import Server
 
 HOUR_MS = 3_600_000
@@ -25,8 +28,12 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-def settings() -> Settings:
-    return settings_with(timers={"interval_ms": 20}, server={"encryption_key": bytes(32)})
+def settings(tmp_path: Path) -> Settings:
+    return settings_with(
+        timers={"interval_ms": 20},
+        journal={"folder": tmp_path / "journal", "replay_interval_ms": 10},
+        server={"encryption_key": bytes(32)},
+    )
 
 
 def schedule(key: str, payload: Any, queue: str = "q", **fields: Any) -> Json:
@@ -420,3 +427,27 @@ async def second(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(database_url)
     yield connection
     await connection.close()
+
+
+FILL = """
+    INSERT INTO queen.timers (queue_name, key, partition_name, deliver_at, next_attempt_at, message_id, transaction_id,
+                              is_encrypted, payload)
+    SELECT 'q', 'k' || i, 'stuck', moment, moment, gen_random_uuid(), i::text, false, convert_to(i::text, 'UTF8')
+    FROM generate_series(1, $1) i, LATERAL (SELECT now() - interval '1 day' + i * interval '1 second' AS moment) m"""
+
+
+async def test_a_partition_with_a_journal_holds_up_no_other_and_keeps_its_order(
+    http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection, server: Server, second: asyncpg.Connection
+) -> None:
+    """More of them than one batch has wait behind what the journal cannot store."""
+    await queen.push("q", 0, partition="stuck")
+    async with second.transaction():
+        await second.execute("SELECT 1 FROM queen.partition_lookup FOR UPDATE")
+        assert server.broker.journal is not None
+        await server.broker.journal.put([Message("q", "stuck", b'"journalled"', uuid7_text(), "j")])
+        await sql.execute(FILL, 1500)
+        await change(http, schedule("free", "on time", partition="free"))
+        assert data(await queen.wait("q", "free")) == ["on time"]
+        assert await pending(sql) == 1500
+    await until(lambda: none_pending(sql))
+    assert data(await queen.drain("q", "stuck")) == [0, "journalled", *range(1, 1501)]

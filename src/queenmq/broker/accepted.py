@@ -46,6 +46,7 @@ class AcceptedPush:
         self._load = load
         self._maintenance = maintenance
         self._journal = journal
+        self._behind: set[tuple[str, str]] = set()
 
     @property
     def is_allowed(self) -> bool:
@@ -53,9 +54,21 @@ class AcceptedPush:
         return self._maintenance.switches.pushes_allowed
 
     def must_wait(self, message: Message) -> bool:
-        """Whether its partition has older messages in the journal: these go first."""
+        """Whether its partition has older messages in the journal: these go first. It is `behind` from then on."""
+        where = (message.queue, message.partition)
+        if self._is_journalled(where):
+            self._behind.add(where)
+        return where in self._behind
+
+    def behind(self) -> tuple[list[str], list[str]]:
+        """The queues and names of the partitions that were found to wait and still do. Who reads a batch leaves them
+        out: what the journal cannot store may be stuck for long, and would fill the batch again and again."""
+        self._behind = {where for where in self._behind if self._is_journalled(where)}
+        return [queue for queue, _ in self._behind], [partition for _, partition in self._behind]
+
+    def _is_journalled(self, where: tuple[str, str]) -> bool:
         journal = self._journal
-        return journal is not None and bool(journal.messages) and journal.holds([message])
+        return journal is not None and bool(journal.messages) and journal.holds_any([where])
 
     async def store(
         self, connection: asyncpg.Connection[asyncpg.Record], messages: Sequence[Message], lock_timeout: str

@@ -55,7 +55,8 @@ class Outbox:
         self.late_s = 0.0  # how long the oldest message of the last batch had waited since it was sent
 
     async def push_next(self) -> int:
-        """Push what was sent, up to a batch of it. Returns how many messages were pushed, or are held now.
+        """Push what was sent, up to a batch of it. Returns how many messages were pushed, are held now, or were found
+        to wait behind the journal: the next batch leaves these out.
 
         If that fails, those of each partition are tried apart, and a partition for which it fails then is held.
         """
@@ -65,10 +66,13 @@ class Outbox:
         sent: list[Sent] = []
         try:
             async with self._database.connection() as connection, connection.transaction():
-                rows = await connection.fetch(statement("next_sends"), self._floor.number, _MOST_AT_ONCE, _MOST_BYTES)
+                behind = self._accepted.behind()
+                rows = await connection.fetch(
+                    statement("next_sends"), self._floor.number, _MOST_AT_ONCE, _MOST_BYTES, *behind
+                )
                 sent = self._read(rows)
                 if not sent:
-                    return 0
+                    return len(rows)
                 call = await self._accepted.store(connection, [one.message for one in sent], LOCK_TIMEOUT)
                 transaction = await _remove(connection, sent)
                 held = {(row["queue_name"], row["partition_name"]) for row in rows if row["was_held"]}
@@ -81,11 +85,11 @@ class Outbox:
             for partition in _by_partition(sent):
                 await self._push_apart(partition)
         else:
-            if len(sent) == len(rows) and not rows[0]["any_held"]:
+            if len(sent) == len(rows) and not behind[0] and not rows[0]["any_held"]:
                 self._floor.moved(rows[-1]["number"], transaction, rows[0]["finished_below"])
             self.pushed += len(sent)
             self._accepted.announce(call)
-        return len(sent)
+        return len(rows)
 
     async def _tend(self) -> None:
         now = self._clock.monotonic()

@@ -51,12 +51,13 @@ class Due:
 
 @dataclass(slots=True)
 class Batch:
-    """Timers that were found due at `now`, and those that cannot be pushed now, because they cannot be decrypted, have
-    an unknown time zone, or exceed a quota, each with the reason."""
+    """Timers that were found due at `now`; those that cannot be pushed now, because they cannot be decrypted, have an
+    unknown time zone, or exceed a quota, each with the reason; and how many wait behind the journal."""
 
     now: datetime = NEVER
     due: list[Due] = field(default_factory=list)
     unusable: list[tuple[Due, str]] = field(default_factory=list)
+    behind: int = 0
 
     def partitions(self) -> list[Batch]:
         """Those of each partition."""
@@ -135,7 +136,8 @@ class Timers:
         ]
 
     async def push_due(self) -> int:
-        """Push the timers that are due, up to a batch of them. Returns how many were pushed or put off.
+        """Push the timers that are due, up to a batch of them. Returns how many were pushed, put off, or found to
+        wait behind the journal: the next batch leaves these out.
 
         If that fails, those of each partition are tried apart, and what fails then is tried again later.
         """
@@ -144,7 +146,8 @@ class Timers:
         batch = Batch()
         try:
             async with self._database.connection() as connection, connection.transaction():
-                rows = await connection.fetch(statement("due_timers"), _MOST_AT_ONCE, _MOST_BYTES)
+                behind = self._accepted.behind()
+                rows = await connection.fetch(statement("due_timers"), _MOST_AT_ONCE, _MOST_BYTES, *behind)
                 if not rows:
                     return 0
                 batch = self._read(rows)
@@ -159,7 +162,7 @@ class Timers:
             self._after(call, batch)
         for unusable, reason in batch.put_off():
             await self._put_off(unusable, reason)
-        return len(batch.due) + len(batch.unusable)
+        return len(batch.due) + len(batch.unusable) + batch.behind
 
     async def _push_apart(self, batch: Batch) -> None:
         """The timers of one partition: all together or, if that fails, later."""
@@ -216,6 +219,7 @@ class Timers:
         for row in rows:
             one = Due(row["key"], _message(row), row["deliver_at"])
             if self._accepted.must_wait(one.message):
+                batch.behind += 1
                 continue
             try:
                 if row["schedule"] is not None:
