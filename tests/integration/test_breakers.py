@@ -106,6 +106,23 @@ class TestOpening:
         await fail(queen, 1, "h")
         assert [one["consumerGroup"] for one in await pauses(http)] == ["g"]
 
+    @pytest.mark.parametrize("after", [{"failures": 0, "of": 5}, None])
+    async def test_that_of_the_queue_changes_only_groups_without_one(
+        self, after: Json | None, http: httpx.AsyncClient, queen: Queen
+    ) -> None:
+        """A retry policy of its own is no breaker of its own."""
+        await set_breaker(http, OPENS | {"failures": 0})
+        await set_breaker(http, OPENS | {"failures": 0}, group="own")
+        await http.post("/api/v1/policies", json={"queue": "q", "consumerGroup": "g", "retry": {"fixed": 0}})
+        await queen.push("q", 1)
+        for group in ("own", "g", "h"):
+            await fail(queen, 1, group)
+        assert sorted(one["consumerGroup"] for one in await pauses(http)) == ["g", "h", "own"]
+        await set_breaker(http, after)
+        assert [one["consumerGroup"] for one in await pauses(http)] == ["own"]
+        assert await take(queen, "own") == []
+        assert data(await take(queen, "g")) == [1]
+
 
 class TestHalfOpen:
     @pytest.fixture(autouse=True)

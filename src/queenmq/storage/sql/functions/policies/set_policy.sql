@@ -1,6 +1,6 @@
 -- Say what a queue does with messages that fail, or one group of it (p_group not empty), and how much it gets. Of the parts, retries, breaker, limits and
 -- fairness (of a queue only), those are set that p_sets_… names; null takes a part back. `changed` is null if there is no such queue. A breaker that
--- changes is closed and begins to count anew. If `refused` is not null, nothing was changed:
+-- changes is closed and begins to count anew; that of the queue in all groups but those that have one of their own. If `refused` is not null, nothing was changed:
 -- `contract`: `skip` and `park` are refused while servers of the version before may run: they would move positions over what is skipped.
 -- `keys`: there would be limits of keys, and no fairness, which says what keys are.
 -- `many`: more groups of the queue than 1,000 would have policies or limits, or their limits more than 10,000 leases together.
@@ -86,7 +86,10 @@ BEGIN
         UPDATE queen.policies y
         SET breaker = p_breaker, breaker_failures = p_failures, breaker_of = p_of, breaker_pause_ms = p_pause_ms
         WHERE y.queue_id = v_queue.id AND y.consumer_group = p_group;
-        DELETE FROM queen.breakers b WHERE b.queue_id = v_queue.id AND p_group IN ('', b.consumer_group);
+        DELETE FROM queen.breakers b
+        WHERE b.queue_id = v_queue.id AND p_group IN ('', b.consumer_group) AND (p_group <> '' OR NOT EXISTS (
+            SELECT 1 FROM queen.policies y
+            WHERE y.queue_id = v_queue.id AND y.consumer_group = b.consumer_group AND y.breaker IS NOT NULL));
     END IF;
     DELETE FROM queen.policies y WHERE y.queue_id = v_queue.id AND y.retry IS NULL AND y.breaker IS NULL;
     UPDATE queen.queues q SET has_policies = x.some
