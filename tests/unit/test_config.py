@@ -70,6 +70,12 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert load({f.metadata["env"]: "" for f in declared()}) == Settings()
 
 
+@pytest.mark.parametrize(("given", "used"), [(("50", ""), 50), (("", "70"), 70), (("50", "70"), 70), (("", ""), None)])
+def test_an_empty_variable_hides_no_other_name_of_it(given: tuple[str, str], used: int | None) -> None:
+    names = dict(zip(("POP_WAIT_BASE_INTERVAL_MS", "POP_WAIT_INITIAL_INTERVAL_MS"), given, strict=True))
+    assert load(names) == load({} if used is None else {"POP_WAIT_INITIAL_INTERVAL_MS": str(used)})
+
+
 def test_the_process_environment_is_the_default_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_ID", "from-the-process")
     assert load().server.worker_id == "from-the-process"

@@ -59,8 +59,9 @@ def load(environment: Mapping[str, str] | None = None, flags: Mapping[str, Any] 
     known = {item.metadata["env"]: item for item in declared()}
     if not known.keys() >= given.keys():
         raise TypeError(f"no such settings: {given.keys() - known.keys()}")
-    source = {ALIASES.get(name, name): value for name, value in source.items() if name in ALIASES} | dict(source)
-    values = {env: _parse(item, source[env]) for env, item in known.items() if source.get(env, "") != ""}
+    source = {name: value for name, value in source.items() if value != ""}
+    source = {ALIASES[name]: source[name] for name in ALIASES if name in source} | source
+    values = {env: _parse(item, source[env]) for env, item in known.items() if env in source}
     return _filled(Settings(), values | given)
 
 
