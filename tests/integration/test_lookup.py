@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
+from pathlib import Path
 
 import asyncpg
 import httpx
@@ -164,32 +166,16 @@ async def test_a_foreign_database_is_a_sentence(postgres_url: str) -> None:
     assert report.startswith("queen: the database has schema version none")
 
 
-# As a document of the table has them, with the name of the view.
-VERIFY = """
-SELECT
-    COUNT(*) as total_partitions,
-    COUNT(pl.id) as partitions_with_messages
-FROM queen.partitions p
-LEFT JOIN queen.partition_lookup_by_name pl ON pl.partition_id = p.id
-"""
-STALE = """
-SELECT
-    COUNT(*) as partitions_with_stale_lookup
-FROM queen.partition_lookup_by_name pl
-WHERE EXISTS (
-    SELECT 1 FROM queen.messages m
-    WHERE m.partition_id = pl.partition_id
-      AND (m.created_at > pl.last_message_created_at
-           OR (m.created_at = pl.last_message_created_at AND m.id > pl.last_message_id))
-)
-"""
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 async def test_a_view_has_other_names_for_the_same(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.configure("orders")
     await asyncio.gather(*(queen.push("orders", *range(5), partition=f"p{n % 2}") for n in range(10)))
-    assert tuple(await sql.fetchrow(VERIFY)) == (3, 2)
-    assert await sql.fetchval(STALE) == 0
+    [block] = [text for text in re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.S) if "_by_name" in text]
+    counted, stale = block.strip().rstrip(";").split(";")
+    assert tuple(await sql.fetchrow(counted)) == (3, 2)
+    assert await sql.fetchval(stale) == 0
     [row, _] = await sql.fetch(
         "SELECT queue_name, updated_at FROM queen.partition_lookup_by_name pl ORDER BY pl.queue_name"
     )
