@@ -280,7 +280,7 @@ async def test_a_transaction_never_passes_an_operation(
 async def claim(
     sql: asyncpg.Connection, worker: str = "w", partitions: int = 10, run: int = 1, most: int = 10**6
 ) -> list[asyncpg.Record]:
-    return await sql.fetch(statement("claim_operations"), worker, str(uuid4()), partitions, run, most)
+    return await sql.fetch(statement("claim_operations"), worker, str(uuid4()), partitions, run, most, 1)
 
 
 async def test_nothing_is_claimable_while_an_older_one_of_its_partition_is_unfinished(
@@ -635,6 +635,21 @@ async def test_priority_comes_first_and_then_age(
     await sql.execute("UPDATE queen.operation_queue SET priority = 1 WHERE id = $1", urgent["operationId"])
     [row] = await claim(sql, partitions=1)
     assert str(row["id"]) == urgent["operationId"]
+
+
+async def test_pushes_of_a_low_priority_are_stored_although_more_of_a_higher_one_always_wait(
+    server: Server, http: httpx.AsyncClient, queen: Queen, busy: Any
+) -> None:
+    """One of ten claims begins at another priority, at each of them in turn."""
+    for queue, priority in (("low", -4), ("usual", 0), ("high", 4)):
+        await queen.configure(queue, priority=priority)
+    busy(True)
+    waiting = {(await queued(http, item(1, queue=queue)))[0]["operationId"] for queue in ("low", "usual")}
+    await queued(http, item(0, queue="high"))
+    for number in range(1, 91):
+        await queued(http, item(number, queue="high"))
+        assert await server.broker.operation_runner.run_pushes(1, 1) == 1
+    assert {(await operation(http, one))["status"] for one in waiting} == {"completed"}
 
 
 async def test_a_claim_is_bounded_in_bytes_and_has_at_least_one(

@@ -221,7 +221,7 @@ class Program:
     async def work(self) -> None:
         """The operation worker, as `operations/pushes.py` does it."""
         claim = uuid7_text()
-        real, model = await self.both("claim_operations", "worker", claim, 2, self.chance.randint(1, 3), 2**23)
+        real, model = await self.both("claim_operations", "worker", claim, 2, self.chance.randint(1, 3), 2**23, 1)
         assert isinstance(real, list) and isinstance(model, list)
         assert [_operation(row) for row in real] == [_operation(row) for row in model], "\n".join(self.said[-8:])
         if not real:

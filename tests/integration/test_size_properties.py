@@ -71,7 +71,7 @@ async def push(session: Session, mode: str, queue: str, names: list[str], held: 
 async def run_operations(session: Session) -> None:
     claim = str(uuid4())
     async with session.sql.transaction():
-        rows = await session.sql.fetch(statement("claim_operations"), "w", claim, 100, 100, 10**9)
+        rows = await session.sql.fetch(statement("claim_operations"), "w", claim, 100, 100, 10**9, 1)
         if rows:
             await session.sql.fetchval(statement("hold_operations"), claim, [row["id"] for row in rows], 1000)
             await push_claimed(session.sql, rows)

@@ -25,6 +25,10 @@ _MOST_BYTES = 8 * 1024 * 1024
 # How long a batch waits for a partition that another transaction has locked, and then each partition alone.
 _LOCK_MS = 500
 _LOCK_APART_MS = 50
+# One of so many claims begins at another priority, at each of them in turn: what was accepted is stored, also if more
+# of a higher priority always waits.
+_IN_TURN = 10
+_PRIORITIES = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class DeferredPushes:
         self._database = database
         self._server_id = server_id
         self.interrupted = True  # an earlier process with this id may have left claims
+        self._claims = 0
         self.finished = Counter({"completed": 0, "failed": 0})
 
     async def release(self) -> None:
@@ -50,10 +55,15 @@ class DeferredPushes:
     async def claim(self, partitions: int, length: int) -> ClaimedPushes | None:
         """Claim the oldest pushes of up to so many partitions, up to `length` of each. None if none waits."""
         claim = uuid7_text()
-        rows = await self._database.fetch(
-            statement("claim_operations"), self._server_id, claim, partitions, length, _MOST_BYTES
-        )
-        return ClaimedPushes(claim, rows) if rows else None
+        self._claims += 1
+        turn, rest = divmod(self._claims, _IN_TURN)
+        for priority in (1,) if rest else (2 + turn % (_PRIORITIES - 1), 1):
+            rows = await self._database.fetch(
+                statement("claim_operations"), self._server_id, claim, partitions, length, _MOST_BYTES, priority
+            )
+            if rows:
+                return ClaimedPushes(claim, rows)
+        return None
 
     async def run(self, claimed: ClaimedPushes) -> AsyncIterator[list[tuple[str, str]]]:
         """Store claimed pushes. Yields after each commit the (queue, partition) pairs that became readable.

@@ -15,6 +15,7 @@ from simulation.servers.tables import Operation, Stored, Tables
 Row = dict[str, Any]
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _CLAIM_S = 30.0
+_PRIORITY = 5  # of all operations
 
 
 def moment(seconds: float) -> datetime:
@@ -207,7 +208,11 @@ class Statements:
         depth = sum(one.status in ("pending", "processing") for one in self.tables.operations.values())
         return [{"depth": depth, "finished": 10 * len(self.tables.operations)}]
 
-    def claim_operations(self, worker: str, claim: str, partitions: int, run: int, _bytes: int) -> list[Row]:
+    def claim_operations(
+        self, worker: str, claim: str, partitions: int, run: int, _bytes: int, priority: int
+    ) -> list[Row]:
+        if priority > _PRIORITY:
+            return []
         now = self.tables.now()
         heads: list[Operation] = []
         for part in self.tables.partitions.values():

@@ -1,15 +1,15 @@
--- Claim pushes to run: the oldest operation of up to p_partitions partitions, by priority and age, and with each up to p_run
+-- Claim pushes to run: the oldest operation of up to p_partitions partitions, by priority (from p_priority on) and age, and with each up to p_run
 -- that follow it in its partition, for they are run together in one transaction. One is claimable when it waits, or when
 -- its claim has timed out, its pause after a failure is over, and nothing older of its partition is unfinished. All together have about p_bytes at most, but
 -- for one that is larger.
 -- A partition whose head another transaction holds is left alone: all others would wait with it.
 -- Locks: the claimed rows and the heads of their partitions, without waiting for any.
-CREATE OR REPLACE FUNCTION queen.claim_operations(p_worker text, p_claim uuid, p_partitions integer, p_run integer, p_bytes bigint)
+CREATE OR REPLACE FUNCTION queen.claim_operations(p_worker text, p_claim uuid, p_partitions integer, p_run integer, p_bytes bigint, p_priority integer)
 RETURNS SETOF queen.operation_queue LANGUAGE sql AS $$
     WITH heads AS MATERIALIZED (
         SELECT o.id, o.partition_id, o.number, o.priority
         FROM queen.operation_queue o
-        WHERE o.status IN ('pending', 'processing') AND o.kind = 'push'
+        WHERE o.status IN ('pending', 'processing') AND o.kind = 'push' AND o.priority >= p_priority
           AND (o.status = 'pending' OR o.claimed_at < clock_timestamp() - make_interval(secs => o.timeout_s))
           AND (o.next_attempt_at IS NULL OR o.next_attempt_at <= clock_timestamp())
           AND NOT EXISTS (
