@@ -49,6 +49,10 @@ class Scene:
         self._batches -= 1
         return int(self._batches > 0)
 
+    @property
+    def steps_may_go(self) -> bool:
+        return self._batches <= 0
+
     async def fold_size_changes(self) -> None:
         self._note("clean")
 
@@ -61,10 +65,10 @@ async def test_a_turn_does_everything_once_and_cleans_once_a_minute() -> None:
     scene = Scene()
     await scene.worker.work()
     await scene.worker.work()
-    assert scene.done == ["steps", "pushes", "clean", "steps", "pushes"]
+    assert scene.done == ["pushes", "steps", "clean", "pushes", "steps"]
     scene.clock.advance(60)
     await scene.worker.work()
-    assert scene.done[5:] == ["steps", "pushes", "clean"]
+    assert scene.done[5:] == ["pushes", "steps", "clean"]
 
 
 async def test_without_work_nothing_is_asked_for() -> None:
@@ -83,11 +87,10 @@ async def test_without_a_database_nothing_is_asked_for() -> None:
     assert scene.done == []
 
 
-async def test_pushes_that_never_end_do_not_keep_other_operations_waiting() -> None:
+async def test_stepped_operations_are_taken_up_when_no_push_waits() -> None:
     scene = Scene(batches=10, batch_s=0.15)
     await scene.worker.work()
-    assert scene.done.count("pushes") == 10
-    assert scene.done[:6] == ["steps", "pushes", "pushes", "clean", "steps", "pushes"]
+    assert scene.done == ["pushes", "pushes", "clean", *["pushes"] * 8, "steps"]
 
 
 @pytest.mark.parametrize("job", ["steps", "pushes", "clean"])
@@ -95,9 +98,9 @@ async def test_what_fails_does_not_keep_the_rest_from_being_done(job: str) -> No
     scene = Scene()
     scene.failing = {job: DatabaseUnavailable("away")}
     await scene.worker.work()
-    assert scene.done == ["steps", "pushes", "clean"]
+    assert scene.done == ["pushes", "steps", "clean"]
     scene.clock.advance(60)
     scene.failing = {job: ValueError("defect")}
     with pytest.raises(ValueError, match="defect"):
         await scene.worker.work()
-    assert scene.done[3:] == ["steps", "pushes", "clean"]
+    assert scene.done[3:] == ["pushes", "steps", "clean"]

@@ -1,6 +1,7 @@
 """Runs operations for the broker: deferred pushes, and stepped operations in tasks of their own.
 
-After each commit it applies what has changed to this server: long polls are woken, caches and counters updated.
+Stepped operations go behind pushes that wait. After each commit it applies what has changed to this server: long polls
+are woken, caches and counters updated.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from queenmq.storage.database import Database
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
+# No longer than this does the next step wait for pushes, so that what frees space is not put off for ever.
+_BEHIND_PUSHES_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class OperationRunner:
         self._readable = readable
         self._queue = OperationQueue(database)
         self._running: dict[str, asyncio.Task[None]] = {}  # stepped operations, by claim
+        self._more_pushes = False  # the last claim found some
+        self._taken_up_at = clock.monotonic()
         self.pushes = DeferredPushes(database, server_id)
         self.steps = SteppedOperations(database, server_id, settings)
 
@@ -76,6 +81,7 @@ class OperationRunner:
             if pushes.interrupted:
                 await pushes.release()
             claimed = await pushes.claim(partitions, length)
+            self._more_pushes = claimed is not None
             if claimed is None:
                 return 0
             async for stored in pushes.run(claimed):
@@ -92,7 +98,7 @@ class OperationRunner:
     async def begin(self, kind: StepKind, queue: str, parameters: StepParameters) -> OperationProgress | None:
         """Run an operation to its end, or as far as the time for an answer allows. None if there is no such queue."""
         deadline = self._deadline()
-        begun = await self.steps.begin(kind, queue, parameters, claim=self._has_room())
+        begun = await self.steps.begin(kind, queue, parameters, claim=self._may_go_on())
         if begun is None:
             return None
         self._touch(queue)
@@ -101,7 +107,7 @@ class OperationRunner:
     async def delete_queue(self, queue: str) -> tuple[bool, OperationProgress]:
         """Delete a queue; False if there was none. After it the name is free, and nothing of the queue is reachable."""
         deadline = self._deadline()
-        deleted = await self.steps.delete_queue(queue, claim=self._has_room())
+        deleted = await self.steps.delete_queue(queue, claim=self._may_go_on())
         self._caches.delete_queue(queue, deleted.version)
         return deleted.existed, await self._progress(deleted.begun, deadline)
 
@@ -122,8 +128,19 @@ class OperationRunner:
     def may_have_steps(self) -> bool:
         return self.steps.interrupted or self._load.may_have_operations
 
+    @property
+    def pushes_wait(self) -> bool:
+        """Whether more pushes wait than this server has just run."""
+        return self._more_pushes and self.may_have_pushes
+
+    @property
+    def steps_may_go(self) -> bool:
+        """Whether stepped operations may be taken up: no push waits, or they have waited long enough for pushes."""
+        return not self.pushes_wait or self._clock.monotonic() >= self._taken_up_at + _BEHIND_PUSHES_S
+
     async def take_up(self) -> None:
         """Run stepped operations that wait or that a dead server has left, as many as this server may run at once."""
+        self._taken_up_at = self._clock.monotonic()
         while self._has_room():
             claimed = await self.steps.claim_next()
             if claimed is None:
@@ -132,6 +149,10 @@ class OperationRunner:
 
     def _has_room(self) -> bool:
         return self.running < self._settings.max_concurrent
+
+    def _may_go_on(self) -> bool:
+        """Whether what is begun in a request goes on at once."""
+        return self._has_room() and not self.pushes_wait
 
     def _deadline(self) -> float:
         return self._clock.monotonic() + self._settings.wait_ms / 1000
@@ -173,13 +194,20 @@ class OperationRunner:
     async def _run(self, claimed: Claimed) -> None:
         """Step by step to the end, or until a step fails, or the operation is cancelled or taken by another server."""
         try:
+            await self._let_pushes_go()
             while step := await self.steps.step(claimed):
                 self._apply(step)
                 if step.finished:
                     return
+                await self._let_pushes_go()
         except Exception:
             self.steps.interrupted = True
             log.exception("operation %s was interrupted and will be resumed", claimed.operation_id)
+
+    async def _let_pushes_go(self) -> None:
+        until = self._clock.monotonic() + _BEHIND_PUSHES_S
+        while self.pushes_wait and self._clock.monotonic() < until:
+            await self._clock.sleep(_POLL_S)
 
     def _apply(self, step: Step) -> None:
         if step.retained:

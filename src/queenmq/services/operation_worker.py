@@ -12,7 +12,7 @@ from queenmq.storage.database import Database
 
 _CLEAN_EVERY_S = 60.0
 _CLEAN_STEP = 1000
-# For so long pushes are run before stepped operations are claimed again.
+# For so long pushes are run before the other jobs have their turn.
 _PUSHES_FOR_S = 0.2
 
 
@@ -45,7 +45,7 @@ class OperationWorker(Service):
             return False
         self._more = False
         failed: Exception | None = None
-        for job in (self._take_up, self._run_pushes, self._clean):
+        for job in (self._run_pushes, self._take_up, self._clean):
             try:
                 await job()
             except DatabaseUnavailable:
@@ -57,7 +57,7 @@ class OperationWorker(Service):
         return self._more
 
     async def _take_up(self) -> None:
-        if self._runner.may_have_steps:
+        if self._runner.may_have_steps and self._runner.steps_may_go:
             await self._runner.take_up()
 
     async def _run_pushes(self) -> None:
