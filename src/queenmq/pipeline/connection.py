@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from queenmq.pipeline.errors import DatabaseAway, PartitionsBusy, PipelineError, StagedRowsMissing, Superseded
+from queenmq.pipeline.errors import (
+    Contended,
+    DatabaseAway,
+    PartitionsBusy,
+    PipelineError,
+    StagedRowsMissing,
+    Superseded,
+)
 from queenmq.storage import sqlstates
 from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
 from queenmq.storage.statements import statement
@@ -158,6 +165,8 @@ def database_error(error: Any) -> PipelineError:
         return PartitionsBusy(
             "partitions to write to have pushes in the operation queue, and they were not done in time"
         )
+    if cause_of(state) is Cause.CONTENTION:
+        return Contended(f"others were in the way in PostgreSQL, and nothing was stored ({_clean(error)})")
     if state == sqlstates.ENCRYPTION_REQUIRED:
         return PipelineError(f"these queues demand encrypted payloads, give the option encryptionKey: {detail}")
     if state == sqlstates.QUEUE_FULL:

@@ -42,7 +42,13 @@ class OtherContent(PipelineError):
     code = "other_content"
 
 
-class PartitionsBusy(PipelineError):
+class Contended(PipelineError):
+    """Others were in the way, and it was rolled back (a deadlock, for example): the same call may succeed now."""
+
+    code = "contended"
+
+
+class PartitionsBusy(Contended):
     """Partitions have queued pushes that were accepted before: the same call may succeed when they are stored."""
 
     code = "partitions_busy"
@@ -74,6 +80,7 @@ _KINDS: Final = {
         NoSuchQueue,
         DataLost,
         OtherContent,
+        Contended,
         PartitionsBusy,
         DatabaseAway,
         StagedRowsMissing,

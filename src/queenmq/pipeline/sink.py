@@ -29,7 +29,7 @@ from queenmq.ids import uuid7_text
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.chunks import BUCKETS, CHUNK, Packer
 from queenmq.pipeline.connection import arrow_connection, arrow_errors, connection, rows
-from queenmq.pipeline.errors import BadOption, DatabaseAway, OtherContent, PartitionsBusy, PipelineError
+from queenmq.pipeline.errors import BadOption, Contended, DatabaseAway, OtherContent, PipelineError
 from queenmq.pipeline.generation import generation_of_environment
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.patience import Patience, patiently
@@ -39,7 +39,7 @@ from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, HEADERS_TYPES, Stag
 BATCH_EPOCH: Final = 0
 # For staging: the commit of the epoch waits for the disk, and with it for all that was written to the log before.
 ASYNCHRONOUS: Final = "SET synchronous_commit = off"
-# How long queued pushes of a partition are waited for.
+# How long queued pushes of a partition are waited for, and how often what others were in the way of is tried again.
 BUSY_TRIES: Final = 120
 BUSY_PAUSE_S: Final = 0.5
 # ADBC takes 40 ms to connect, as long as psycopg needs for so many rows.
@@ -214,7 +214,7 @@ def _steps(options: WriteOptions, sink: str, epoch: int, bucket: int | None) -> 
                     moved = _moved(opened, sink, epoch)
                     time.sleep(max(0.0, begun + (moved - before) / options.rate - SYSTEM.monotonic()))
                     begun, before = SYSTEM.monotonic(), moved
-    except PartitionsBusy:
+    except Contended:
         if not done:
             raise
         return True
@@ -236,12 +236,12 @@ def _moved(opened: Any, sink: str, epoch: int) -> int:
 
 
 def _when_free(attempt: Callable[[], Answer]) -> Answer:
-    """What `attempt` returns when no partition has queued pushes any more."""
+    """What `attempt` returns when no partition has queued pushes any more, and nobody else is in its way."""
     tries = 0
     while True:
         try:
             return patiently(attempt)
-        except PartitionsBusy:
+        except Contended:
             tries += 1
             if tries == BUSY_TRIES:
                 raise

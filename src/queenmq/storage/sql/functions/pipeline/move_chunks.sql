@@ -1,13 +1,18 @@
 -- Move several chunks in one transaction, in the order in which they are given. With p_bounded it is refused if a queue with maxSize has no room for
 -- all that would be written: QN004 with the queues' names (queen.free_room, as for a push).
--- Locks: as queen.move_chunk; those of all chunks are taken before the first is moved, so that they are taken in one order.
+-- Locks: as queen.move_chunk, with those of the trigger; the locks of all chunks are taken before the first is moved, each kind in its order, which
+-- the inserts of one chunk after the other would not keep.
 CREATE OR REPLACE FUNCTION queen.move_chunks(
     p_attempts bigint[], p_places bigint[], p_bounded boolean, OUT written bigint, OUT duplicates bigint)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+-- The planner knows only live rows, and would read all versions of the few that there are.
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_queues     text[];
     v_partitions text[];
+    v_targets    record;
     v_limited    uuid[];
+    v_waits      boolean;
     v_sizes      bigint[];
     v_full       text[];
     v_moved      record;
@@ -21,7 +26,23 @@ BEGIN
             CROSS JOIN LATERAL unnest(c.queues, c.partitions) AS n (queue, partition)
         ) t;
         PERFORM 1 FROM queen.queues WHERE name = ANY (v_queues) ORDER BY name FOR KEY SHARE;
-        v_limited := (queen.lock_targets(v_queues, v_partitions, NULL, true)).limited;
+        v_targets := queen.lock_targets(v_queues, v_partitions, NULL, true);
+        v_limited := v_targets.limited;
+        -- What the trigger on messages locks: the groups that sleep, then the ages that it changes. As the heads are held, no group falls asleep and
+        -- no partition becomes empty meanwhile.
+        PERFORM 1
+        FROM (
+            SELECT u.id, u.base FROM unnest(v_targets.partition_ids, v_targets.last_offsets) AS u (id, base) ORDER BY u.id
+        ) t
+        CROSS JOIN LATERAL (
+            SELECT true FROM queen.partition_consumers s
+            WHERE s.partition_id = t.id AND s.position >= t.base AND s.ready_at IS NULL
+            ORDER BY s.position, s.consumer_group FOR NO KEY UPDATE
+        ) c;
+        v_waits := EXISTS (SELECT 1 FROM queen.queues WHERE max_wait_time_s > 0);
+        PERFORM 1 FROM queen.partition_ages a
+        WHERE a.partition_id = ANY (v_targets.partition_ids) AND (a.oldest_at IS NULL OR v_waits AND a.unread_at = 'infinity')
+        ORDER BY a.partition_id FOR NO KEY UPDATE;
     END IF;
     IF p_bounded AND v_limited IS NOT NULL THEN
         -- The rows of the queues are locked, so that nobody else adds to their sizes.
