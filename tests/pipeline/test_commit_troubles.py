@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.db import Db
 from pipeline.supervision import until
-from pipeline.test_promotion import EXPECTED, ROWS, frame, options, staged, written
+from pipeline.test_promotion import EXPECTED, PARTITIONS, ROWS, begin, frame, options, staged, written
 from queenmq.pipeline import sink
+from queenmq.pipeline.errors import PartitionsBusy
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.sink import promote, stage
 
@@ -67,3 +68,78 @@ def test_a_commit_that_others_were_in_the_way_of_is_tried_again(
     assert db.one("SELECT last_value FROM public.tries") > 3
     assert written(db) == EXPECTED
     db.assert_healthy("orders")
+
+
+def hold(db: Db) -> None:
+    """Pushes to all partitions are in the operation queue and stay there."""
+    db.sql(
+        "INSERT INTO queen.operation_queue (id, kind, queue_name, partition_id) "
+        "SELECT gen_random_uuid(), 'push', 'orders', p.id FROM queen.partitions p "
+        "JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = 'orders'"
+    )
+
+
+def test_what_others_left_and_cannot_be_moved_fails_no_write(
+    db: Db, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who repeats a write that failed after its commit has it twice. The next epoch that was left is moved."""
+    db.fill("orders", PARTITIONS, 0)
+    begin(db, staged(db, frame()), 1)
+    third = WriteOptions(url=db.url, queue="third")
+    left = stage(third, "t", 1, iter([frame(12)]))
+    db.sql("SELECT queen.promote('t', 1, %s, 12, 5)", [left.attempt])
+    hold(db)
+    db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '2 minutes'")
+    db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '3 minutes' WHERE sink = 's'")
+    monkeypatch.setattr(sink, "time", None)  # they are not waited for
+    other = WriteOptions(url=db.url, queue="other", commit_rows=2)
+    assert promote(other, "batch x", 0, [stage(other, "batch x", 0, iter([frame(3)]))]) == (3, 0)
+    assert (db.count("other"), db.count("third")) == (3, 12)
+    assert "epoch 1 of sink 's', which its driver has left, is not finished: partitions to write to" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "write_id", "then"),
+    [
+        ("batch x", None, "do not repeat it, or all of its rows are written twice"),
+        ("batch x", "x", "the same write under its writeId moves them, too, and writes nothing twice"),
+        ("stream x", None, "the stream goes on with them when it is started again"),
+    ],
+)
+def test_an_error_after_the_decision_says_so(
+    db: Db, monkeypatch: pytest.MonkeyPatch, name: str, write_id: str | None, then: str
+) -> None:
+    monkeypatch.setattr(sink, "BUSY_TRIES", 1)
+    monkeypatch.setattr(sink, "MOVERS", 1)
+    db.fill("orders", PARTITIONS, 0)
+    step, moved = sink._step, []
+
+    def held(*given: object) -> bool:
+        if len(moved) == 2:
+            hold(db)
+        moved.append(db.count("orders"))
+        return step(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sink, "_step", held)
+    target = WriteOptions(url=db.url, queue="orders", commit_rows=10, write_id=write_id)
+    with pytest.raises(PartitionsBusy) as raised:
+        promote(target, name, 0, staged(db, frame(), name, 0))
+    there = db.count("orders")
+    assert 0 < there < ROWS
+    told = raised.value.message
+    assert f"is decided, and {there} of its {ROWS} rows are in the queues; " in told
+    assert f"{then} (partitions to write to have pushes in the operation queue" in told
+    db.sql("DELETE FROM queen.operation_queue")
+    assert promote(target, name, 0, staged(db, frame(), name, 0)) == (ROWS, 0)
+    assert written(db) == EXPECTED
+
+
+def test_a_commit_whose_sweep_fails_is_done(db: Db, caplog: pytest.LogCaptureFixture) -> None:
+    messages = staged(db, frame())
+    db.sql("CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'injected'; END $$")
+    db.sql(
+        "CREATE TRIGGER refuse BEFORE DELETE ON queen.pipeline_attempts "
+        "FOR EACH STATEMENT EXECUTE FUNCTION public.refuse()"
+    )
+    assert promote(options(db, ROWS), "s", 1, messages) == (ROWS, 0)
+    assert "staged is removed later: PostgreSQL refused: injected" in caplog.text

@@ -12,12 +12,13 @@ that the same write after a crash of the driver is known to be the same.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -28,13 +29,15 @@ from queenmq.clock import SYSTEM
 from queenmq.ids import uuid7_text
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.chunks import BUCKETS, CHUNK, Packer
-from queenmq.pipeline.connection import arrow_connection, arrow_errors, connection, rows
+from queenmq.pipeline.connection import arrow_connection, arrow_errors, connection, database_errors, rows
 from queenmq.pipeline.errors import BadOption, Contended, DatabaseAway, OtherContent, PipelineError
 from queenmq.pipeline.generation import generation_of_environment
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.patience import Patience, patiently
 from queenmq.pipeline.registry import CheckedQueues, checked_queues
 from queenmq.pipeline.staging import CHECKSUM_MASK, COLUMNS, HEADERS_TYPES, Stager
+
+log = logging.getLogger(__name__)
 
 BATCH_EPOCH: Final = 0
 # For staging: the commit of the epoch waits for the disk, and with it for all that was written to the log before.
@@ -167,8 +170,9 @@ def promote(
     More rows than `commit_rows` are decided on first and then moved in steps of at most so many. From then on the
     epoch is these rows: if the driver dies, the next one that comes with it, or any other write, moves those that are
     left. Pushes that were queued for one of the partitions before are waited for: nothing is written past them. So is
-    a PostgreSQL that is restarted: a commit whose answer was lost is found to be done. Raises OtherContent if the epoch
-    was committed before and was not the same, unless the options say that this does not matter.
+    a PostgreSQL that is restarted: a commit whose answer was lost is found to be done. An error after the decision says
+    that it is decided. Raises OtherContent if the epoch was committed before and was not the same, unless the options
+    say that this does not matter.
     """
     staged = [message for message in messages if message is not None]
     count = sum(message.rows for message in staged)
@@ -178,10 +182,12 @@ def promote(
     found = _when_free(lambda: _promoted(options.url, given))
     written, duplicates, differs, newest, at, unfinished = found
     if unfinished:
-        _finish(options, sink, epoch)
-        [(written, duplicates, _)] = patiently(lambda: _ask(options.url, "pipeline_committed", sink, epoch))
-        for other in patiently(lambda: _ask(options.url, "pipeline_unfinished")):
-            _finish(options, *other)
+        try:
+            _finish(options, sink, epoch)
+            [(written, duplicates, _)] = patiently(lambda: _ask(options.url, "pipeline_committed", sink, epoch))
+        except PipelineError as error:
+            raise type(error)(_decided(options, sink, epoch, error)) from error
+        _finish_others(options)
     if differs or newest is not None:
         then = None if newest is not None else (written + duplicates, at)
         raise OtherContent(_other_content(sink, epoch, count, then, newest))
@@ -194,6 +200,40 @@ def _finish(options: WriteOptions, sink: str, epoch: int) -> None:
         with ThreadPoolExecutor(MOVERS) as movers:
             list(movers.map(lambda bucket: _move(options, sink, epoch, bucket), range(BUCKETS)))
     _move(options, sink, epoch, None)
+
+
+def _finish_others(options: WriteOptions) -> None:
+    """Move what drivers that died have left, as far as it can be done now: nobody's write depends on it."""
+    unbound = replace(options, rate=None)
+    try:
+        for sink, epoch in _ask(options.url, "pipeline_unfinished"):
+            try:
+                while _steps(unbound, sink, epoch, None):
+                    pass
+            except DatabaseAway:
+                raise
+            except PipelineError as error:
+                log.warning("epoch %d of sink %r, which its driver has left, is not finished: %s", epoch, sink, error)
+    except PipelineError as error:
+        log.warning("what other drivers may have left is not looked for: %s", error)
+
+
+def _decided(options: WriteOptions, sink: str, epoch: int, error: PipelineError) -> str:
+    """What went wrong while the rows of an epoch were moved that is decided, and what that means."""
+    moved = "some of its rows are in the queues"
+    with suppress(PipelineError):
+        [(written, _, there)] = _ask(options.url, "pipeline_committed", sink, epoch)
+        moved = f"{there} of its {written} rows are in the queues"
+    if sink.startswith("stream "):
+        again = "this batch is decided", "the stream goes on with them when it is started again"
+    elif options.write_id:
+        again = "this write is decided", "the same write under its writeId moves them, too, and writes nothing twice"
+    else:
+        again = "this write is decided", "do not repeat it, or all of its rows are written twice"
+    return (
+        f"{again[0]}, and {moved}; a later large write or a server moves the others within some minutes: {again[1]} "
+        f"({error.message})"
+    )
 
 
 def _move(options: WriteOptions, sink: str, epoch: int, bucket: int | None) -> None:
@@ -255,7 +295,11 @@ def _promoted(url: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
             [found] = rows(opened, "pipeline_promote", *given)
         else:
             [found] = rows(opened, "pipeline_promote_held", *given, *generation)
-        rows(opened, "pipeline_sweep", *given[:2])
+        try:
+            with database_errors():
+                rows(opened, "pipeline_sweep", *given[:2])
+        except PipelineError as error:  # the epoch is committed all the same
+            log.warning("what attempts that do not count have staged is removed later: %s", error)
     return found
 
 
