@@ -12,9 +12,9 @@ from pipeline.db import Db
 from pipeline.supervision import until
 from pipeline.test_promotion import EXPECTED, PARTITIONS, ROWS, begin, frame, options, staged, written
 from queenmq.pipeline import sink
-from queenmq.pipeline.errors import PartitionsBusy
+from queenmq.pipeline.errors import OtherContent, PartitionsBusy
 from queenmq.pipeline.options import WriteOptions
-from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.sink import BatchWriter, StreamWriter, promote, stage
 
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity "
@@ -143,3 +143,42 @@ def test_a_commit_whose_sweep_fails_is_done(db: Db, caplog: pytest.LogCaptureFix
     )
     assert promote(options(db, ROWS), "s", 1, messages) == (ROWS, 0)
     assert "staged is removed later: PostgreSQL refused: injected" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "epoch"), [("stream q", 5), ("batch x", 0)])
+def test_an_abort_leaves_what_another_driver_has_staged(db: Db, name: str, epoch: int) -> None:
+    """Of the same batch of a stream, or under the same writeId; what it has staged itself is gone."""
+    target = WriteOptions(url=db.url, queue="orders", write_id=None if epoch else "x")
+    mine, others = (stage(target, name, epoch, iter([frame(6)])) for _ in range(2))
+    for messages in ([mine, None], [None]):
+        if epoch:
+            StreamWriter(target).abort(messages, epoch)
+        else:
+            BatchWriter(target).abort(messages)
+    left = {attempt for (attempt,) in db.sql("SELECT attempt FROM queen.pipeline_chunks")}
+    assert left == {others.attempt}
+    assert promote(target, name, epoch, [others]) == (6, 0)
+
+
+def test_an_abort_of_a_write_without_a_name_leaves_nothing(db: Db) -> None:
+    """Failed attempts give no message, and nobody else writes under its sink."""
+    writer = BatchWriter(options(db))
+    writer.write(iter([frame(6)]))
+    writer.abort([None])
+    assert db.one("SELECT count(*) FROM queen.pipeline_chunks") == 0
+
+
+def test_an_abort_leaves_what_is_decided(db: Db) -> None:
+    messages = staged(db, frame(), "stream q", 1)
+    db.sql("SELECT queen.promote('stream q', 1, %s, %s, 10)", [one.attempt for one in messages], ROWS)
+    StreamWriter(options(db)).abort(messages, 1)
+    assert promote(options(db), "stream q", 1, []) == (ROWS, 0)
+    assert written(db) == EXPECTED
+
+
+def test_a_commit_that_is_refused_leaves_what_another_driver_has_staged(db: Db) -> None:
+    promote(options(db), "stream q", 1, [stage(options(db), "stream q", 1, iter([frame(6)]))], made_of="a")
+    late, next_one = (stage(options(db), "stream q", epoch, iter([frame(6)])) for epoch in (9, 2))
+    with pytest.raises(OtherContent):
+        promote(options(db), "stream q", 9, [late], made_of="b")
+    assert promote(options(db), "stream q", 2, [next_one], made_of="c") == (6, 0)

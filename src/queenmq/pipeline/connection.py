@@ -153,8 +153,8 @@ def database_error(error: Any) -> PipelineError:
         return DatabaseAway(f"the connection to PostgreSQL was lost: {_clean(error)}")
     if state == sqlstates.STAGED_ROWS_MISSING:
         return StagedRowsMissing(
-            f"what tasks had written is gone, because PostgreSQL crashed meanwhile ({_clean(error)}): nothing was "
-            "stored; start it again"
+            f"what tasks had written is gone ({_clean(error)}): PostgreSQL crashed meanwhile, another driver of the "
+            "same stream or writeId has removed it, or it was older than a day. Nothing was stored; start it again"
         )
     if state == sqlstates.SUPERSEDED:
         return Superseded(f"another driver has taken the place of this one, nothing was published ({_clean(error)})")

@@ -61,7 +61,7 @@ class DatabaseAway(PipelineError):
 
 
 class StagedRowsMissing(PipelineError):
-    """What tasks had staged is gone, because PostgreSQL crashed: the same write succeeds when it is done again."""
+    """What tasks had staged is gone, as after a crash of PostgreSQL: the same write succeeds when it is done again."""
 
     code = "staged_rows_missing"
 

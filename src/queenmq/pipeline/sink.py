@@ -295,6 +295,8 @@ def _promoted(url: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
             [found] = rows(opened, "pipeline_promote", *given)
         else:
             [found] = rows(opened, "pipeline_promote_held", *given, *generation)
+        if found[3] is not None:
+            return found  # it is refused, and another driver may be about to commit
         try:
             with database_errors():
                 rows(opened, "pipeline_sweep", *given[:2])
@@ -336,6 +338,13 @@ def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | No
     )
 
 
+def _withdraw(url: str, messages: list[Any]) -> None:
+    """Remove what these attempts have staged. What others have staged for the same epoch stays, because another driver
+    may be about to commit it; what failed attempts have staged goes with the next commit."""
+    if attempts := [message.attempt for message in messages if message is not None]:
+        _ask(url, "pipeline_withdraw", attempts)
+
+
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -348,7 +357,10 @@ class BatchWriter(DataSourceArrowWriter):
         promote(self._options, self._sink, BATCH_EPOCH, messages, made_of=self._options.made_of)
 
     def abort(self, messages: list[Any]) -> None:
-        _ask(self._options.url, "pipeline_sweep", self._sink, BATCH_EPOCH)
+        if self._options.write_id:
+            _withdraw(self._options.url, messages)
+        else:
+            _ask(self._options.url, "pipeline_sweep", self._sink, BATCH_EPOCH)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -373,5 +385,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
             promote(self._options, sink, batchId, messages, made_of=made)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        for sink in {message.sink for message in messages if message is not None}:
-            _ask(self._options.url, "pipeline_sweep", sink, batchId)
+        _withdraw(self._options.url, messages)

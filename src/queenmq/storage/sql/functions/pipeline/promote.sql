@@ -4,7 +4,7 @@
 -- in the order of `place`; a row without a transaction id has its message id for one. A transaction id that is there already, or
 -- a second time among the rows, is left out.
 -- An epoch that was committed before changes nothing: fresh is false.
--- Raises QN003 if staged rows are missing (PostgreSQL crashed meanwhile, or they were swept), QN002 as queen.push does, QN004 with the queues' names if
+-- Raises QN003 if staged rows are missing (PostgreSQL crashed meanwhile, or they were swept or withdrawn), QN002 as queen.push does, QN004 with the queues' names if
 -- maxSize does not leave room for all that would be written, lock_not_available if a partition has queued operations: a message that was accepted
 -- before is not overtaken, and the same call may succeed when they are done.
 -- Locks, in this order: the key of the epoch, then as queen.move_chunks.
