@@ -12,7 +12,7 @@ from pipeline.db import Db
 from pipeline.supervision import until
 from pipeline.test_promotion import EXPECTED, PARTITIONS, ROWS, begin, frame, options, staged, written
 from queenmq.pipeline import sink
-from queenmq.pipeline.errors import OtherContent, PartitionsBusy
+from queenmq.pipeline.errors import OtherContent, PartitionsBusy, StagedRowsMissing, WriteIncomplete
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.sink import BatchWriter, StreamWriter, promote, stage
 
@@ -182,3 +182,55 @@ def test_a_commit_that_is_refused_leaves_what_another_driver_has_staged(db: Db) 
     with pytest.raises(OtherContent):
         promote(options(db), "stream q", 9, [late], made_of="b")
     assert promote(options(db), "stream q", 2, [next_one], made_of="c") == (6, 0)
+
+
+def test_two_attempts_with_the_same_place_are_both_moved(db: Db) -> None:
+    db.sql("SET statement_timeout = '60s'")
+    both = [stage(options(db), "s", 1, iter([frame(3, partition=["p0"] * 3)])) for _ in range(2)]
+    db.sql("SELECT queen.promote('s', 1, %s, 6, 3)", [one.attempt for one in both])
+    assert [db.one("SELECT queen.promote_step('s', 1, 3)") for _ in range(3)] == [True, True, False]
+    assert written(db) == {"p0": [0, 1, 2, 0, 1, 2]}
+    db.assert_healthy("orders")
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (
+            "DELETE FROM queen.pipeline_chunks",
+            "of the 95 rows of epoch 1 of sink s, .* were moved and the others are gone",
+        ),
+        (
+            "UPDATE queen.pipeline_commits SET buckets = array_fill(1::bigint << 50, ARRAY[64])",
+            "come before those that",
+        ),
+    ],
+)
+def test_an_epoch_that_cannot_be_finished_is_not_finished_in_silence(db: Db, harm: str, why: str) -> None:
+    """Nor tried for ever within one call."""
+    begin(db, staged(db, frame()), 2)
+    db.sql(harm)
+    for _ in range(2):
+        with pytest.raises(WriteIncomplete, match=why):
+            promote(options(db), "s", 1, staged(db, frame()))
+    db.sql(
+        "UPDATE queen.pipeline_commits SET rows = promoted - duplicates, promotion = NULL "
+        "WHERE sink = 's' AND epoch = 1"
+    )
+    assert promote(options(db), "s", 1, [])[0] == db.count("orders")
+
+
+@pytest.mark.parametrize("most", [10, ROWS])
+def test_what_goes_while_it_is_decided_on_is_missed(db: Db, most: int) -> None:
+    """A driver that has waited too long for the answer withdraws, and the statement still runs."""
+    messages = staged(db, frame())
+    with psycopg.connect(db.url) as away, ThreadPoolExecutor(1) as driver:
+        away.execute("DELETE FROM queen.pipeline_chunks WHERE attempt = %s", (messages[1].attempt,))
+        done = driver.submit(promote, options(db, most), "s", 1, messages)
+        try:
+            until(lambda: db.one(WAITING) == 1, lambda: f"{done}", 30)
+        finally:
+            away.commit()
+        with pytest.raises(StagedRowsMissing, match="Nothing was stored; start it again"):
+            done.result()
+    assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_commits")) == (0, 0)

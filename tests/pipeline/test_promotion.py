@@ -229,8 +229,18 @@ def test_rows_that_the_version_before_has_staged(db: Db, most: int | None) -> No
 def test_an_epoch_that_the_version_before_was_moving(db: Db) -> None:
     """It has moved all of p0, and its driver goes on."""
     single_rows(db, "pipeline_promoting", "promotion")
-    db.sql("UPDATE queen.pipeline_promoting SET place = place + 1000 WHERE partition <> 'p0'")
-    db.sql("INSERT INTO queen.pipeline_commits (sink, epoch, rows, promotion, promoted) VALUES ('s', 1, 95, 7, 1000)")
+    db.sql(
+        "UPDATE queen.pipeline_promoting r SET place = n.place FROM ("
+        "SELECT o.place AS was, row_number() OVER (ORDER BY o.partition <> 'p0', o.place) + 1000 AS place "
+        "FROM queen.pipeline_promoting o) n WHERE r.place = n.was"
+    )
+    db.sql("UPDATE queen.pipeline_promoting SET place = place - 1000")
+    moved = len(EXPECTED["p0"])
+    db.sql(
+        "INSERT INTO queen.pipeline_commits (sink, epoch, rows, promotion, promoted) VALUES ('s', 1, %s, 7, %s)",
+        ROWS,
+        moved,
+    )
     left = {name: rows for name, rows in EXPECTED.items() if name != "p0"}
     while db.one("SELECT queen.promote_step('s', 1, 10)"):
         assert db.one("SELECT count(*) FROM queen.pipeline_promoting") == 0

@@ -19,6 +19,7 @@ from queenmq.pipeline.errors import (
     PipelineError,
     StagedRowsMissing,
     Superseded,
+    WriteIncomplete,
 )
 from queenmq.storage import sqlstates
 from queenmq.storage.sqlstates import Cause, cause_of, sqlstate_of
@@ -155,6 +156,12 @@ def database_error(error: Any) -> PipelineError:
         return StagedRowsMissing(
             f"what tasks had written is gone ({_clean(error)}): PostgreSQL crashed meanwhile, another driver of the "
             "same stream or writeId has removed it, or it was older than a day. Nothing was stored; start it again"
+        )
+    if state == sqlstates.EPOCH_INCOMPLETE:
+        return WriteIncomplete(
+            f"a write that is decided cannot be finished ({_clean(error)}): somebody else has changed "
+            "queen.pipeline_chunks. What was moved stays in the queues; docs/pipeline.md says under Writing how to "
+            "give up what is missing"
         )
     if state == sqlstates.SUPERSEDED:
         return Superseded(f"another driver has taken the place of this one, nothing was published ({_clean(error)})")

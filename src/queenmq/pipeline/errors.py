@@ -66,6 +66,12 @@ class StagedRowsMissing(PipelineError):
     code = "staged_rows_missing"
 
 
+class WriteIncomplete(PipelineError):
+    """Rows of a write that is decided were removed by somebody else: it cannot be finished."""
+
+    code = "write_incomplete"
+
+
 class Superseded(PipelineError):
     """Another driver of the same pipeline has been started since: this one publishes nothing any more."""
 
@@ -84,6 +90,7 @@ _KINDS: Final = {
         PartitionsBusy,
         DatabaseAway,
         StagedRowsMissing,
+        WriteIncomplete,
         Superseded,
     )
 }

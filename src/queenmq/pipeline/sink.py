@@ -30,7 +30,7 @@ from queenmq.ids import uuid7_text
 from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.chunks import BUCKETS, CHUNK, Packer
 from queenmq.pipeline.connection import arrow_connection, arrow_errors, connection, database_errors, rows
-from queenmq.pipeline.errors import BadOption, Contended, DatabaseAway, OtherContent, PipelineError
+from queenmq.pipeline.errors import BadOption, Contended, DatabaseAway, OtherContent, PipelineError, WriteIncomplete
 from queenmq.pipeline.generation import generation_of_environment
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.patience import Patience, patiently
@@ -185,6 +185,8 @@ def promote(
         try:
             _finish(options, sink, epoch)
             [(written, duplicates, _)] = patiently(lambda: _ask(options.url, "pipeline_committed", sink, epoch))
+        except WriteIncomplete:
+            raise
         except PipelineError as error:
             raise type(error)(_decided(options, sink, epoch, error)) from error
         _finish_others(options)

@@ -32,6 +32,7 @@ KEY_CONDITION: Final = "QN011"  # a change of a key that is required was not app
 OFFSET_CONFLICT: Final = "QN008"  # a target has another last offset than expected; the detail has those of all
 LEASE_ENDED: Final = "QN009"  # queen.finish of a lease that somebody else may have now
 SUPERSEDED: Final = "QN010"  # a driver of a pipeline publishes, and another one has taken its place
+EPOCH_INCOMPLETE: Final = "QN012"  # rows of a sink's epoch that is decided are gone
 # Of PostgreSQL, where one is answered in a way of its own.
 READ_ONLY: Final = "25006"
 INVALID_PASSWORD: Final = "28P01"  # noqa: S105

@@ -15,6 +15,7 @@ CREATE OR REPLACE FUNCTION queen.promote(
 LANGUAGE plpgsql AS $$
 DECLARE
     v_staged  bigint;
+    v_decided bigint;
     v_queues  text[];
     v_small   boolean;  -- a queue is, by its maxSize
     v_secret  text[];
@@ -55,7 +56,13 @@ BEGIN
     END IF;
 
     IF v_staged > p_most AND NOT v_small THEN
-        UPDATE queen.pipeline_chunks c SET promotion = p_attempts[1] WHERE c.attempt = ANY (p_attempts);
+        WITH decided AS (
+            UPDATE queen.pipeline_chunks c SET promotion = p_attempts[1] WHERE c.attempt = ANY (p_attempts) RETURNING c.rows
+        )
+        SELECT sum(d.rows) INTO v_decided FROM decided d;
+        IF v_decided IS DISTINCT FROM v_staged THEN
+            RAISE SQLSTATE 'QN003' USING MESSAGE = format('%s rows were staged and %s are there', p_rows, coalesce(v_decided, 0));
+        END IF;
         UPDATE queen.pipeline_commits c SET rows = v_staged, promotion = p_attempts[1], buckets = '{}'
         WHERE c.sink = p_sink AND c.epoch = p_epoch;
         written := v_staged;

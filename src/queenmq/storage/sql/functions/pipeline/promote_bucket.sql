@@ -19,11 +19,12 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('queen.promote_bucket ' || v_promotion, p_bucket));
-    -- As it is now that nobody else moves this bucket. Chunks before are gone; their versions need not be visited.
+    -- As it is now that nobody else moves this bucket. Chunks before are gone; their versions need not be visited. Another attempt may have one of
+    -- the same place.
     SELECT coalesce(c.buckets[p_bucket + 1], -1) INTO v_after FROM queen.pipeline_commits c WHERE c.sink = p_sink AND c.epoch = p_epoch;
     FOR v_chunk IN
         SELECT c.attempt, c.place, c.rows FROM queen.pipeline_chunks c
-        WHERE c.promotion = v_promotion AND c.bucket = p_bucket AND c.place > v_after ORDER BY c.place LIMIT 1000
+        WHERE c.promotion = v_promotion AND c.bucket = p_bucket AND c.place >= v_after ORDER BY c.place, c.attempt LIMIT 1000
     LOOP
         EXIT WHEN v_rows > 0 AND v_rows + v_chunk.rows > p_most;
         v_rows := v_rows + v_chunk.rows;

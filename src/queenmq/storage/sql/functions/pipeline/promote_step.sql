@@ -1,5 +1,6 @@
 -- Move the next rows of an epoch that queen.promote has decided into the queues, bucket by bucket, p_most at most or one chunk (queen.promote_bucket).
 -- Returns false when there are none left; the epoch is finished then. Anybody may do a step at any time: each is done once.
+-- Raises QN012 if rows that were decided on are gone, or come before those that were moved: the epoch cannot be finished.
 -- Locks: as queen.promote_bucket; the epoch before it, if the version before has decided it and its rows are not in chunks yet.
 -- Public: the data pipeline calls it, so that its name, its parameters and its result stay as they are.
 CREATE OR REPLACE FUNCTION queen.promote_step(p_sink text, p_epoch bigint, p_most bigint) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -32,7 +33,19 @@ BEGIN
         IF queen.promote_bucket(p_sink, p_epoch, v_bucket, p_most) THEN
             RETURN true;
         END IF;
+        -- Whoever has moved the last of it was before: nobody else moves this bucket until this transaction ends.
+        IF EXISTS (SELECT 1 FROM queen.pipeline_chunks c WHERE c.promotion = v_commit.promotion AND c.bucket = v_bucket) THEN
+            RAISE SQLSTATE 'QN012' USING MESSAGE = format(
+                'epoch %s of sink %s has rows in bucket %s that come before those that were moved', p_epoch, p_sink, v_bucket);
+        END IF;
     END LOOP;
-    UPDATE queen.pipeline_commits c SET promotion = NULL WHERE c.sink = p_sink AND c.epoch = p_epoch;
+    UPDATE queen.pipeline_commits c SET promotion = NULL
+    WHERE c.sink = p_sink AND c.epoch = p_epoch AND c.promoted = c.rows + c.duplicates;
+    IF NOT FOUND THEN
+        SELECT * INTO v_commit FROM queen.pipeline_commits c WHERE c.sink = p_sink AND c.epoch = p_epoch;
+        RAISE SQLSTATE 'QN012' USING MESSAGE = format(
+            'of the %s rows of epoch %s of sink %s, %s were moved and the others are gone',
+            v_commit.rows + v_commit.duplicates, p_epoch, p_sink, v_commit.promoted);
+    END IF;
     RETURN false;
 END $$;
