@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -11,10 +13,14 @@ import pytest
 from pipeline.db import Db
 from pipeline.supervision import until
 from pipeline.test_promotion import EXPECTED, PARTITIONS, ROWS, begin, frame, options, staged, written
+from queenmq.clock import ManualClock
+from queenmq.config import DatabaseSettings
 from queenmq.pipeline import sink
 from queenmq.pipeline.errors import OtherContent, PartitionsBusy, StagedRowsMissing, WriteIncomplete
 from queenmq.pipeline.options import WriteOptions
 from queenmq.pipeline.sink import BatchWriter, StreamWriter, promote, stage
+from queenmq.services.promotions import Promotions
+from queenmq.storage.database import Database
 
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity "
@@ -234,3 +240,34 @@ def test_what_goes_while_it_is_decided_on_is_missed(db: Db, most: int) -> None:
         with pytest.raises(StagedRowsMissing, match="Nothing was stored; start it again"):
             done.result()
     assert (db.count("orders"), db.one("SELECT count(*) FROM queen.pipeline_commits")) == (0, 0)
+
+
+def turns(db: Db, *before: Callable[[ManualClock], object]) -> None:
+    """Of the service of a server, and what happens before each."""
+    clock = ManualClock()
+
+    async def work() -> None:
+        database = Database(DatabaseSettings(), db.url)
+        await database.open()
+        try:
+            service = Promotions(database, clock)
+            for happens in before:
+                happens(clock)
+                await service.work()
+        finally:
+            await database.close()
+
+    asyncio.run(work())
+
+
+def test_a_server_goes_on_after_an_epoch_that_cannot_be_finished(db: Db, caplog: pytest.LogCaptureFixture) -> None:
+    """Which it says once."""
+    begin(db, staged(db, frame()), 2)
+    db.sql("DELETE FROM queen.pipeline_chunks")
+    third = WriteOptions(url=db.url, queue="third")
+    db.sql("SELECT queen.promote('t', 1, %s, 12, 5)", [stage(third, "t", 1, iter([frame(12)])).attempt])
+    db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '11 minutes'")
+    db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '12 minutes' WHERE sink = 's'")
+    turns(db, lambda _: None, lambda _: None)
+    assert db.count("third") == 12
+    assert caplog.text.count("cannot finish epoch 1 of sink 's', which its driver had left: of the 95 rows of") == 1

@@ -1,6 +1,6 @@
-"""Finishes large writes of the data pipeline whose drivers have died.
+"""Finishes large writes of the data pipeline whose drivers have died, and removes what dead writes had staged.
 
-Such a write is decided in one transaction and then moved into its queues in steps. It is all of its rows or none, so
+A large write is decided in one transaction and then moved into its queues in steps. It is all of its rows or none, so
 what a dead driver has left must not wait until somebody writes again.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from queenmq.clock import SYSTEM, Clock
+from queenmq.errors import UnavailableError
 from queenmq.services.service import Service
 from queenmq.storage.database import Database
 from queenmq.storage.failures import TryAgain
@@ -30,14 +31,27 @@ class Promotions(Service):
     def __init__(self, database: Database, clock: Clock = SYSTEM) -> None:
         super().__init__(_INTERVAL_MS, clock)
         self._database = database
+        self._failing: dict[tuple[str, int], str] = {}  # epochs that cannot be finished, and why
 
     async def work(self) -> None:
+        failing: dict[tuple[str, int], str] = {}
         for row in await self._database.fetch(statement("promotions_left"), _DEAD_AFTER_S):
+            epoch = row["sink"], row["epoch"]
             try:
-                while await self._database.fetchval(
-                    statement("pipeline_promote_step"), row["sink"], row["epoch"], _STEP_ROWS
-                ):
+                while await self._database.fetchval(statement("pipeline_promote_step"), *epoch, _STEP_ROWS):
                     pass
             except TryAgain:
                 continue  # a partition has queued pushes, or is locked: the next turn goes on
-            log.warning("finished epoch %d of sink %r, which its driver had left", row["epoch"], row["sink"])
+            except UnavailableError:
+                raise
+            except Exception as error:
+                failing[epoch] = str(error)
+                again = self._failing.get(epoch) == failing[epoch]
+                log.log(
+                    logging.DEBUG if again else logging.ERROR,
+                    "cannot finish epoch %d of sink %r, which its driver had left: %s",
+                    *(epoch[1], epoch[0], error),
+                )
+                continue
+            log.warning("finished epoch %d of sink %r, which its driver had left", epoch[1], epoch[0])
+        self._failing = failing

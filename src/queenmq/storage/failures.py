@@ -150,6 +150,8 @@ def _of_postgres(error: asyncpg.PostgresError) -> QueenError:
             return Overloaded(str(error))
         case sqlstates.TRANSACTION_ID_TAKEN:
             return Conflict(str(error))
+        case sqlstates.EPOCH_INCOMPLETE:
+            return CallRefused(str(error))
         case sqlstates.NEEDS_ADMIN:
             return Forbidden(str(error))
         case sqlstates.LOCK_NOT_AVAILABLE if error.server_source_function != "exec_stmt_raise":
