@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import psycopg
 import pyarrow as pa
@@ -271,3 +272,32 @@ def test_a_server_goes_on_after_an_epoch_that_cannot_be_finished(db: Db, caplog:
     turns(db, lambda _: None, lambda _: None)
     assert db.count("third") == 12
     assert caplog.text.count("cannot finish epoch 1 of sink 's', which its driver had left: of the 95 rows of") == 1
+
+
+def test_a_server_removes_what_a_dead_write_has_staged(db: Db) -> None:
+    """A day later, for nobody else writes to its sink; it looks once an hour. What is decided stays."""
+    begin(db, staged(db, frame()), 0)
+    decided = db.one("SELECT count(*) FROM queen.pipeline_chunks")
+    left: list[int] = []
+
+    def note() -> None:
+        left.append(db.one("SELECT count(*) FROM queen.pipeline_chunks") - decided)
+
+    def stage_before(hours: int, pause_s: float, clock: ManualClock) -> None:
+        attempt = stage(options(db), "batch dead", 0, iter([frame(2, partition=["p0", "p0"])])).attempt
+        for table in ("chunks", "attempts"):
+            earlier = "attempt - ((%s * 3600000)::bigint << 22)"
+            db.sql(f"UPDATE queen.pipeline_{table} SET attempt = {earlier} WHERE attempt = %s", hours, attempt)
+        note()
+        clock.advance(pause_s)
+
+    turns(
+        db,
+        partial(stage_before, 25, 0),
+        partial(stage_before, 23, 60),
+        partial(stage_before, 25, 60),
+        partial(stage_before, 26, 3600),
+    )
+    note()
+    assert left == [1, 1, 2, 3, 1], "swept at the first and the last turn"
+    assert db.sql("SELECT count(*) FROM queen.pipeline_attempts WHERE sink = 'batch dead'") == [(1,)]

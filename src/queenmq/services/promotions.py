@@ -21,6 +21,8 @@ _INTERVAL_MS = 60_000
 # A driver that is slow on purpose makes a step at least every few seconds.
 _DEAD_AFTER_S = 600
 _STEP_ROWS = 1000
+# What is older than a day is removed; writes do it, too.
+_SWEEP_S = 3600
 
 
 class Promotions(Service):
@@ -32,8 +34,17 @@ class Promotions(Service):
         super().__init__(_INTERVAL_MS, clock)
         self._database = database
         self._failing: dict[tuple[str, int], str] = {}  # epochs that cannot be finished, and why
+        self._sweep_at = 0.0
 
     async def work(self) -> None:
+        await self._finish()
+        if (now := self._clock.monotonic()) >= self._sweep_at:
+            removed = await self._database.fetchval(statement("pipeline_sweep"), "", -1)  # of no sink in particular
+            self._sweep_at = now + _SWEEP_S
+            if removed:
+                log.info("removed %d rows that writes had staged a day ago or more and never committed", removed)
+
+    async def _finish(self) -> None:
         failing: dict[tuple[str, int], str] = {}
         for row in await self._database.fetch(statement("promotions_left"), _DEAD_AFTER_S):
             epoch = row["sink"], row["epoch"]
