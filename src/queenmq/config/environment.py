@@ -59,9 +59,9 @@ def load(environment: Mapping[str, str] | None = None, flags: Mapping[str, Any] 
     known = {item.metadata["env"]: item for item in declared()}
     if not known.keys() >= given.keys():
         raise TypeError(f"no such settings: {given.keys() - known.keys()}")
-    source = {name: value for name, value in source.items() if value != ""}
-    source = {ALIASES[name]: source[name] for name in ALIASES if name in source} | source
-    values = {env: _parse(item, source[env]) for env, item in known.items() if env in source}
+    present = {name: value for name, value in source.items() if value != ""}
+    present = {ALIASES[name]: present[name] for name in ALIASES if name in present} | present
+    values = {env: _parse(item, present[env]) for env, item in known.items() if env in present}
     return _filled(Settings(), values | given)
 
 
