@@ -200,13 +200,14 @@ class TestOrder:
         await queen.push("q", 0, partition="stuck")
         async with other.transaction():
             await other.execute("SELECT 1 FROM queen.partition_lookup FOR UPDATE")
-            assert server.broker.journal is not None
-            await server.broker.journal.put([Message("q", "stuck", b'"journalled"', uuid7_text(), "j")])
+            journal = server.broker.journal
+            assert journal is not None
+            await journal.put([Message("q", "stuck", b'"journalled"', uuid7_text(), "j")])
             await sql.execute("SELECT queen.send('q', 'stuck', to_jsonb(n)) FROM generate_series(1, 1500) AS n")
             await send(sql, "free", partition="another")
             assert data(await queen.wait("q", "another")) == ["free"]
             assert await waiting(sql) == 1501
-        await until(lambda: not server.broker.journal.messages)
+        await until(lambda: not journal.messages)
         await send(sql, 1501, partition="stuck")
         await all_pushed(sql)
         assert data(await queen.drain("q", "stuck")) == [0, "journalled", *range(1, 1502)]

@@ -44,8 +44,7 @@ class Scene:
         return SimpleNamespace(rows=[1]) if self.pushes >= 0 else None
 
     async def run(self, _claimed: Any) -> AsyncIterator[list[tuple[str, str]]]:
-        for stored in ():
-            yield stored
+        yield [("q", "p")]
 
     async def begin(self, _kind: str, _queue: str, _parameters: Any, *, claim: bool) -> Begun:
         self.claims.append(claim)
