@@ -311,6 +311,9 @@ async def test_every_route_for_everybody(world: World, sql: asyncpg.Connection, 
                 assert answer.status_code == 401, answer.text
             elif is_of_one(route) or is_about_all(route) or ROLE_OF[identity] < route.role:
                 assert answer.status_code == 403, answer.text
+                # What it names itself, it may be told.
+                asked = str(request_for(route, world.b))
+                assert not [mark for mark in world.b.marks if mark in answer.text and mark not in asked]
             else:
                 assert answer.status_code < 300, answer.text
                 assert not [mark for mark in world.b.marks if mark in answer.text]
@@ -401,6 +404,16 @@ async def test_an_id_does_not_tell_the_name_of_its_queue(world: World) -> None:
         answer = await world.http.post(path, json=body, headers=headers)
         assert answer.status_code == 403, f"{path}: {answer.text}"
         assert [mark for mark in things.marks if mark in answer.text] == [], path
+
+
+async def test_a_name_that_others_use_tells_nothing_of_them(world: World) -> None:
+    headers = {"Authorization": f"Bearer {world.tokens['tenant a admin']}"}
+    there, nowhere = [
+        await world.http.get(f"/api/v1/pipelines/{name}", headers=headers) for name in ("b-trace", "nowhere")
+    ]
+    assert (there.status_code, nowhere.status_code) == (403, 403)
+    assert there.json() == nowhere.json(), "also not whether there is one"
+    assert [mark for mark in world.b.marks if mark in there.text] == []
 
 
 # Where a token is restricted to groups and verbs

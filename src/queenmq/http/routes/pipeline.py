@@ -22,7 +22,7 @@ from queenmq.http.decoding import query_name
 from queenmq.http.openapi import LABEL, Parameter, documented
 from queenmq.http.paging import page, page_parameters
 from queenmq.http.roles import Role
-from queenmq.http.route import Context, Need, Route
+from queenmq.http.route import Context, FoundNeed, Need, Route
 from queenmq.http.schemas import Error, Page
 from queenmq.http.scopes import all_queues, listing, visible
 from queenmq.httpserver.messages import Request, Response
@@ -73,12 +73,13 @@ async def list_pipelines(request: Request, context: Context) -> Response:
 
 
 async def pipeline_in_path(request: Request, context: Context) -> Sequence[Need]:
-    """The queues of the pipeline. All queues if there is no such pipeline, so that nobody finds out about names."""
+    """The queues of the pipeline, whose names the caller may not know. All queues if there is no such pipeline: the
+    refusal is the same, so that nobody finds out about names."""
     check_name(request.params[0], "name")
     found = await pipeline.pipelines(context.reports, None, 1, name=request.params[0])
     if not found or found[0].reads is None:
-        return (Need(Verb.READ, None),)
-    return [Need(Verb.READ, queue) for queue in found[0].reads + found[0].writes]
+        return (FoundNeed(Verb.READ, None),)
+    return [FoundNeed(Verb.READ, queue) for queue in found[0].reads + found[0].writes]
 
 
 @documented({200: PipelineWhole, 400: Error, 404: Error})
