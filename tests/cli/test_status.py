@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import jwt
 import pytest
+from mcp import Client
+from server_settings import settings_with
 
-from cli.conftest import Run, Running, until
+from cli.conftest import Run, Running, serving, until
 from cli.terminal import Terminal
 from queenmq.cli import show
-from queenmq.client import BlockingQueen
+from queenmq.client import BlockingQueen, Queen
+from queenmq.integrations.mcp import mcp_server
+
+if TYPE_CHECKING:
+    from conftest import Postgres
+
+SECRET = "a secret of more than thirty-two bytes"
 
 
 @pytest.fixture
@@ -141,3 +155,53 @@ def test_a_push_shows_messages_and_bytes_a_second(running: Running, name: str, t
         assert terminal.end() == 0
         assert "200 messages pushed to" in terminal.drawn
         assert "B/s" in terminal.drawn
+
+
+@pytest.fixture(scope="module")
+def guarded(postgres: Postgres) -> Iterator[Running]:
+    """A server with tokens."""
+    url = asyncio.run(postgres.create())
+    settings = settings_with(auth={"enabled": True, "secret": SECRET}, statistics={"interval_ms": 200})
+    with serving(settings, url) as server:
+        yield server
+    asyncio.run(postgres.drop(url))
+
+
+def signed(**claims: object) -> str:
+    return jwt.encode({"sub": "on call", "role": "read-only", "exp": time.time() + 3600} | claims, SECRET, "HS256")
+
+
+def test_status_shows_what_the_token_may_see(
+    guarded: Running, queen: Run, environment: pytest.MonkeyPatch, name: str
+) -> None:
+    environment.setenv("QUEEN_URL", guarded.url)
+    with BlockingQueen(guarded.url, bearer_token=signed(role="admin")) as client:
+        client.queue(name).push([1])
+        client.queue(name).group("mine").pop()
+        client.queue("another").push([1])
+        client.queue("another").group("theirs").pop()
+    environment.setenv("QUEEN_TOKEN", signed())
+    told = queen("status", "--json")
+    assert told.status == 0, told.err
+    assert (told.json["maintenance"]["maintenanceMode"], told.json["overview"] is None) == (False, False)
+    assert "not shown" not in queen("status").out
+    environment.setenv("QUEEN_TOKEN", signed(queen={"queues": [name]}))
+    told = queen("status", "--json")
+    assert told.status == 0, told.err
+    assert (told.json["overview"], told.json["maintenance"], told.json["groups"]) == (None, None, 1)
+    told = queen("status")
+    assert (told.status, "theirs" in told.out) == (0, False)
+    assert "not shown" in told.out
+    told = queen("top", "--once")
+    assert (told.status, name in told.out, "another" in told.out) == (0, True, False), told.err
+
+
+async def test_the_tools_of_assistants_show_what_the_token_may_see(guarded: Running, name: str) -> None:
+    for claims, is_whole in (({}, True), ({"queen": {"queues": [name]}}, False)):
+        token = signed(**claims)
+        async with Client(mcp_server(lambda token=token: Queen(guarded.url, bearer_token=token))) as client:
+            result = await client.call_tool("status", {})
+        assert not result.is_error, result.content
+        told = json.loads(result.content[0].text)
+        assert (told["overview"] is not None, told["maintenance"] is not None) == (is_whole, is_whole)
+        assert told["health"]["database"] == "connected"

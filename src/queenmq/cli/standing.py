@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 MOST_GROUPS: Final = 10_000
+T = TypeVar("T")
+
+
+def permitted(question: Callable[[], T]) -> T | None:
+    """The answer, None if the token is not for it: one that is restricted to some queues sees nothing of the servers,
+    and still what there is of its queues. None from a server of an older version, too."""
+    from queenmq.client.errors import Forbidden, NotFound
+
+    try:
+        return question()
+    except (Forbidden, NotFound):
+        return None
 
 
 def behind_or_idle(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

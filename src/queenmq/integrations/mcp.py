@@ -86,29 +86,31 @@ def _told(answer: Any) -> str:
 
 async def status(context: Context) -> str:
     """How the server, its queues and its groups are: figures, what needs a person and why (`troubles`), groups that
-    are behind or idle, pauses, maintenance."""
+    are behind or idle, pauses, maintenance. What the token does not show is null: it may be for some queues only."""
     admin = _queen(context).admin
     groups = await _asked(admin.list_consumer_groups(limit=_MOST_GROUPS))
     troubled = _worst_first([group for group in groups if group["standing"] in _TROUBLED])
     return _told(
         {
             "health": await _asked(admin.health()),
-            "overview": await _asked(admin.get_overview()),
+            "overview": await _permitted(admin.get_overview()),
             "groups": len(groups),
             "groupsInTrouble": [_group(group) for group in troubled[:_MOST]],
-            "troubles": await _troubles(admin.list_troubles()),
+            "troubles": (await _permitted(admin.list_troubles()) or {"troubles": []})["troubles"],
             "pauses": (await _asked(admin.list_pauses()))["pauses"][:_MOST],
-            "maintenance": await _asked(admin.get_maintenance_mode()),
+            "maintenance": await _permitted(admin.get_maintenance_mode()),
         }
     )
 
 
-async def _troubles(question: Awaitable[Any]) -> Any:
-    """None from a server of an older version, or if the token is for some queues only."""
+async def _permitted(question: Awaitable[Any]) -> Any:
+    """None from a server of an older version, or if the token is not for it, such as one for some queues only."""
     try:
-        return (await question)["troubles"]
+        return await question
     except (NotFound, Forbidden):
-        return []
+        return None
+    except QueenError as error:
+        raise ToolError(error.message) from error
 
 
 async def explain(context: Context, queue: QueueName, group: GroupName = None, partition: PartitionName = None) -> str:

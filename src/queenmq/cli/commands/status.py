@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from queenmq.cli.arguments import as_json
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, console, count, facts, note, plural, print_json, seconds, table
-from queenmq.cli.standing import MOST_GROUPS, behind_or_idle, counted
-
-if TYPE_CHECKING:
-    from queenmq.client.admin import Admin
+from queenmq.cli.standing import MOST_GROUPS, behind_or_idle, counted, permitted
 
 _MOST_SHOWN: Final = 10
 _MOST_TROUBLES: Final = 5
@@ -23,9 +20,11 @@ _MOST_TROUBLES: Final = 5
 def command(as_json: bool, server: str) -> None:
     """Show in one screen how the server, its queues and groups are. `queen doctor` says how to repair things."""
     with connected(server) as queen:
-        health, overview = queen.admin.health(), queen.admin.get_overview()
+        health, overview = queen.admin.health(), permitted(queen.admin.get_overview)
         groups = queen.admin.list_consumer_groups(limit=MOST_GROUPS)
-        operations = queen.admin.get_operation_stats()
+        operations = permitted(queen.admin.get_operation_stats)
+        troubles = permitted(queen.admin.list_troubles)
+        balance = permitted(queen.admin.get_cluster_balance)
         found: dict[str, Any] = {
             "server": server,
             "version": health["version"],
@@ -34,11 +33,11 @@ def command(as_json: bool, server: str) -> None:
             "groups": len(groups),
             "groupsInTrouble": behind_or_idle(groups),
             "pauses": queen.admin.list_pauses()["pauses"],
-            "troubles": _troubles(queen.admin),
-            "maintenance": queen.admin.get_maintenance_mode(),
-            "operations": operations["stats"],
-            "journal": operations["journal"],
-            "servers": queen.admin.get_cluster_balance()["servers"],
+            "troubles": [] if troubles is None else troubles["troubles"],
+            "maintenance": permitted(queen.admin.get_maintenance_mode),
+            "operations": None if operations is None else operations["stats"],
+            "journal": None if operations is None else operations["journal"],
+            "servers": None if balance is None else balance["servers"],
         }
     if as_json:
         print_json(found)
@@ -65,31 +64,36 @@ def command(as_json: bool, server: str) -> None:
         note(f"{f'{more:,} more; ' if more > 0 else ''}`queen doctor` says what to do about each.")
 
 
-def _troubles(admin: Admin[Any]) -> list[dict[str, Any]]:
-    """None from a server of an older version, or if the token is for some queues only."""
-    from queenmq.client.errors import Forbidden, NotFound
-
-    try:
-        found: list[dict[str, Any]] = admin.list_troubles()["troubles"]
-    except (NotFound, Forbidden):
-        return []
-    return found
-
-
 def _facts(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    overview, journal, switches = found["overview"], found["journal"], found["maintenance"]
-    messages, rates = overview["messages"], overview["throughput"]
-    off = [word for key, word in (("maintenanceMode", "pushes"), ("popMaintenanceMode", "pops")) if switches.get(key)]
-    waiting = sum(row["count"] for row in found["operations"] if row["status"] in ("pending", "processing"))
-    failed = sum(row["count"] for row in found["operations"] if row["status"] == "failed")
-    healthy = sum(1 for one in found["servers"] if one["healthy"])
-    return [
+    """What the token does not show is left out, and said at the end."""
+    shown = [
         ("server", f"Queen {found['version']} at {found['server']}, database {found['database']}"),
-        (
-            "servers",
-            plural(len(found["servers"]), "server")
-            + ("" if healthy == len(found["servers"]) else f", {healthy} healthy"),
-        ),
+        *_servers(found["servers"]),
+        *_overview(found["overview"]),
+        ("groups", ", ".join([plural(found["groups"], "group"), *counted(found["groupsInTrouble"])])),
+        ("paused", ", ".join(_place(pause) for pause in found["pauses"][:_MOST_SHOWN]) or "nothing"),
+        *_maintenance(found["maintenance"]),
+        *_operations(found["operations"], found["journal"]),
+    ]
+    left_out = [word for word in ("servers", "overview", "maintenance", "operations") if found[word] is None]
+    return [*shown, ("not shown", f"{', '.join(left_out)}: the token is not for them")] if left_out else shown
+
+
+_Facts = list[tuple[str, Any]]
+
+
+def _servers(servers: list[dict[str, Any]] | None) -> _Facts:
+    if servers is None:
+        return []
+    healthy = sum(1 for one in servers if one["healthy"])
+    return [("servers", plural(len(servers), "server") + ("" if healthy == len(servers) else f", {healthy} healthy"))]
+
+
+def _overview(overview: dict[str, Any] | None) -> _Facts:
+    if overview is None:
+        return []
+    messages, rates = overview["messages"], overview["throughput"]
+    return [
         ("queues", f"{plural(overview['queues'], 'queue')}, {plural(overview['partitions'], 'partition')}"),
         (
             "messages",
@@ -97,10 +101,23 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, Any]]:
             f"{count(messages['processing'])} processing",
         ),
         ("rates", f"{count(rates['ingestedPerSecond'])} pushed/s, {count(rates['processedPerSecond'])} finished/s"),
-        ("groups", ", ".join([plural(found["groups"], "group"), *counted(found["groupsInTrouble"])])),
         ("dead letters", count(messages["deadLetter"])),
-        ("paused", ", ".join(_place(pause) for pause in found["pauses"][:_MOST_SHOWN]) or "nothing"),
-        ("maintenance", f"on: {' and '.join(off)} are switched off" if off else "off"),
+    ]
+
+
+def _maintenance(switches: dict[str, Any] | None) -> _Facts:
+    if switches is None:
+        return []
+    off = [word for key, word in (("maintenanceMode", "pushes"), ("popMaintenanceMode", "pops")) if switches.get(key)]
+    return [("maintenance", f"on: {' and '.join(off)} are switched off" if off else "off")]
+
+
+def _operations(operations: list[dict[str, Any]] | None, journal: dict[str, Any] | None) -> _Facts:
+    if operations is None:
+        return []
+    waiting = sum(row["count"] for row in operations if row["status"] in ("pending", "processing"))
+    failed = sum(row["count"] for row in operations if row["status"] == "failed")
+    return [
         ("operations", f"{waiting:,} waiting, {failed:,} failed"),
         ("journal", "none" if journal is None else f"{journal['messages']:,} messages on disk"),
     ]

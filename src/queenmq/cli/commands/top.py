@@ -20,6 +20,7 @@ from queenmq.cli.fetch import fetch
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, server, servers
 from queenmq.cli.show import Column, built, count, now, plural, print_json, seconds
+from queenmq.cli.standing import permitted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -149,10 +150,10 @@ class _Found:
     at: datetime
     version: str
     database: str
-    servers: int
+    servers: int | None
     rates: dict[str, float]
     waiters: int
-    overview: dict[str, Any]
+    overview: dict[str, Any] | None
     queues: list[dict[str, Any]] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
 
@@ -185,7 +186,7 @@ class _Watch:
         health = admin.health()
         series = _parsed(fetch(self._server, "/metrics/prometheus").body.decode())
         since = (now() - _LOOK_BACK).isoformat()
-        activity = admin.get_queue_operations(from_=since)["series"]
+        activity = (permitted(lambda: admin.get_queue_operations(from_=since)) or {"series": []})["series"]
         stored = admin.list_queues(limit=1000)["queues"]
         parked = {
             dict(labels)["queue"]: n for (name, labels), n in series.items() if name == "queen_queue_parked_consumers"
@@ -194,14 +195,15 @@ class _Watch:
             admin.list_consumer_groups(limit=_MOST_GROUPS),
             key=lambda row: (-row["maxTimeLag"], -(row["totalLag"] or 0), row["name"]),
         )
+        balance = permitted(admin.get_cluster_balance)
         return _Found(
             at=now(),
             version=health["version"],
             database=health["database"],
-            servers=len(admin.get_cluster_balance()["servers"]),
+            servers=None if balance is None else len(balance["servers"]),
             rates=self._rates(SYSTEM.monotonic(), series),
             waiters=int(_sum(series, "queen_pop_wait_waiters")),
-            overview=admin.get_overview(),
+            overview=permitted(admin.get_overview),
             queues=_queues(stored, activity, parked),
             groups=groups,
         )
@@ -279,7 +281,13 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
 
     overview = found.overview
     rates = "   ".join(f"{word} {rate:,.0f}/s" for word, rate in found.rates.items())
-    told = overview["messages"]
+    stored = "nothing of all queues: the token is for some of them"
+    if overview is not None:
+        told = overview["messages"]
+        stored = (
+            f"{told['total']:,} messages   {told['pending']:,} pending   {told['processing']:,} processing   "
+            f"{told['deadLetter']:,} dead letters   lag {seconds(overview['lag']['time']['max'])}"
+        )
     head = Text.assemble(
         ("Queen ", "bold"),
         f"{found.version}   database {found.database}   {plural(found.servers or 1, 'server')}   "
@@ -288,8 +296,7 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
         ("now      ", "bold"),
         f"{rates}   waiters {found.waiters:,}\n",
         ("stored   ", "bold"),
-        f"{told['total']:,} messages   {told['pending']:,} pending   {told['processing']:,} processing   "
-        f"{told['deadLetter']:,} dead letters   lag {seconds(overview['lag']['time']['max'])}\n",
+        f"{stored}\n",
     )
     queues = built(
         found.queues[:rows],

@@ -96,7 +96,7 @@ def _set_aside(broker: Broker) -> FailedFiles:
 
 
 ROUTES = (
-    Route("GET", "/api/v1/system/maintenance", maintenance_state, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)),
+    Route("GET", "/api/v1/system/maintenance", maintenance_state, Role.READ_ONLY, scope=all_queues(Verb.READ)),
     Route(
         "POST",
         "/api/v1/system/maintenance",
@@ -105,9 +105,7 @@ ROUTES = (
         scope=all_queues(Verb.ADMINISTER),
         audited=True,
     ),
-    Route(
-        "GET", "/api/v1/system/maintenance/pop", pop_maintenance_state, Role.ADMIN, scope=all_queues(Verb.ADMINISTER)
-    ),
+    Route("GET", "/api/v1/system/maintenance/pop", pop_maintenance_state, Role.READ_ONLY, scope=all_queues(Verb.READ)),
     Route(
         "POST",
         "/api/v1/system/maintenance/pop",
