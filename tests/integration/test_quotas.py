@@ -18,7 +18,8 @@ from queenmq.access.quotas import Quota, Quotas
 from queenmq.access.tokens import NewToken, Tokens
 from queenmq.broker.load_manager import Choice
 from queenmq.clock import ManualClock
-from queenmq.http.shares import _by_namespace
+from queenmq.errors import Overloaded
+from queenmq.http.shares import _by_namespace, take_about_queue
 from queenmq.server import Server
 
 Json = dict[str, Any]
@@ -220,6 +221,37 @@ async def test_a_namespace_has_its_share_of_long_polls(queen: Queen, http: httpx
     assert server._app._context.rates.polls_of("tenant") == 0
     metrics = (await http.get("/metrics/prometheus")).text
     assert 'queen_rate_limited_requests_total{limit="namespace_long_polls"} 2' in metrics
+
+
+async def test_who_names_no_queue_takes_of_the_share_of_its_namespaces(
+    queen: Queen, http: httpx.AsyncClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = server._app._context.rates
+    monkeypatch.setattr(rates, "_clock", ManualClock())
+    await queen.push("tenant.a", "first")
+    asked = {"namespace": "tenant", "consumerGroup": "g", "subscriptionMode": "all"}
+    await set_quota(http, "tenant", requestsPerSecond=2, longPolls=1)
+    assert [(await http.get("/api/v1/pop", params=asked)).status_code for _ in range(3)] == [200, 204, 429]
+    await set_quota(http, "tenant", longPolls=1)
+    wait = asked | {"wait": "true", "timeout": "60000"}
+    parked = asyncio.create_task(http.get("/api/v1/pop", params=wait))
+    await until(lambda: rates.polls_of("tenant") == 1)
+    refused = await http.get("/api/v1/pop", params=wait)
+    assert (refused.status_code, "long polls waiting" in refused.text) == (429, True)
+    await pushed(http, "tenant.b")
+    assert (await parked).status_code == 200
+
+
+async def test_a_consumer_connection_takes_of_the_share_of_its_namespace(
+    http: httpx.AsyncClient, server: Server
+) -> None:
+    await set_quota(http, "tenant", requestsPerSecond=1)
+    context = server._app._context
+    context.rates._clock = ManualClock()
+    take_about_queue("tenant.a", context)
+    with pytest.raises(Overloaded, match="requests about the namespace 'tenant'"):
+        take_about_queue("tenant.b", context)
+    take_about_queue("another", context)
 
 
 async def test_its_own_limit_comes_before_that_of_all_namespaces(server: Server, http: httpx.AsyncClient) -> None:

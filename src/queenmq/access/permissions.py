@@ -101,7 +101,8 @@ class Permissions:
     def __init__(self, role: Role, grants: Iterable[Grant]) -> None:
         self.grants = tuple(grants)
         self._rules = tuple(_Rule(grant, role) for grant in self.grants)
-        self._remembered: dict[tuple[Verb, str | None, str | None], bool] = {}
+        self._remembered: dict[_Question, bool] = {}
+        self._namespaces: frozenset[str] | None = None
         self.restricts_groups = any(grant.groups for grant in self.grants)
 
     def allows(self, verb: Verb, queue: str | None, group: str | None = None) -> bool:
@@ -145,6 +146,15 @@ def check_grants(grants: Iterable[Grant], field: str) -> None:
     for index, grant in enumerate(found):
         grant.check(f"{field}[{index}]")
 
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Names of which every queue that the token is for has one, as long as its patterns name any: for `a.b.*` it is
+        `a.b`, for `a.b*` only `a`."""
+        if self._namespaces is None:
+            found = {_fixed(parts) for rule in self._rules for parts in rule.queues}
+            self._namespaces = frozenset(found - {""})
+        return self._namespaces
+
 
 _Parts = tuple[str, ...]
 
@@ -176,3 +186,8 @@ def _matches(parts: _Parts, name: str) -> bool:
 def _like(pattern: str) -> str:
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped.replace(ANYTHING, "%")
+def _fixed(parts: _Parts) -> str:
+    """What is before the last dot that stands before the first star; all of it if there is no star."""
+    return parts[0] if len(parts) == 1 else parts[0].rpartition(".")[0]
+
+

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
@@ -44,7 +44,8 @@ def take_messages(request: Request, route: Route, context: Context) -> None:
 
 
 async def take_namespace_request(request: Request, route: Route, context: Context) -> None:
-    """Count a request that is allowed for the namespaces of the queues that it names. Raises Overloaded."""
+    """Count a request that is allowed for the namespaces of the queues that it names; one that names none for those of
+    its token. Raises Overloaded."""
     if route.scope is None:
         return
     try:
@@ -52,10 +53,28 @@ async def take_namespace_request(request: Request, route: Route, context: Contex
     except HttpError:
         return  # the handler says what is wrong with it
     queues = {need.queue for need in needs if need.queue is not None}
-    quotas = [quota for queue in queues for quota in context.quotas.of(queue)]
+    _take_about(queues or _namespaces(request), context)
+
+
+def take_about_queue(queue: str, context: Context) -> None:
+    """Count what a consumer connection asks for as a request about its queue. Raises Overloaded."""
+    if context.quotas.limits_requests:
+        _take_about((queue,), context)
+
+
+def _take_about(names: Iterable[str], context: Context) -> None:
+    quotas = [quota for name in names for quota in context.quotas.of(name)]
     context.rates.take_namespace_requests(
         {quota.namespace: quota.requests_per_second for quota in quotas if quota.requests_per_second is not None}
     )
+
+
+def _namespaces(request: Request) -> set[str]:
+    """What a request is about that names no queue: the namespace that it names, and those that its token is for."""
+    caller: Caller | None = request.caller
+    permissions = None if caller is None else caller.permissions
+    named = request.query.get("namespace")
+    return {*(() if permissions is None else permissions.namespaces), *((named,) if named else ())}
 
 
 def charge_repeated(context: Context, pushed: Counter[str]) -> None:
@@ -112,8 +131,9 @@ def polling(request: Request, context: Context, queue: str | None) -> Iterator[N
     with ExitStack() as counted:
         if caller is not None and caller.limits is not None and not request.forwarded:
             counted.enter_context(context.rates.polling(caller.rated_as, caller.limits))
-        if queue is not None and context.quotas.any and not request.forwarded:
-            quotas = context.quotas.of(queue)
+        if context.quotas.any and not request.forwarded:
+            names = _namespaces(request) if queue is None else {queue}
+            quotas = [quota for name in names for quota in context.quotas.of(name)]
             most = {quota.namespace: quota.long_polls for quota in quotas if quota.long_polls is not None}
             counted.enter_context(context.rates.polling_namespaces(most))
         yield

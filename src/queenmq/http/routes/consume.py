@@ -7,7 +7,7 @@ the leases. Every message of the client, and every second, the token is checked 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -39,7 +39,7 @@ from queenmq.http.routes.pop import POP_MANY, encoded, read_pop
 from queenmq.http.routes.push import check_count
 from queenmq.http.schemas import Error
 from queenmq.http.scopes import require_permission
-from queenmq.http.shares import polling, take_request
+from queenmq.http.shares import polling, take_about_queue, take_request
 from queenmq.http.trail import Trail
 from queenmq.httpserver.messages import Request, Response
 from queenmq.httpserver.websocket import (
@@ -154,12 +154,9 @@ class _Session:
                 await self._renew(renewed)
 
     async def _take_request(self) -> None:
-        while True:
-            try:
-                take_request(self._request, self._context)
-                return
-            except Overloaded as error:
-                await SYSTEM.sleep(error.retry_after_s)
+        queue = self._request.params[0]
+        await _when_allowed(lambda: take_request(self._request, self._context))
+        await _when_allowed(lambda: take_about_queue(queue, self._context))
 
     def _finish(self, body: FinishedLease, field: str) -> None:
         def done(finished: Finished) -> None:
@@ -261,6 +258,15 @@ class _Session:
         await self._in_flight.drained()
         self._flush()
         raise SocketClosed(GOING_AWAY, "the server stops")
+
+
+async def _when_allowed(take: Callable[[], None]) -> None:
+    while True:
+        try:
+            take()
+            return
+        except Overloaded as error:
+            await SYSTEM.sleep(error.retry_after_s)
 
 
 async def _until_one_fails(tasks: Sequence[asyncio.Task[None]]) -> None:
