@@ -587,6 +587,15 @@ async def test_a_token_is_verified_once_a_minute(
     assert verifier.checked == 2
 
 
+async def test_jwts_that_nobody_shows_any_more_are_forgotten(clock: ManualClock, counting: Authenticator) -> None:
+    for number in range(20):
+        await ask(counting, hs256(jti=str(number)))
+    assert counting.remembered_tokens == 20
+    clock.advance(REMEMBER_S)
+    await ask(counting, hs256())
+    assert counting.remembered_tokens == 1
+
+
 async def test_use_does_not_prolong_the_memory(
     clock: ManualClock, verifier: CountingVerifier, counting: Authenticator
 ) -> None:

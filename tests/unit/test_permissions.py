@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.access.permissions import Grant, Permissions, Verb, _like, check_grants
+from queenmq.access.permissions import _LONGEST_REMEMBERED, Grant, Permissions, Verb, _like, check_grants
 from queenmq.access.rates import Limits
-from queenmq.core.names import MAX_NAME
 from queenmq.core.roles import Role
 from queenmq.errors import InvalidRequest, Unauthenticated
 from queenmq.http.roles import RoleClaims
@@ -154,12 +153,41 @@ def test_a_claim_limits_a_token() -> None:
 
 def test_names_that_are_too_long_are_not_remembered() -> None:
     permissions = allowed(Role.READ_WRITE, Grant(queues=("a*",)))
-    for name in ("a" * (MAX_NAME + 1), "b" * 1_000_000):
+    for name in ("a" * (_LONGEST_REMEMBERED + 1), "b" * 1_000_000):
         assert permissions.allows(Verb.PUSH, name) is name.startswith("a")
         assert permissions.allows(Verb.POP, "a", name)
     assert not permissions._remembered
-    assert permissions.allows(Verb.POP, "a" * MAX_NAME, "g" * MAX_NAME)
+    assert permissions.allows(Verb.POP, "a" * _LONGEST_REMEMBERED, "g" * _LONGEST_REMEMBERED)
     assert len(permissions._remembered) == 1
+
+
+def test_what_many_tokens_ask_for_does_not_fill_the_memory() -> None:
+    tokens = [allowed(Role.READ_WRITE, Grant(queues=("a*",))) for _ in range(40)]
+    for token in tokens:
+        for number in range(1000):
+            assert token.allows(Verb.READ, f"a{number}")
+    assert sum(len(token._remembered) for token in tokens) <= 20_000
+    assert len(tokens[-1]._remembered) == 1000, "the newest is not the one that forgets"
+    assert not tokens[0]._remembered
+    for number in range(30_000):
+        assert tokens[0].allows(Verb.READ, f"a{number}") is tokens[0].allows(Verb.READ, f"a{number}")
+    assert sum(len(token._remembered) for token in tokens) <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "namespaces"),
+    [
+        ("a.*", {"a"}),
+        ("a.b*", {"a"}),
+        ("a.b.*", {"a.b"}),
+        ("a.b", {"a.b"}),
+        ("a*", set()),
+        ("*", set()),
+        ("*.a", set()),
+    ],
+)
+def test_what_every_queue_of_a_token_is_in(pattern: str, namespaces: set[str]) -> None:
+    assert allowed(Role.READ_WRITE, Grant(queues=(pattern,))).namespaces == namespaces
 
 
 @pytest.mark.parametrize("claim", [{"queues": []}, [{"queues": ["q"], "groups": []}], {"allow": []}])

@@ -7,6 +7,7 @@ there; without a grant, the role alone decides. Whatever no grant allows is refu
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterable
 from typing import Annotated, Final
 
@@ -20,7 +21,8 @@ ANYTHING: Final = "*"
 MOST_GRANTS: Final = 20
 MOST_PATTERNS: Final = 100
 MOST_STARS: Final = 8
-_MOST_REMEMBERED: Final = 10_000
+_MOST_REMEMBERED: Final = 20_000
+_LONGEST_REMEMBERED: Final = 100
 
 
 class Verb(enum.StrEnum):
@@ -95,6 +97,31 @@ class _Rule:
         return ANYTHING in self.patterns if queue is None else _matches_any(self.queues, queue)
 
 
+_Question = tuple[Verb, str | None, str | None]
+
+
+class _Memory:
+    """How many answers are remembered, of all tokens together: a caller that gets new tokens at will, and asks for
+    names that it makes up, must not fill the memory. The token that has begun first forgets its answers first."""
+
+    def __init__(self) -> None:
+        self._kept: deque[dict[_Question, bool]] = deque()
+        self.size = 0
+
+    def keep(self, answers: dict[_Question, bool], question: _Question, answer: bool) -> None:
+        if not answers:
+            self._kept.append(answers)
+        answers[question] = answer
+        self.size += 1
+        while self.size > _MOST_REMEMBERED:
+            oldest = self._kept.popleft()
+            self.size -= len(oldest)
+            oldest.clear()
+
+
+_memory: Final = _Memory()
+
+
 class Permissions:
     """What one token may do. Answers are remembered, because the same few questions come again and again."""
 
@@ -109,18 +136,24 @@ class Permissions:
         """Whether this may be done with the queue, as the group if one is involved. None stands for every queue."""
         return self.allows_need((verb, queue, group))
 
-    def allows_need(self, need: tuple[Verb, str | None, str | None]) -> bool:
+    def allows_need(self, need: _Question) -> bool:
         """The same for the three as one."""
         answer = self._remembered.get(need)
         if answer is None:
             answer = any(rule.allows(*need) for rule in self._rules)
             _, queue, group = need
-            # What a caller makes up, before the names are checked, must not fill the memory.
-            if len(queue or "") <= MAX_NAME and len(group or "") <= MAX_NAME:
-                if len(self._remembered) >= _MOST_REMEMBERED:
-                    self._remembered.clear()
-                self._remembered[need] = answer
+            if len(queue or "") <= _LONGEST_REMEMBERED and len(group or "") <= _LONGEST_REMEMBERED:
+                _memory.keep(self._remembered, need, answer)
         return answer
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Names of which every queue that the token is for has one, as long as its patterns name any: for `a.b.*` it is
+        `a.b`, for `a.b*` only `a`."""
+        if self._namespaces is None:
+            found = {_fixed(parts) for rule in self._rules for parts in rule.queues}
+            self._namespaces = frozenset(found - {""})
+        return self._namespaces
 
     def queues(self, *verbs: Verb, group: str | None = None) -> list[str] | None:
         """For SQL: the queues with which all of this may be done, as patterns for LIKE; None if it is all queues. Of
@@ -146,21 +179,17 @@ def check_grants(grants: Iterable[Grant], field: str) -> None:
     for index, grant in enumerate(found):
         grant.check(f"{field}[{index}]")
 
-    @property
-    def namespaces(self) -> frozenset[str]:
-        """Names of which every queue that the token is for has one, as long as its patterns name any: for `a.b.*` it is
-        `a.b`, for `a.b*` only `a`."""
-        if self._namespaces is None:
-            found = {_fixed(parts) for rule in self._rules for parts in rule.queues}
-            self._namespaces = frozenset(found - {""})
-        return self._namespaces
-
 
 _Parts = tuple[str, ...]
 
 
 def _parts(pattern: str) -> _Parts:
     return tuple(pattern.split(ANYTHING))
+
+
+def _fixed(parts: _Parts) -> str:
+    """What is before the last dot that stands before the first star; all of it if there is no star."""
+    return parts[0] if len(parts) == 1 else parts[0].rpartition(".")[0]
 
 
 def _matches_any(patterns: tuple[_Parts, ...], name: str) -> bool:
@@ -186,8 +215,3 @@ def _matches(parts: _Parts, name: str) -> bool:
 def _like(pattern: str) -> str:
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped.replace(ANYTHING, "%")
-def _fixed(parts: _Parts) -> str:
-    """What is before the last dot that stands before the first star; all of it if there is no star."""
-    return parts[0] if len(parts) == 1 else parts[0].rpartition(".")[0]
-
-

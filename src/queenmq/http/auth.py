@@ -79,6 +79,7 @@ class Authenticator:
         self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)  # of tokens that were valid before
         self._first_lookups = asyncio.Semaphore(_MOST_LOOKUPS)
         self._revocations = 0
+        self._forget_at = 0.0
         entries = tuple(skip_paths)
         self._skipped_prefixes = tuple(e for e in entries if e.endswith("/") and e != "/")
         self._skipped_paths = frozenset(entries).difference(self._skipped_prefixes)
@@ -214,6 +215,14 @@ class Authenticator:
         return caller
 
     def _remember(self, digest: bytes, caller: Caller) -> None:
+        now = self._clock.monotonic()
+        if now >= self._forget_at:
+            self._forget_at = now + REMEMBER_S
+            # Those that Queen has made are also what goes on being accepted while the database is away.
+            for old in [
+                d for d, known in self._remembered.items() if known.token_id is None and now >= known.forget_at
+            ]:
+                del self._remembered[old]
         _note(self._remembered, digest, caller)
 
 
