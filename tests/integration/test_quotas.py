@@ -16,6 +16,7 @@ from integration.queen import Queen, decide_pushes, until
 from integration.test_tokens import bearer, made
 from queenmq.access.quotas import Quota, Quotas
 from queenmq.access.tokens import NewToken, Tokens
+from queenmq.broker import pop
 from queenmq.broker.load_manager import Choice
 from queenmq.clock import ManualClock
 from queenmq.errors import Overloaded
@@ -252,6 +253,47 @@ async def test_a_consumer_connection_takes_of_the_share_of_its_namespace(
     with pytest.raises(Overloaded, match="requests about the namespace 'tenant'"):
         take_about_queue("tenant.b", context)
     take_about_queue("another", context)
+
+
+async def test_queues_are_bounded_in_all(queen: Queen, http: httpx.AsyncClient, server: Server) -> None:
+    await queen.push("first", 1)
+    quotas = server._quotas
+    quotas._most_queues = 1
+    await quotas.refresh()
+    configure = {"queue": "second", "options": {}}
+    transaction = {"operations": [{"type": "push", "items": [{"queue": "second", "payload": 1}]}]}
+    for refused in (
+        await pushed(http, "second"),
+        await http.post("/api/v1/configure", json=configure),
+        await http.post("/api/v1/transaction", json=transaction),
+    ):
+        assert (refused.status_code, refused.json()["code"], refused.headers["Retry-After"]) == (
+            *(429, "quota_exceeded"),
+            "60",
+        )
+    assert "raise QUEEN_MAX_QUEUES" in refused.text
+    assert (await pushed(http, "first")).status_code == 201
+    assert (await http.post("/api/v1/configure", json=configure | {"queue": "first"})).status_code == 200
+    assert (await pushed(http, "se\0cond")).status_code == 400
+    quotas._most_queues = 2
+    await quotas.refresh()
+    assert (await pushed(http, "second")).status_code == 201
+
+
+async def test_a_pop_over_very_many_queues_subscribes_to_some_of_them_at_a_time(
+    queen: Queen, http: httpx.AsyncClient, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop, "_MOST_SUBSCRIBED", 2)
+    await queen.push_items(*({"queue": f"n.{number}", "payload": number} for number in range(5)))
+    seen = []
+    params = {"namespace": "n", "consumerGroup": "g", "subscriptionMode": "all"}
+    for known in (2, 4, 5):
+        seen += await queen.pop_matching(**params)
+        found = await sql.fetchval("SELECT count(*) FROM queen.consumer_groups WHERE name = 'g'")
+        assert found == known
+    while more := await queen.pop_matching(**params):
+        seen += more
+    assert sorted(message["data"] for message in seen) == [0, 1, 2, 3, 4]
 
 
 async def test_its_own_limit_comes_before_that_of_all_namespaces(server: Server, http: httpx.AsyncClient) -> None:

@@ -7,13 +7,13 @@ have let through meanwhile is not known, so a quota can be exceeded by what is p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
 
 from queenmq.clock import Clock
-from queenmq.errors import QuotaExceeded
+from queenmq.errors import QuotaExceeded, UnavailableError
 from queenmq.storage.database import Database
 from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
@@ -40,7 +40,9 @@ class Quota(Struct, kw_only=True):
 class Quotas:
     """`refused` counts the pushes that were refused."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, most_queues: int) -> None:
+        self._most_queues = most_queues
+        self.are_queues_full = False  # read for every request
         self._database = database
         self._clock = clock
         self._known: dict[str, Quota] = {}
@@ -83,6 +85,21 @@ class Quotas:
             quota.messages += messages
             quota.bytes = (quota.bytes or 0) + size * messages // total
 
+    async def require_queues(self, queues: Collection[str]) -> None:
+        """Raises QuotaExceeded if one of these queues would have to be made, and there are as many as there may be."""
+        named = [queue for queue in queues if "\0" not in queue]  # of others the handler says what is wrong
+        try:
+            missing = await self._database.fetchval(statement("missing_queue"), named, repeatable=True)
+        except UnavailableError:
+            return  # what is kept while the database is away has been accepted
+        if missing is not None:
+            self.refused += 1
+            raise QuotaExceeded(
+                f"queue {missing!r} would be a new one, and there are {self._most_queues} queues, as many as there may "
+                "be: delete what nobody needs, or raise QUEEN_MAX_QUEUES; connection refused for now (ECONNREFUSED)",
+                retry_after_s=60,
+            )
+
     def why_not(self, queue: str, size: int) -> str | None:
         """Count a message that nobody asks for now, such as that of a timer that repeats, unless it exceeds a quota:
         then the reason."""
@@ -111,6 +128,9 @@ class Quotas:
         begun = self._clock.monotonic()
         before = {name: (quota.messages, quota.bytes or 0) for name, quota in self._known.items()}
         rows = await self._database.fetch(statement("quotas_used"), _SAMPLES, repeatable=True)
+        self.are_queues_full = await self._database.fetchval(
+            statement("too_many_queues"), self._most_queues, repeatable=True
+        )
         self._read_at = now = self._clock.monotonic()
         self._due_at = now + max(REFRESH_S, (now - begun) * _LEAST_PAUSES)
         found = {row["namespace"]: Quota(**dict(row)) for row in rows}

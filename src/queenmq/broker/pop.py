@@ -37,6 +37,7 @@ from queenmq.storage.statements import statement
 # A pop never waits for a row. If it has to write a dead letter that somebody else holds, nothing is there for now.
 _LOCKED_S = 0.5
 _RELEASE_S = 1.0  # how long a claim waits until what it may hold is given back
+_MOST_SUBSCRIBED = 100  # queues that a pop by namespace or task subscribes its group to
 _ANSWERS_A_CALL = 2  # largest answers that one merged call may bring, because it is in memory as a whole
 
 
@@ -274,17 +275,20 @@ class Popper:
         return Delivered(claim)
 
     async def _matching(self, which: Filter, claim: Claim) -> list[asyncpg.Record]:
-        """The queues to try, in order. The group is subscribed to all of them first: `new` is new from this pop on."""
+        """The queues to try, in order. The group is subscribed to them first: `new` is new from this pop on. Of
+        very many, to some at each pop, so that a single request is not a transaction for each queue that there is."""
         arguments = (statement("queues_matching"), which.namespace, which.task, claim.group, which.permitted)
         rows = await self._database.fetch(*arguments, repeatable=True)
-        strangers = [row["name"] for row in rows if not row["subscribed"]]
+        strangers = [row["name"] for row in rows if not row["subscribed"]][:_MOST_SUBSCRIBED]
         for name in strangers if claim.conflation else ():
             await self.conflation.declare(name, claim.group)
         full = await self.subscriptions.begin(strangers, claim.group, claim.start)
         rows = await self._database.fetch(*arguments) if strangers else rows
-        if full and full.keys() == {row["name"] for row in rows}:
+        begun = set(strangers)
+        found = [row for row in rows if row["name"] not in full and (row["subscribed"] or row["name"] in begun)]
+        if full and not found:
             raise next(iter(full.values()))
-        return [row for row in rows if row["name"] not in full]
+        return found
 
     async def _subscribe(self, claim: Claim) -> Delivered:
         """Subscribe the group as far as this claim needs it, and further in the background."""

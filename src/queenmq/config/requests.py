@@ -52,6 +52,13 @@ class LimitSettings:
         "partition of the queue.",
         parse.positive,
     )
+    max_queues: int = setting(
+        "QUEEN_MAX_QUEUES",
+        100_000,
+        "Maximum number of queues; requests that would make a further one get 429. The number is read every few "
+        "seconds, so what comes in between can exceed it.",
+        parse.positive,
+    )
     max_lock_waiters: int = setting(
         "QUEEN_MAX_LOCK_WAITERS",
         10_000,

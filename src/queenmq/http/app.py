@@ -139,7 +139,7 @@ def make_context(broker: Broker, reports: Reports, memory: HttpMemory, clock: Cl
         tokens=known,
         audit=AuditLog(broker.database, settings.audit, broker.node.server_id),
         rates=Rates(clock),
-        quotas=Quotas(broker.database, clock),
+        quotas=Quotas(broker.database, clock, settings.limits.max_queues),
         owners=Owners(reports),
         authenticator=Authenticator.from_settings(settings.auth, clock, known),
     )
@@ -169,7 +169,7 @@ class App:
 
     async def _answer(self, request: Request, route: Route) -> Response:
         caller = request.caller
-        if caller is not None or self._per_namespace or self._quotas.any:
+        if caller is not None or self._per_namespace or self._quotas.any or self._quotas.are_queues_full:
             await self._permit(request, route)
         # One that acknowledges what it gets ends by itself: what it has taken would be lost.
         if request.token_id is not None and is_long_poll(request, route) and not acknowledges(request):
@@ -237,6 +237,8 @@ class App:
                 raise
         if is_counted and self._quotas.limits_requests:
             await take_namespace_request(request, route, self._context)
+        if is_counted and self._quotas.are_queues_full and route.makes is not None:
+            await self._quotas.require_queues(set(route.makes(request)))
         if is_counted and route.pushes is not None:
             take_messages(request, route, self._context)
 

@@ -84,8 +84,8 @@ class Route(NamedTuple):
     """`path` has `{name}` for one non-empty segment, and `{name...}` at its end for all that are left.
 
     `scope` says what a request does with which queues; without it, tokens that are restricted may not use the route.
-    `pushes` is for what pushes messages. Without `forwarding` a request is served where it arrives. What is `audited`
-    is written to the audit log.
+    `pushes` is for what pushes messages, `configures` for what makes a queue without one. Without `forwarding` a
+    request is served where it arrives. What is `audited` is written to the audit log.
     """
 
     method: str
@@ -96,3 +96,9 @@ class Route(NamedTuple):
     scope: Scope | None = None
     pushes: Pushes | None = None
     audited: bool = False
+    configures: Pushes | None = None
+
+    @property
+    def makes(self) -> Pushes | None:
+        """The queues that a request makes if they are not there."""
+        return self.pushes or self.configures

@@ -75,6 +75,10 @@ async def _scope(request: Request, _: Context) -> Sequence[Need]:
     return (Need(Verb.PUSH, decode(request.body, _decoder, _TEXTS).queue),)
 
 
+def _configured(request: Request) -> Sequence[str]:
+    return (decode(request.body, _decoder, _TEXTS).queue,)
+
+
 class _Options(msgspec.Struct):
     options: dict[str, msgspec.Raw] | None = None
 
@@ -102,7 +106,7 @@ def _label(given: str | None, field: str) -> str:
 
 
 ROUTES = (
-    Route("POST", "/api/v1/configure", configure, Role.READ_WRITE, scope=_scope, audited=True),
+    Route("POST", "/api/v1/configure", configure, Role.READ_WRITE, scope=_scope, audited=True, configures=_configured),
     Route(
         "DELETE",
         "/api/v1/resources/queues/{queue}",
