@@ -433,6 +433,18 @@ class TestBounded:
                 await verb(queen, message)
         await verb(queen, message)
 
+    async def test_tenants_are_not_told_of_sessions(
+        self, queen: Queen, http: httpx.AsyncClient, server: Server, stranger: asyncpg.Connection
+    ) -> None:
+        server.broker.locks._names_holders = False  # as where tokens are demanded
+        await queen.push("locked", "first")
+        async with held(stranger, INSERT, "locked", ["Default"]):
+            answer = await push(http, "locked", "late")
+        assert (answer.status_code, answer.json()["code"]) == (503, "row_locked")
+        assert "held by another transaction, which the log of the server names" in answer.text
+        for part in (STRANGER, "pid", "idle in transaction"):
+            assert part not in answer.text
+
     async def test_a_prepared_transaction_is_named(
         self, queen: Queen, http: httpx.AsyncClient, stranger: asyncpg.Connection
     ) -> None:

@@ -86,8 +86,8 @@ class Broker:
         self.maintenance = Maintenance(database, self.caches, clock)
         self.schemas = Schemas(database, clock)
         self.load = LoadWatch(database, settings.overload, settings.database.pool_size, clock)
-        lock_s = settings.database.lock_timeout_ms / 1000
-        self.locks = LockWait(database, lock_s, settings.limits.max_lock_waiters, clock)
+        lock_s, most = settings.database.lock_timeout_ms / 1000, settings.limits.max_lock_waiters
+        self.locks = LockWait(database, lock_s, most, clock, names_holders=not settings.auth.required)
         self.journal = journal_of(settings, journal, clock)
         self.long_polls: LongPolls[Delivered] = LongPolls(
             backoff_of(settings, self._options),

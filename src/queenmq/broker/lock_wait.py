@@ -50,8 +50,12 @@ _LOG_EVERY_S: Final = 60.0
 
 
 class LockWait:
-    def __init__(self, database: Database, longest_s: float, most: int, clock: Clock = SYSTEM) -> None:
-        """A request waits for `longest_s` at most, and `most` requests at a time."""
+    def __init__(
+        self, database: Database, longest_s: float, most: int, clock: Clock = SYSTEM, *, names_holders: bool = True
+    ) -> None:
+        """A request waits for `longest_s` at most, and `most` requests at a time. Where tenants are among those who
+        ask, only the log names who holds a row: sessions and applications are none of their business."""
+        self._names_holders = names_holders
         self._database = database
         self._longest_s = longest_s
         self.clock = clock
@@ -354,16 +358,21 @@ class LockWait:
 
     async def _refuse(self, ticket: Ticket, row: Row) -> None:
         holder = await asyncio.shield(self._ask_holder(row))
-        sentence = (
-            f"database connection busy: waited {self._longest_s:g} s for {described(row)}, held by {holder}. "
-            "Try again with the same transactionIds when that transaction has ended (ECONNREFUSED)"
-        )
+        sentence = self._refusal(row, holder)
         state = self.known.get(row)
         now = self.clock.monotonic()
         if state is not None and (state.logged_at is None or now - state.logged_at > _LOG_EVERY_S):
             state.logged_at = now
             log.warning("%s; %d requests wait for it", sentence, len(state.waiting))
+        if not self._names_holders:
+            sentence = self._refusal(row, "another transaction, which the log of the server names")
         ticket.fail(RowLocked(sentence))
+
+    def _refusal(self, row: Row, holder: str) -> str:
+        return (
+            f"database connection busy: waited {self._longest_s:g} s for {described(row)}, held by {holder}. "
+            "Try again with the same transactionIds when that transaction has ended (ECONNREFUSED)"
+        )
 
     def _ask_holder(self, row: Row) -> asyncio.Task[str]:
         """Asked once for all who give up at about the same time."""
