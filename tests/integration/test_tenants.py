@@ -572,6 +572,23 @@ async def test_a_token_that_may_only_push_sees_no_values(http: httpx.AsyncClient
     assert all(one["value"] in (7, 8, 9) for one in await answers(allow=["push", "read"]))
 
 
+async def test_what_is_for_every_group_of_a_queue_needs_the_right_to_administer(http: httpx.AsyncClient) -> None:
+    async with caller(http, "admin") as everybody:
+        await Queen(everybody).push("orders.eu", 1)
+    whole = {"queue": "orders.eu", "retry": {"poison": "skip"}}
+    async with caller(http, queues=["orders.*"], allow=["pop", "ack"]) as consumer:
+        refused = await consumer.post("/api/v1/policies", json=whole)
+        assert refused.json()["error"] == "the token may not administer queue 'orders.eu'"
+        for path in ("/api/v1/pop/queue/orders.eu", "/api/v1/pop?namespace=orders"):
+            url = f"{path}{'&' if '?' in path else '?'}consumerGroup=mine&conflation=true"
+            assert (await consumer.get(url)).status_code == 200
+    async with caller(http, "admin", queues=["orders.*"]) as administrator:
+        assert (await administrator.post("/api/v1/policies", json=whole)).status_code == 200
+    async with caller(http, queues=["orders.*"], allow=["pop"]) as reader:
+        refused = await reader.get("/api/v1/pop/queue/orders.eu?consumerGroup=other&conflation=true")
+        assert refused.json()["error"] == "the token may not acknowledge in queue 'orders.eu' as group 'other'"
+
+
 async def test_tenants_have_stream_queries_of_their_own(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
     async def registered(client: httpx.AsyncClient, source: str, config: str) -> Json:
         body = {"name": "totals", "source_queue": source, "config_hash": config}

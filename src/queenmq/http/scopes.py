@@ -16,7 +16,7 @@ from queenmq.core.names import QUEUE_MODE
 from queenmq.errors import Forbidden, NotFound
 from queenmq.http.decoding import query_name
 from queenmq.http.route import Context, FoundNeed, Need, Route, Scope
-from queenmq.http.shares import acknowledges
+from queenmq.http.shares import acknowledges, conflates
 from queenmq.httpserver.messages import Request
 from queenmq.ids import is_uuid
 
@@ -133,9 +133,11 @@ def group_in_path(verb: Verb) -> Scope:
 
 
 async def popped_queue(request: Request, _: Context) -> Sequence[Need]:
-    """The queue in the path, as the group in the query. What is finished at delivery is acknowledged, too."""
+    """The queue in the path, as the group in the query. What is finished at delivery is acknowledged, too, and so is
+    in the end what a group passes over that conflates."""
     need = Need(Verb.POP, request.params[0], request.query.get("consumerGroup") or QUEUE_MODE)
-    if "autoAck" in request.query and acknowledges(request):
+    query = request.query
+    if ("autoAck" in query and acknowledges(request)) or ("conflation" in query and conflates(request)):
         return need, need._replace(verb=Verb.ACK)
     return (need,)
 

@@ -111,6 +111,11 @@ def popped_queue(request: Request) -> str | None:
     return request.params[0] if request.params else None
 
 
+def conflates(request: Request) -> bool:
+    """Of a pop: whether it makes a new group one that passes messages over."""
+    return _is_set(request, "conflation")
+
+
 def acknowledges(request: Request) -> bool:
     """Of a pop: whether what it gets is finished with that."""
     return _is_set(request, "autoAck")

@@ -76,8 +76,10 @@ async def list_skipped(request: Request, context: Context) -> Response:
 
 
 async def _scope(request: Request, _: Context) -> Sequence[Need]:
+    """What is for every group of a queue overrides its options, and needs what changing them does."""
     body = _body(request)
-    return (Need(Verb.ACK, body.queue, body.consumer_group),)
+    verb = Verb.ADMINISTER if body.consumer_group is None else Verb.ACK
+    return (Need(verb, body.queue, body.consumer_group),)
 
 
 def _body(request: Request) -> PolicyBody:

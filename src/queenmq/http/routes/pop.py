@@ -23,7 +23,7 @@ from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.schemas import Popped
 from queenmq.http.scopes import listing, permissions_of, popped_queue
-from queenmq.http.shares import acknowledges
+from queenmq.http.shares import acknowledges, conflates
 from queenmq.httpserver.messages import Request, Response
 
 _AUTOPILOT_BATCH = 200
@@ -234,7 +234,7 @@ def _read_filter(request: Request) -> Filter:
     permissions = permissions_of(request)
     permitted = None
     if permissions is not None:
-        verbs = (Verb.POP, Verb.ACK) if acknowledges(request) else (Verb.POP,)
+        verbs = (Verb.POP, Verb.ACK) if acknowledges(request) or conflates(request) else (Verb.POP,)
         permitted = permissions.queues(*verbs, group=query.get("consumerGroup") or QUEUE_MODE)
     which = Filter(
         query_name(query, "namespace"), query_name(query, "task"), None if permitted is None else tuple(permitted)
