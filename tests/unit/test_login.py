@@ -98,4 +98,15 @@ def test_an_address_that_would_change_the_policy_is_none(issuer: str) -> None:
 )
 def test_keys_over_plain_http_are_doubted(url: str, is_doubtful: bool) -> None:
     auth = AuthSettings(enabled=True, algorithm="RS256", jwks_url=url)
-    assert any("JWT_JWKS_URL" in doubt for doubt in doubts(settings_with(auth=asdict(auth)))) is is_doubtful
+    assert any("JWT_JWKS_URL begins" in doubt for doubt in doubts(settings_with(auth=asdict(auth)))) is is_doubtful
+
+
+def test_what_tokens_do_not_protect_is_said() -> None:
+    def said(**auth: object) -> list[str]:
+        return [doubt.split(" ")[0] for doubt in doubts(settings_with(auth=auth))]
+
+    assert said() == []
+    assert said(tokens_enabled=True) == ["/metrics"]
+    jwt = {"enabled": True, "secret": "x" * 32}
+    assert said(**jwt) == ["JWTs", "/metrics"]
+    assert said(**jwt, requires_expiry=True, skip_paths=("/health",)) == []

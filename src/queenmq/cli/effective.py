@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenmq.config import Settings, is_protected, unknown_variables
+from queenmq.config import AuthSettings, Settings, is_protected, unknown_variables
 
 
 def in_effect(settings: Settings) -> list[str]:
@@ -30,12 +30,29 @@ def doubts(settings: Settings) -> list[str]:
             "JWT_JWKS_URL begins with http:// and is not on this machine: an attacker on the network could put keys "
             "into the answer, and make tokens with them; use https://"
         )
+    found += doubts_about_tokens(settings)
     if settings.server.encryption_keys_previous and settings.server.encryption_key is None:
         found.append(
             "QUEEN_ENCRYPTION_KEYS_PREVIOUS has no effect without QUEEN_ENCRYPTION_KEY: nothing can be decrypted"
         )
     if settings.cluster.peers and not settings.cluster.enabled:
         found.append("QUEEN_UDP_PEERS names other servers, but QUEEN_SYNC_ENABLED is false: nothing is sent to them")
+    return found
+
+
+def doubts_about_tokens(settings: Settings) -> list[str]:
+    """What can still be done with a token that should have ended, or without one; what to do is behind a colon."""
+    found = []
+    if settings.auth.enabled and not settings.auth.requires_expiry:
+        found.append(
+            "JWTs without exp are accepted, and are valid until their key is changed: give all of them an end, and set "
+            "JWT_REQUIRE_EXP=true"
+        )
+    if settings.auth.required and settings.auth.skip_paths == AuthSettings().skip_paths:
+        found.append(
+            "/metrics and /metrics/prometheus need no token, and name queues, namespaces and groups: set "
+            "JWT_SKIP_PATHS=/health, and give your monitoring a token with the role read-only"
+        )
     return found
 
 

@@ -59,7 +59,7 @@ def _show(finding: Finding) -> None:
 
 def _findings(data_dir: Path | None, server: str) -> Iterator[Finding]:
     from queenmq import config
-    from queenmq.cli.effective import in_effect
+    from queenmq.cli.effective import doubts_about_tokens, in_effect
     from queenmq.cli.server_checks import check_server
     from queenmq.errors import StartupError
 
@@ -71,6 +71,9 @@ def _findings(data_dir: Path | None, server: str) -> Iterator[Finding]:
     else:
         yield from _variables()
         yield good("effective", f"a server with these variables has {', '.join(in_effect(settings))}")
+        for sentence in doubts_about_tokens(settings):
+            what, advice = sentence.split(": ", 1)
+            yield doubtful("tokens", what, advice)
         yield from _certificate(settings)
     for url in servers(server):
         yield from check_server(url)
