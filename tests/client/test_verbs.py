@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from inspect import getmembers, isfunction
 from typing import Any
 
 import asyncpg
@@ -11,7 +12,7 @@ from integration.queen import expire_leases, leases
 
 from client.faults import Answer, Scripted
 from queenmq.client import EmptyTransaction, Item, Message, NotFound, Queen, RequestError, TransactionFailed
-from queenmq.client.admin import Admin
+from queenmq.client.admin import Administration
 
 
 def data(messages: Any) -> list[Any]:
@@ -202,7 +203,7 @@ async def test_maintenance_and_health(queen: Queen) -> None:
 
 async def test_every_call_of_the_administration_is_well_formed() -> None:
     """Against a server that answers everything: what is sent is what the contract says."""
-    calls = {name: call for name, call in vars(Admin).items() if not name.startswith("_")}
+    calls = {name: call for name, call in getmembers(Administration, isfunction) if not name.startswith("_")}
     async with Scripted(default=Answer(200, {"n": 2**63 + 1})) as server, Queen(server.url) as queen:
         for name, call in calls.items():
             count = call.__code__.co_argcount - 1 - len(call.__defaults__ or ())

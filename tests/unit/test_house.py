@@ -19,6 +19,8 @@ MOST_BY_POSITION = 6
 MOST_IN_ALL = 10
 
 LONG_MODULES: set[str] = set()
+# Made by a program from what is within the bounds; nobody reads them from top to bottom.
+GENERATED = {"queenmq/client/answers.py"}
 LONG_CONSTRUCTORS: set[str] = set()
 # `queenmq.clock` is what reads the time for everybody else.
 READERS_OF_TIME = {"queenmq/clock.py"}
@@ -104,7 +106,7 @@ def test_modules_are_not_long() -> None:
         for path, _ in modules(SOURCES)
         if len(path.read_text(encoding="utf-8").splitlines()) > MOST_LINES
     }
-    assert found == LONG_MODULES
+    assert found == LONG_MODULES | GENERATED
 
 
 def test_constructors_take_little_by_position() -> None:

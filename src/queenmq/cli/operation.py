@@ -11,6 +11,7 @@ from queenmq.cli.show import working
 
 if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
+    from queenmq.client.answers import OperationState
 
 _POLL_S: Final = 0.2
 DONE: Final = frozenset({"completed", "blocked", "failed", "cancelled", "canceled"})
@@ -23,14 +24,15 @@ def followed(queen: BlockingQueen, answer: Any) -> dict[str, Any]:
     return outcome(wait(queen, answer["operationId"])) | {"operationId": answer["operationId"]}
 
 
-def wait(queen: BlockingQueen, operation_id: str) -> dict[str, Any]:
+def wait(queen: BlockingQueen, operation_id: str) -> OperationState:
     """Wait until the operation has ended, with a progress bar, and return it."""
-    operation: dict[str, Any] = queen.admin.get_operation(operation_id)
-    progress = operation.get("progress") or {}
+    operation = queen.admin.get_operation(operation_id)
+    progress: Mapping[str, Any] = operation.get("progress") or {}
     with working(f"{progress.get('unit') or 'steps'} done", progress.get("total")) as advance:
         done = 0
         while operation["status"] not in DONE:
-            now = int((operation.get("progress") or {}).get("done") or 0)
+            progress = operation.get("progress") or {}
+            now = int(progress.get("done") or 0)
             advance(now - done)
             done = now
             pause(_POLL_S)

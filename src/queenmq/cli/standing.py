@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 MOST_GROUPS: Final = 10_000
@@ -21,13 +21,13 @@ def permitted(question: Callable[[], T]) -> T | None:
         return None
 
 
-def behind_or_idle(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def behind_or_idle(groups: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Those that nobody reads or that cannot keep up, the longest waiting first."""
     found = [group for group in groups if group["standing"] in ("Behind", "Idle")]
     return sorted(found, key=lambda group: -group["maxTimeLag"])
 
 
-def counted(found: Iterable[dict[str, Any]]) -> list[str]:
+def counted(found: Iterable[Mapping[str, Any]]) -> list[str]:
     """How many there are of each: 2 behind, 1 idle."""
     counts = Counter(group["standing"] for group in found)
     return [f"{number:,} {state.lower()}" for state, number in counts.most_common()]

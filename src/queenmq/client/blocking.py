@@ -13,9 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from queenmq.client.admin import Admin
+from queenmq.client.admin import BlockingAdmin
 from queenmq.client.client import Context, Queen
 from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterFilter
@@ -43,6 +43,9 @@ from queenmq.client.session import Session
 from queenmq.client.signals import drained
 from queenmq.client.timers import Timer
 from queenmq.client.transaction import TransactionSteps
+
+if TYPE_CHECKING:
+    from queenmq.client.answers import GroupDeleted, SubscriptionMoved
 
 _SIGNAL_LOOK_S = 0.05
 
@@ -248,7 +251,7 @@ class BlockingQueen:
         self._queen = Queen(servers, url=url, urls=urls, **options)
         self._portal = Portal()
         verbs = self._queen._session.verbs
-        self.admin: Admin[Any] = Admin(lambda *call: self._portal.run(lambda: verbs.ask(*call)))
+        self.admin = BlockingAdmin(lambda *call: self._portal.run(lambda: verbs.ask(*call)))
         """Administration: `queen.admin.list_queues()`."""
         self.keys: Keys[Any] = Keys(lambda *call: self._portal.run(lambda: verbs.ask_once(*call)))
         """Values under keys, counters and locks."""
@@ -319,11 +322,11 @@ class BlockingQueen:
         """As `Queen.wait_for_operation`."""
         return self._portal.run(lambda: self._queen.wait_for_operation(operation_id))
 
-    def delete_consumer_group(self, group: str, delete_metadata: bool = True) -> Json:
+    def delete_consumer_group(self, group: str, delete_metadata: bool = True) -> GroupDeleted:
         """As `Queen.delete_consumer_group`."""
         return self._portal.run(lambda: self._queen.delete_consumer_group(group, delete_metadata))
 
-    def update_consumer_group_timestamp(self, group: str, timestamp: str) -> Json:
+    def update_consumer_group_timestamp(self, group: str, timestamp: str) -> SubscriptionMoved:
         """As `Queen.update_consumer_group_timestamp`."""
         return self._portal.run(lambda: self._queen.update_consumer_group_timestamp(group, timestamp))
 

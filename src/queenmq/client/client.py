@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, get_args, overload
 
 from queenmq.client.admin import Admin
 from queenmq.client.errors import InvalidUse
@@ -13,7 +13,6 @@ from queenmq.client.keys import Keys
 from queenmq.client.models import (
     AckResult,
     BufferStats,
-    Json,
     Message,
     Operation,
     RenewResult,
@@ -24,6 +23,9 @@ from queenmq.client.queue import Queue
 from queenmq.client.session import Session
 from queenmq.client.transaction import Transaction
 from queenmq.client.verbs import to_ack
+
+if TYPE_CHECKING:
+    from queenmq.client.answers import GroupDeleted, SubscriptionMoved
 
 Context = Mapping[str, Any]
 
@@ -54,7 +56,7 @@ class Queen:
         self._session = Session(server_urls(servers, url, urls), ClientOptions(**options))
         self.keys: Keys[Awaitable[Any]] = Keys(self._session.verbs.ask_once)
         """Values under keys, counters and locks."""
-        self.admin: Admin[Awaitable[Any]] = Admin(self._session.verbs.ask)
+        self.admin = Admin(self._session.verbs.ask)
         """Administration: `await queen.admin.list_queues()`."""
 
     def queue(self, name: str | None = None) -> Queue[Message]:
@@ -162,15 +164,13 @@ class Queen:
         """Wait until a queued operation is completed. Raises OperationFailed or OperationTimeout."""
         return await self._session.verbs.settle(operation_id)
 
-    async def delete_consumer_group(self, group: str, delete_metadata: bool = True) -> Json:
+    async def delete_consumer_group(self, group: str, delete_metadata: bool = True) -> GroupDeleted:
         """Forget a group everywhere; its next pop starts as a new group."""
-        answer: Json = await self.admin.delete_consumer_group(group, delete_metadata)
-        return answer
+        return await self.admin.delete_consumer_group(group, delete_metadata)
 
-    async def update_consumer_group_timestamp(self, group: str, timestamp: str) -> Json:
+    async def update_consumer_group_timestamp(self, group: str, timestamp: str) -> SubscriptionMoved:
         """Change where a group starts in partitions that it has not read yet."""
-        answer: Json = await self.admin.update_consumer_group_timestamp(group, timestamp)
-        return answer
+        return await self.admin.update_consumer_group_timestamp(group, timestamp)
 
     async def flush_all_buffers(self) -> None:
         """Send what is in all buffers. Raises what the server refused, or BufferNotFlushed."""

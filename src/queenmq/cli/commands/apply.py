@@ -160,8 +160,8 @@ def _compared(queen: BlockingQueen, queue: Declared) -> Change:
     try:
         about = queen.admin.get_queue_detail(queue.name, includePartitions=False)["queue"]
     except NotFound:
-        fields = {name: (None, value) for name, value in {**labels, **queue.options}.items()}
-        return Change(queue, "create", fields, labels)
+        given = {**labels, **queue.options}
+        return Change(queue, "create", {name: (None, value) for name, value in given.items()}, labels)
     wanted = {**labels, **_defaults(), **queue.options}
     now = {**{label: about[label] for label in _LABELS}, **about["options"]}
     if strange := sorted(queue.options.keys() - now.keys()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from queenmq.cli.arguments import as_json
@@ -18,7 +19,7 @@ def command(as_json: bool, server: str) -> None:
     from queenmq.client import Forbidden
 
     with connected(server) as queen:
-        found: dict[str, Any] = queen.admin.get_cluster_balance()
+        found = queen.admin.get_cluster_balance()
         try:
             heard: dict[str, Any] | None = queen.admin.get_shared_state()["server_health"]
         except Forbidden:
@@ -48,6 +49,6 @@ def command(as_json: bool, server: str) -> None:
     )
 
 
-def _state(one: dict[str, Any]) -> str:
+def _state(one: Mapping[str, Any]) -> str:
     state = "healthy" if one["healthy"] else "unhealthy"
     return f"{state}, answers this" if one["local"] else state

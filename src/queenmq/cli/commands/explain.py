@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,22 +70,24 @@ def command(queue: str, partition: str | None, group: str | None, as_json: bool,
     return exits.NOT_FOUND if found[0]["reason"] in _UNKNOWN else exits.OK
 
 
-def _explained(queen: BlockingQueen, queue: str, partition: str | None, group: str | None) -> list[dict[str, Any]]:
+def _explained(
+    queen: BlockingQueen, queue: str, partition: str | None, group: str | None
+) -> Sequence[Mapping[str, Any]]:
     """What the server says of this group; without one, of each group that reads the queue, the worst first."""
-    likeliest: dict[str, Any] = queen.admin.explain(queue, partition, group)
+    likeliest = queen.admin.explain(queue, partition, group)
     if group is not None or len(likeliest["groups"]) < 2:
         return [likeliest]
     found = [queen.admin.explain(queue, partition, name) for name in likeliest["groups"][:_MOST_GROUPS]]
     return sorted(found, key=_rank)
 
 
-def _rank(one: dict[str, Any]) -> tuple[int, int]:
+def _rank(one: Mapping[str, Any]) -> tuple[int, int]:
     """By reason, then by unread messages. A reason of a newer server comes first."""
     place = _WORST_FIRST.index(one["reason"]) if one["reason"] in _WORST_FIRST else -1
     return place, -sum(partition["unread"] for partition in one["partitions"])
 
 
-def _tell(found: dict[str, Any], asked: str | None) -> None:
+def _tell(found: Mapping[str, Any], asked: str | None) -> None:
     print(exits.plain(found["explanation"]))
     if found["advice"]:
         print(exits.plain(found["advice"]))
@@ -108,11 +111,11 @@ def _tell(found: dict[str, Any], asked: str | None) -> None:
     note(f"({_who(found)}; {waiting} of the queue on this server)")
 
 
-def _who(found: dict[str, Any]) -> str:
+def _who(found: Mapping[str, Any]) -> str:
     return "pops without a group" if found["consumerGroup"] == QUEUE_MODE else f"group {found['consumerGroup']}"
 
 
-def _seen(place: dict[str, Any]) -> list[str]:
+def _seen(place: Mapping[str, Any]) -> list[str]:
     """Who holds the partition, and how its head failed last."""
     told = []
     if place["leaseId"]:

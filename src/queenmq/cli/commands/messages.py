@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,7 +112,7 @@ def list_(
 def show(partition: str, transaction_id: str, as_json: bool, server: str) -> None:
     """Show one message with its payload, its state in each group, and how its last deliveries failed."""
     with connected(server) as queen:
-        found: dict[str, Any] = queen.admin.get_message(partition_id(queen, partition), transaction_id)
+        found = queen.admin.get_message(partition_id(queen, partition), transaction_id)
     if as_json:
         print_json(found)
         return
@@ -195,7 +196,7 @@ def _as_row(message: StoredMessage) -> dict[str, Any]:
     }
 
 
-def _progress(group: dict[str, Any]) -> str:
+def _progress(group: Mapping[str, Any]) -> str:
     failed = f", {plural(group['attempts'], 'attempt')} failed" if group["attempts"] else ""
     return f"{group['name']}: {'done' if group['consumed'] else 'not yet'}{failed}"
 

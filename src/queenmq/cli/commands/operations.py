@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -68,7 +68,7 @@ def _progress(progress: dict[str, Any]) -> str:
     return f"{progress['done']:,}{total} {progress['unit']}"
 
 
-def _shown(found: dict[str, Any]) -> None:
+def _shown(found: Mapping[str, Any]) -> None:
     times = {"createdAt", "processingStartedAt", "processedAt", "nextAttemptAt"}
     written: dict[str, Callable[[Any], str]] = {**dict.fromkeys(times, moment), "progress": _progress}
     facts((name, written[name](value) if name in written and value else value) for name, value in found.items())

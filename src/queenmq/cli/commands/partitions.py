@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -60,7 +61,7 @@ def command(queue: str | None, state: str | None, limit: int, offset: int, as_js
     )
 
 
-def _show_heads(found: list[dict[str, Any]], state: str, as_json: bool) -> None:
+def _show_heads(found: Iterable[Mapping[str, Any]], state: str, as_json: bool) -> None:
     rows = [
         {"partition": one["name"], "dead": one["deadLetters"]}
         | group

@@ -85,7 +85,7 @@ def show(queue: str, partitions: int, as_json: bool, server: str) -> None:
     """Show the options, totals and partitions of a queue."""
     with connected(server) as queen:
         require_queue(queen, queue)
-        found: dict[str, Any] = queen.admin.get_queue_detail(queue, limit=partitions)
+        found = queen.admin.get_queue_detail(queue, limit=partitions)
     if as_json:
         print_json(found)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ def set_(
 @server
 def list_(as_json: bool, server: str) -> None:
     """List the queues that have a schema."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Mapping[str, Any]] = []
     with connected(server) as queen:
-        page: dict[str, Any] = {}
+        page: Mapping[str, Any] = {}
         while page.get("nextAfter") is not None or not page:
             page = queen.admin.list_schemas(limit=1000, after=page.get("nextAfter"))
             rows += page["schemas"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -77,7 +78,7 @@ def command(queue: str, group: str, to: str, partition: str | None, yes: bool, a
     print_json(answer) if as_json else print(f"{group} is moved in {plural(moved, 'partition')} of {queue}")
 
 
-def _effect(effect: dict[str, Any]) -> str:
+def _effect(effect: Mapping[str, Any]) -> str:
     least = "at least " if effect["more"] else ""
     again, skipped = (plural(effect[name], "message") for name in ("deliveredAgain", "skipped"))
     return f"delivers {least}{again} again and skips {least}{skipped} unread"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,6 +110,7 @@ def create(
         "longPolls": long_polls,
     }
     limits = {key: value for key, value in bounds.items() if value is not None}
+    made: Mapping[str, Any]
     if in_database:
         text, made = _create_in_database(data_dir, name, role, {"grants": grants, "limits": limits}, expires)
     else:

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -153,9 +153,9 @@ class _Found:
     servers: int | None
     rates: dict[str, float]
     waiters: int
-    overview: dict[str, Any] | None
+    overview: Mapping[str, Any] | None
     queues: list[dict[str, Any]] = field(default_factory=list)
-    groups: list[dict[str, Any]] = field(default_factory=list)
+    groups: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
     def told(self) -> dict[str, Any]:
         return {
@@ -241,7 +241,7 @@ def _sum(series: dict[_Series, float], name: str) -> float:
 
 
 def _queues(
-    stored: list[dict[str, Any]], activity: list[dict[str, Any]], parked: dict[str, float]
+    stored: Sequence[Mapping[str, Any]], activity: list[dict[str, Any]], parked: dict[str, float]
 ) -> list[dict[str, Any]]:
     """The queues, the busiest first; rates are over the last whole minute and what there is of the present one."""
     moment = now()
