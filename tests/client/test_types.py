@@ -1,4 +1,6 @@
-"""What type checkers say of programs that use the client: mistakes are found before they run, and only mistakes."""
+"""What type checkers say of programs that use the client: mistakes are found before they run, and only mistakes. mypy
+and pyright, both as strict as they can be.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 from mypy import api
 
+from client import pyright
 from queenmq.client.options import QueueOptions
 from queenmq.core import options
 
@@ -48,6 +51,13 @@ RIGHT = """\
     queen.transaction().ack(message, "dlq").queue("other").push({"order": 1})
     order: Order = message.decode(Order)
     print(order.number, message.decode(list[int])[0] + 1)
+    listed = await queen.admin.list_queues(limit=10)
+    names: list[str] = [one["name"] for one in listed["queues"]]
+    depth: int = blocking.admin.get_queue_depth("orders", "g")["pending"]
+    lags = {group["name"]: group["totalLag"] for group in blocking.admin.list_consumer_groups(queue="orders")}
+    print(names, depth, lags, (await queen.admin.get_consumer_group("g"))["orders"]["partitions"])
+    seek = queen.admin.seek_consumer_group
+    print(await seek("g", "orders", to_end=True), blocking.admin.metrics()["uptime"])
 """
 WRONG = [
     "await queue.batch(5).consume(one)",
@@ -67,11 +77,28 @@ WRONG = [
     "twin.push(b'bytes')",
     "number: int = message.decode(Order)",
     "queue.subscription_mode('newest')",
+    "print((await queen.admin.list_queues())['queue'])",
+    "print(blocking.admin.get_overview()['queus'])",
+    "print(queen.admin.list_queues()['queues'])",
+    "print((await queen.admin.health())['status'] + 1)",
+    "await queen.admin.clear_queue(partition='p')",
+    "await blocking.admin.list_pauses()",
+    "blocking.admin.get_lagging_consumers('60')",
 ]
 
 
-@pytest.fixture(scope="module")
-def complaints() -> dict[str, str]:
+def complaints_of_mypy(program: Path) -> dict[int, str]:
+    out, errors, _ = api.run(
+        ["--strict", "--config-file=", f"--cache-dir={program.parent}", "--no-pretty", str(program)]
+    )
+    assert not errors, errors
+    found = [line.split(":", 3) for line in out.splitlines() if ": error: " in line]
+    assert all(Path(name).name == program.name for name, *_ in found), out
+    return {int(number): text for _, number, _, text in found}
+
+
+@pytest.fixture(scope="module", params=["mypy", "pyright"])
+def complaints(request: pytest.FixtureRequest) -> dict[str, str]:
     """By line of a program; a line without a mistake is not in it."""
     # Always in the same place, which mypy remembers with the result.
     cache = Path(__file__).parents[2] / ".mypy_cache" / "programs"
@@ -80,16 +107,8 @@ def complaints() -> dict[str, str]:
     lines = [BEGINNING, RIGHT, *(f"    {line}\n" for line in WRONG)]
     program.write_text("".join(lines))
     source = program.read_text().splitlines()
-    out, errors, _ = api.run(["--strict", "--config-file=", f"--cache-dir={cache}", "--no-pretty", str(program)])
-    assert not errors, errors
-    found = [line.split(":", 3) for line in out.splitlines() if ": error: " in line]
-    assert all(Path(name).name == program.name for name, *_ in found), out
-    return {source[int(number) - 1].strip(): text for _, number, _, text in found}
-
-
-@pytest.mark.parametrize("line", WRONG)
-def test_mistakes_are_found(complaints: dict[str, str], line: str) -> None:
-    assert line in complaints
+    found = {"mypy": complaints_of_mypy, "pyright": pyright.complaints}[request.param](program)
+    return {source[number - 1].strip(): text for number, text in found.items()}
 
 
 def test_config_knows_the_options_of_the_server() -> None:

@@ -24,6 +24,7 @@ NOT_SETTINGS = frozenset(
             "QUEEN_REQUIRE_BROWSER",
             "QUEEN_REQUIRE_POOLER",
             "QUEEN_REQUIRE_OLDEST",
+            "QUEEN_REQUIRE_PYRIGHT",
             "QUEEN_SIMULATION_SEED",
             "QUEEN_CHAOS_ROUNDS",
         ),
