@@ -62,6 +62,24 @@ def test_push_twice_under_one_transaction_id(queen: Run, name: str) -> None:
     assert (result["transactionId"], result["status"]) == ("t", "duplicate")
 
 
+def test_push_later(queen: Run, client: BlockingQueen, name: str) -> None:
+    later = queen("push", name, "1", "2", "--delay", "1h", "--partition", "p")
+    assert (later.status, later.out) == (0, f"2 messages to be pushed to {name} later (`queen timers`)\n")
+    assert queen("push", name, "--deliver-at", "2100-01-02T03:04:05", stdin="3\n").status == 0
+    [result] = queen("push", name, "4", "--deliver-at", "2100-01-02T03:04:05Z", "--transaction-id", "t", "--json").json
+    assert (result["status"], result["timerKey"], result["deliverAt"]) == (
+        "scheduled",
+        "push:Default:t",
+        "2100-01-02T03:04:05.000Z",
+    )
+    timers = client.queue(name).timers()
+    assert len(timers) == 4
+    assert sum(timer.deliver_at == "2100-01-02T03:04:05.000Z" for timer in timers) == 2
+    assert client.queue(name).cancel("push:Default:t").status == "cancelled"
+    assert queen("push", name, "5", "--delay", "10ms").status == 0
+    assert client.queue(name).wait(True).timeout_millis(30_000).pop()[0].data == 5
+
+
 def test_push_of_plain_text(queen: Run, client: BlockingQueen, name: str) -> None:
     assert queen("push", name, "--text", "hello world").status == 0
     assert payloads(client, name) == ["hello world"]
@@ -149,6 +167,8 @@ def test_a_message_says_how_its_deliveries_failed_and_for_whom(queen: Run, clien
         (["--messages"], '{"partition": "p"}', "line 1 of standard input has no data"),
         (["--batch", "0"], "1", "not a whole number above 0"),
         (["--text"], "1", "given as arguments"),
+        (["1", "--delay", "soon"], "", "is not a duration"),
+        (["1", "--delay", "1h", "--deliver-at", "2100-01-02"], "", "not with both"),
     ],
 )
 def test_push_refuses(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from queenmq.client import InvalidItem, InvalidPayload, InvalidRequest, Item, PushFailed, PushResult, Queen
-from queenmq.client.models import to_push_items
+from queenmq.client.items import to_push_items
 from queenmq.client.payload import decode, encode
 
 # A busy machine is no fault of the encoder.

@@ -20,7 +20,7 @@ from msgspec import Raw
 from pydantic import BaseModel, Field
 
 from queenmq.client import Content, InvalidItem, InvalidPayload, Item, Message
-from queenmq.client.models import to_push_items
+from queenmq.client.items import to_push_items
 from queenmq.client.payload import decode, encode, encode_content
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +38,10 @@ def _count(raw: str) -> int:
     return int(raw)
 
 
+_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|min|m|h|d)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400}
+
+
 def _amount(raw: str) -> float:
     try:
         value = float(raw)
@@ -65,8 +70,16 @@ def _pair(raw: str) -> tuple[str, str]:
     return name, value
 
 
+def _duration(raw: str) -> float:
+    match = _DURATION.fullmatch(raw)
+    if match is None:
+        raise ValueError(f"{raw!r} is not a duration such as 90s, 15m, 2h or 1d")
+    return float(match["number"]) * _SECONDS[match["unit"]]
+
+
 COUNT = Kind("N", _count)
 AMOUNT = Kind("NUMBER", _amount)
+DURATION = Kind("DURATION", _duration)
 MOMENT = Kind("TIME", _moment)
 NAMES = Kind("NAMES", _names)
 PAIR = Kind("NAME=VALUE", _pair)

@@ -41,13 +41,13 @@ from queenmq.client.errors import (
     Unavailable,
 )
 from queenmq.client.handling import ConsumerStats
+from queenmq.client.items import Item
 from queenmq.client.models import (
     Accepted,
     AckResult,
     BufferStats,
     DeadLetter,
     DeadLetters,
-    Item,
     Message,
     OffsetFound,
     Operation,

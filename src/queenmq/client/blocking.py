@@ -20,12 +20,12 @@ from queenmq.client.client import Context, Queen
 from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterFilter
 from queenmq.client.handling import ConsumerStats, check_handler
+from queenmq.client.items import Item
 from queenmq.client.keys import Keys
 from queenmq.client.models import (
     AckResult,
     BufferStats,
     DeadLetters,
-    Item,
     Json,
     Message,
     Operation,

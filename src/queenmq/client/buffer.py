@@ -24,7 +24,8 @@ from queenmq.client.errors import (
     TooLarge,
     Unavailable,
 )
-from queenmq.client.models import BufferStats, PushItem, PushResult, PushResults
+from queenmq.client.items import PushItem
+from queenmq.client.models import BufferStats, PushResult, PushResults
 from queenmq.clock import SYSTEM
 
 logger = logging.getLogger("queenmq.client")

@@ -1,121 +1,26 @@
-"""What goes in and what comes out: items, messages and results, as they stand on the wire."""
+"""What comes out: messages and results, as they stand on the wire."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from msgspec import UNSET as _UNSET
-from msgspec import Raw, Struct, UnsetType, field
+from msgspec import Raw, Struct, field
 
-from queenmq.client.errors import InvalidItem
 from queenmq.client.own_transaction import OwnTransaction
 from queenmq.client.payload import (
-    CONTENT_ENCODING,
-    CONTENT_TYPE,
     Content,
-    Payload,
     T,
     decode,
     decode_as,
     decode_content,
     described,
-    encode,
-    encode_content,
 )
-from queenmq.ids import is_uuid, uuid7_text
 
 DEFAULT_PARTITION = "Default"
-_BODY = frozenset({"data", "payload"})
-_KEYS = frozenset({"transactionId", "transaction_id", "traceId", "trace_id"})
-# What a dict may have beside `data` if it could be meant as a message with properties rather than as a payload.
-_PROPERTIES = _KEYS | {"headers", "delay", "priority", "partition", "queue"}
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A message to push, when it needs more than its payload. Raises InvalidItem if `trace_id` is no UUID.
-
-    >>> Item({"order": 17}, transaction_id="order-17")
-    Item(data={'order': 17}, transaction_id='order-17', trace_id=None, headers=None)
-    """
-
-    data: Payload
-    transaction_id: str | None = None
-    trace_id: str | None = None
-    headers: Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        # The server stores no other trace ids: it would drop this one.
-        if self.trace_id is not None and not (isinstance(self.trace_id, str) and is_uuid(self.trace_id)):
-            raise InvalidItem(f"the trace id of a message must be a UUID, not {self.trace_id!r}")
-
-
-class PushItem(Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """An item as it is sent. Made once and sent as often as it takes: always with the same transactionId."""
-
-    queue: str
-    partition: str
-    payload: Raw
-    transaction_id: str
-    trace_id: str | UnsetType = _UNSET
-    headers: Mapping[str, str] | UnsetType = _UNSET
-
-
-def to_push_items(given: Any, queue: str, partition: str) -> list[PushItem]:
-    """What `push` accepts, as items of the wire: one or a list, each an Item, a dict with `data`, or a bare payload."""
-    return [to_push_item(item, queue, partition) for item in to_items(given)]
-
-
-def to_items(given: Any) -> list[Item]:
-    return [_to_item(one) for one in (given if isinstance(given, (list, tuple)) else [given])]
-
-
-def _to_item(given: Any) -> Item:
-    """Raises InvalidItem if it may be meant as a payload or as a message: either guess would change somebody's data."""
-    if isinstance(given, Item):
-        return given
-    if not isinstance(given, Mapping) or given.keys().isdisjoint(_BODY) or not given.keys() <= _BODY | _PROPERTIES:
-        return Item(given)
-    if len(given.keys() & _BODY) == 1 and given.keys() & _KEYS and given.keys() <= _BODY | _KEYS | {"headers"}:
-        return Item(
-            given["data"] if "data" in given else given["payload"],
-            given.get("transactionId", given.get("transaction_id")),
-            given.get("traceId", given.get("trace_id")),
-            given.get("headers"),
-        )
-    names = ", ".join(sorted(given))
-    raise InvalidItem(
-        f"a dict with just {names} may be a payload or a message: push Item({{...}}) to store the whole dict, "
-        "or Item(data, transaction_id=..., trace_id=...) to store only its data"
-    )
-
-
-def to_push_item(item: Item, queue: str, partition: str) -> PushItem:
-    payload, headers = _wire(item)
-    return PushItem(
-        queue=queue,
-        partition=partition,
-        payload=payload,
-        transaction_id=uuid7_text() if item.transaction_id is None else item.transaction_id,
-        trace_id=_UNSET if item.trace_id is None else item.trace_id,
-        headers=headers or _UNSET,
-    )
-
-
-def _wire(item: Item) -> tuple[Raw, Mapping[str, str] | None]:
-    """The payload as JSON, and the headers. Raises InvalidItem if headers would say something else of content."""
-    if not isinstance(item.data, Content):
-        return encode(item.data), item.headers
-    payload, headers = encode_content(item.data)
-    given = item.headers or {}
-    if any(name.lower() in (CONTENT_TYPE, CONTENT_ENCODING) for name in given):
-        raise InvalidItem(f"Content has {CONTENT_TYPE} and {CONTENT_ENCODING} already; leave these headers out")
-    return payload, headers | dict(given)
 
 
 class _Payload(Struct, kw_only=True, rename="camel", dict=True):
@@ -226,7 +131,7 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     | `accepted` | durable in the server's operation queue; the operation `operation_id` has its result later |
     | `buffered` | durable in the server's journal; `operation_id` as above |
     | `failed` | refused; `error` says why |
-    | `scheduled` | a timer is stored, which becomes the message later |
+    | `scheduled` | a timer is stored, which becomes the message at `deliver_at`; `cancel(timer_key)` ends it |
     | `pending` | still in the buffer of this client |
     """
 
@@ -244,6 +149,8 @@ class PushResult(Struct, kw_only=True, rename="camel"):
     queue_position: int | None = None
     estimated_wait: float | str | None = None
     reason: str | None = None
+    timer_key: str | None = None
+    deliver_at: str | None = None
 
     @property
     def stored(self) -> bool:

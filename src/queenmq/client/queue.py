@@ -19,8 +19,9 @@ from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterQuery
 from queenmq.client.errors import InvalidUse
 from queenmq.client.handling import check_handler
+from queenmq.client.items import Item, to_push_items
 from queenmq.client.link import Link
-from queenmq.client.models import DEFAULT_PARTITION, Item, Json, Message, TakeResult, to_push_items
+from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TakeResult
 from queenmq.client.options import RENEW_MILLIS, QueueOptions, SubscriptionMode, timestamp
 from queenmq.client.payload import Payload
 from queenmq.client.polls import Polls

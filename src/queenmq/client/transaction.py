@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from queenmq.client.errors import EmptyTransaction, TransactionFailed
-from queenmq.client.models import DEFAULT_PARTITION, Item, Json, Message, TransactionResult, to_items, to_push_item
+from queenmq.client.items import Item, to_items, to_push_item
+from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TransactionResult
 from queenmq.client.payload import Payload
 from queenmq.client.session import Session
 

@@ -22,6 +22,7 @@ from queenmq.client.errors import (
     TransactionFailed,
     Unavailable,
 )
+from queenmq.client.items import PushItem
 from queenmq.client.models import (
     Accepted,
     AckResult,
@@ -31,7 +32,6 @@ from queenmq.client.models import (
     Message,
     Operation,
     PopAnswer,
-    PushItem,
     PushResult,
     PushResults,
     RenewResult,

@@ -15,7 +15,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 from opentelemetry.trace import Link, SpanKind
 
 from queenmq.client import Message, handling
-from queenmq.client.models import PushItem
+from queenmq.client.items import PushItem
 from queenmq.client.verbs import Verbs
 
 _SYSTEM = {"messaging.system": "queen"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import click
 from msgspec import UNSET, Raw
 
 from queenmq.cli import exits, lines
-from queenmq.cli.arguments import COUNT, as_json, headers
+from queenmq.cli.arguments import COUNT, DURATION, MOMENT, as_json, headers
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, queue, server
 from queenmq.cli.show import note, plural, print_json, pushing
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 _BATCH: Final = 500
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _ATTEMPTS: Final = 8
+_STATUSES: Final = ("queued", "duplicate", "accepted", "buffered", "scheduled")
 
 
 @command_of(
     "push",
     """queen push orders '{"id": 1}' --partition customer-7""",
+    """queen push reminders '{"order": 17}' --delay 30m""",
     "queen push orders --file orders.ndjson --once import-17",
     "queen tail orders --last 100 --limit 100 --json | queen push copy --file - --messages",
 )
@@ -44,6 +47,8 @@ _ATTEMPTS: Final = 8
     help="Push only if this is the last offset of the partition; 0 if it must be new.",
 )
 @headers
+@click.option("--delay", type=DURATION, help="Push after this time, such as 90s or 2h: until then it is a timer.")
+@click.option("--deliver-at", "at", type=MOMENT, help="Push at this time (ISO 8601; UTC if it has no offset).")
 @click.option("--text", is_flag=True, help="Push the arguments as plain text instead of JSON.")
 @click.option(
     "-f",
@@ -74,6 +79,8 @@ def command(
     transaction_id: str | None,
     expected: int | None,
     headers: tuple[tuple[str, str], ...],
+    delay: float | None,
+    at: datetime | None,
     text: bool,
     file: Path | None,
     messages: bool,
@@ -86,12 +93,16 @@ def command(
 
     Each JSON argument is one message. Without arguments, messages are read from --file or standard input, one a line.
     If an answer is lost, the push is repeated with the same transactionIds, so nothing is stored twice. If a file
-    cannot be pushed to its end, the error says how to resume. `queen timers set` has a message pushed later.
+    cannot be pushed to its end, the error says how to resume. What is pushed later (--delay, --deliver-at) waits as a
+    timer: `queen timers list` shows it, `queen timers set` makes one with a key or a schedule.
     """
+    if delay is not None and at is not None:
+        raise click.UsageError("say when to push with --delay or with --deliver-at, not with both")
     if payloads:
         if file is not None or messages or once:
             raise click.UsageError("give messages as arguments or with --file, not both")
-        given = _items(_parsed(payloads, text), transaction_id, dict(headers))
+        items = _items(_parsed(payloads, text), transaction_id, dict(headers))
+        given = [replace(item, delay=delay, at=at) for item in items]
         return _push_arguments(server, queue, partition, given, expected, as_json)
     if transaction_id or text or headers or expected is not None:
         raise click.UsageError(
@@ -99,7 +110,20 @@ def command(
         )
     if file is None and sys.stdin.isatty():
         raise click.UsageError("there is nothing to push: give JSON arguments or --file")
-    return _push_file(server, _File(queue, partition, file, messages, once, batch), as_json)
+    return _push_file(
+        server,
+        _File(
+            queue=queue,
+            partition=partition,
+            path=file,
+            are_messages=messages,
+            once=once,
+            batch=batch,
+            delay=delay,
+            at=at,
+        ),
+        as_json,
+    )
 
 
 def _parsed(payloads: Iterable[str], text: bool) -> list[Any]:
@@ -141,13 +165,19 @@ def _as_json(result: PushResult) -> dict[str, Any]:
         "partitionId": result.partition_id,
         "offset": result.offset,
         "operationId": result.operation_id,
+        "timerKey": result.timer_key,
+        "deliverAt": result.deliver_at,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _summary(statuses: Counter[str], queue: str) -> str:
     """The numbers of messages by status, as one sentence."""
-    parts = [f"{plural(statuses['queued'], 'message')} pushed to {queue}"]
+    parts = []
+    if statuses["queued"] or not statuses["scheduled"]:
+        parts.append(f"{plural(statuses['queued'], 'message')} pushed to {queue}")
+    if statuses["scheduled"]:
+        parts.append(f"{plural(statuses['scheduled'], 'message')} to be pushed to {queue} later (`queen timers`)")
     if statuses["duplicate"]:
         parts.append(f"{plural(statuses['duplicate'], 'message')} had been pushed before")
     if later := statuses["accepted"] + statuses["buffered"]:
@@ -155,7 +185,7 @@ def _summary(statuses: Counter[str], queue: str) -> str:
     return "; ".join(parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _File:
     queue: str
     partition: str
@@ -163,6 +193,8 @@ class _File:
     are_messages: bool
     once: str | None
     batch: int
+    delay: float | None
+    at: datetime | None
 
     @property
     def name(self) -> str:
@@ -210,7 +242,9 @@ def _push_file(server: str, file: _File, as_json: bool) -> int:
         raise
     if as_json:
         done = {"queue": file.queue, "lines": statuses.total(), "once": run}
-        print_json(done | {name: statuses[name] for name in ("queued", "duplicate", "accepted", "buffered")})
+        print_json(
+            done | {name: statuses[name] for name in ("queued", "duplicate", "accepted", "buffered", "scheduled")}
+        )
     else:
         print(_summary(statuses, file.queue))
     return exits.OK
@@ -234,7 +268,7 @@ def _push_lines(queen: BlockingQueen, file: _File, run: str, batch: list[lines.L
     by_partition: dict[str, list[Item]] = {}
     for line in batch:
         partition, item = _item(file, run, line)
-        by_partition.setdefault(partition, []).append(item)
+        by_partition.setdefault(partition, []).append(replace(item, delay=file.delay, at=file.at))
     for partition, items in by_partition.items():
         results = queen.queue(file.queue).partition(partition).push(items)
         statuses.update(result.status for result in results)

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 
 import click
 import msgspec
 
 from queenmq.cli import exits, lines
-from queenmq.cli.arguments import COUNT, MOMENT, Kind, as_json, headers
+from queenmq.cli.arguments import COUNT, DURATION, MOMENT, as_json, headers
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue, server
 from queenmq.cli.show import Column, listing, moment, print_json
-
-_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|min|m|h|d)", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400}
-
-
-def _duration(raw: str) -> float:
-    match = _DURATION.fullmatch(raw)
-    if match is None:
-        raise ValueError(f"{raw!r} is not a duration such as 90s, 15m, 2h or 1d")
-    return float(match["number"]) * _SECONDS[match["unit"]]
 
 
 @group("timers", "queen timers list orders", "queen timers cancel orders expire-17")
@@ -64,7 +53,7 @@ def list_(queue: str, limit: int, as_json: bool, server: str) -> None:
 @click.argument("payload", metavar="JSON")
 @click.option("-p", "--partition", default="Default", show_default=True, help="Partition to push to.")
 @headers
-@click.option("--in", "delay", type=Kind("DURATION", _duration), help="Push it after this time, such as 90s or 2h.")
+@click.option("--in", "delay", type=DURATION, help="Push it after this time, such as 90s or 2h.")
 @click.option("--at", type=MOMENT, help="Push it at this time (ISO 8601; UTC if it has no offset).")
 @click.option("--cron", "schedule", metavar="SCHEDULE", help="Push it repeatedly: a cron expression, or '@every 10m'.")
 @click.option(

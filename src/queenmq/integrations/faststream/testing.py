@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 from faststream._internal.testing.broker import TestBroker, change_producer
 
 from queenmq.client import Message, PushResult
-from queenmq.client.models import to_push_item
+from queenmq.client.items import to_push_item
 from queenmq.ids import uuid7_text
 from queenmq.integrations.faststream.broker import QueenBroker
 from queenmq.integrations.faststream.message import Delivery, QueenProducer, QueenPublishCommand, items_of
