@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from queenmq.errors import NotFound
+from queenmq.http.compression import BY_ENCODING, PACKED, takes_gzip
 from queenmq.http.login import origin_of
 from queenmq.http.openapi import ANY_STRING, documented
 from queenmq.http.roles import Role
@@ -34,8 +35,6 @@ _SECURITY = (
     (b"Cache-Control", b"no-cache"),
 )
 _PAGE, _ICON = "index.html", "icon.svg"
-_BY_ENCODING = (b"Vary", b"Accept-Encoding")
-_PACKED = (b"Content-Encoding", b"gzip")
 
 
 class PageFile(NamedTuple):
@@ -81,13 +80,13 @@ def _answer(request: Request, context: Context, name: str) -> Response:
 def served(request: Request, file: PageFile, provider: str | None = None) -> Response:
     """The file, or that the browser has it already, with what keeps a page from loading anything else, and from asking
     anybody but this server and the OpenID provider."""
-    is_packed = _takes_gzip(request.headers.get(b"accept-encoding", b""))
+    is_packed = takes_gzip(request)
     tag = file.packed_tag if is_packed else file.tag
-    headers = (_policy(provider), *_SECURITY, (b"ETag", tag), _BY_ENCODING)
+    headers = (_policy(provider), *_SECURITY, (b"ETag", tag), BY_ENCODING)
     if request.headers.get(b"if-none-match") == tag:
         return Response(304, headers=headers)
     if is_packed:
-        return Response(200, body=file.packed, content_type=file.content_type, headers=(*headers, _PACKED))
+        return Response(200, body=file.packed, content_type=file.content_type, headers=(*headers, PACKED))
     return Response(200, body=file.body, content_type=file.content_type, headers=headers)
 
 
@@ -95,14 +94,6 @@ def served(request: Request, file: PageFile, provider: str | None = None) -> Res
 def _policy(issuer: str | None) -> tuple[bytes, bytes]:
     origin = b"" if issuer is None else b" " + origin_of(issuer).encode()
     return b"Content-Security-Policy", _POLICY % origin
-
-
-def _takes_gzip(accepted: bytes) -> bool:
-    for part in accepted.lower().split(b","):
-        coding, _, weight = part.replace(b" ", b"").partition(b";q=")
-        if coding == b"gzip":
-            return weight.rstrip(b"0.") != b"" or not weight
-    return False
 
 
 @cache
