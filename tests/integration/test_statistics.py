@@ -234,6 +234,13 @@ async def test_groups_are_listed_by_queue(queen: Queen, sql: asyncpg.Connection)
     await queen.ack(held)
 
 
+async def test_a_group_that_starts_with_the_first_message_starts_at_no_moment(queen: Queen) -> None:
+    await queen.push("orders", 1)
+    await queen.pop("orders", consumerGroup="g")
+    [group] = await get(queen, "consumer-groups")
+    assert (group["subscriptionMode"], group["subscriptionTimestamp"]) == ("all", None)
+
+
 async def test_lag_counts_what_is_due(queen: Queen, sql: asyncpg.Connection) -> None:
     """And from when it was due; what a delay or a window keeps back is only unread."""
     options = {"delayed": {"delayedProcessing": 600}, "gathering": {"windowBuffer": 600}, "expiring": {"ttl": 600}}

@@ -15,7 +15,8 @@ class GroupListed(Struct, kw_only=True, rename="camel"):
     """One group in one queue. `unread` is stored and not finished by it; `totalLag` those of them that are due, in
     `partitionsWithLag` partitions, the first of them for `maxTimeLag` seconds. `members` are the leases that it holds;
     `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server.
-    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished."""
+    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished. It started at
+    `subscriptionTimestamp`; null: with the first message."""
 
     name: str
     topics: list[str]

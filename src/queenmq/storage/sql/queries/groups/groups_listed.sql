@@ -11,8 +11,8 @@ SELECT k.name, k.queue, s.partitions, coalesce(s.lagging, 0) AS lagging, s.lag, 
        coalesce(extract(epoch FROM clock_timestamp() - s.oldest_unread_at), 0)::double precision AS time_lag_s,
        extract(epoch FROM clock_timestamp() - s.last_consumed_at)::double precision AS consumed_ago_s,
        s.last_consumed_at, g.mode, g.created_at, s.queue_id IS NOT NULL OR q.id IS NOT NULL AS lives,
-       -- A time that was written by hand may be one that only PostgreSQL can represent.
-       least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') AS since,
+       -- A time that was written by hand may be one that only PostgreSQL can represent; an infinite one is no moment.
+       CASE WHEN isfinite(g.since) THEN least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') END AS since,
        coalesce(s.consumed, 0) AS consumed, f.failing, d.letters AS dead_letters
 FROM known k
 LEFT JOIN queen.queues q ON q.name = k.queue
