@@ -71,6 +71,17 @@ def test_status_is_one_screen(queen: Run, behind: str, client: BlockingQueen) ->
     queen("queues", "resume", behind, "--group", "x")
 
 
+def test_a_paused_group_is_listed_while_messages_are_due(queen: Run, behind: str) -> None:
+    def paused() -> list[str]:
+        found = queen("status", "--json").json["groupsInTrouble"]
+        return [one["name"] for one in found if one["queueName"] == behind and one["standing"] == "Paused"]
+
+    queen("queues", "pause", behind, "--group", f"billing-{behind}")
+    until(paused, [f"billing-{behind}"])
+    listed = {one["name"]: one["standing"] for one in queen("groups", "--queue", behind, "--json").json}
+    assert listed[f"billing-{behind}"] == "Paused"
+
+
 def test_maintenance_is_switched(queen: Run, name: str) -> None:
     assert queen("maintenance", "--json").json["popMaintenanceMode"] is False
     try:

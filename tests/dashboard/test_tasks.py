@@ -280,6 +280,22 @@ def test_a_group_that_nobody_reads_for_is_idle(page: Page, served: Served) -> No
     expect(group).to_contain_text("Reading")
 
 
+def test_a_group_that_is_paused_says_only_that(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("paused")
+    shop.push(queue, "p", 1)
+    shop.ack(shop.pop(queue, "g", "p"), "retry")
+    shop.call("POST", "/api/v1/pause", {"queue": queue, "consumerGroup": "g"})
+    shop.refresh()
+    page.goto(f"/#/queues/{queue}")
+    group = page.get_by_role("region", name="Consumer groups").get_by_role("row", name=re.compile("^g "))
+    expect(group).to_contain_text("Paused")
+    expect(group).not_to_contain_text("Idle")
+    page.goto(f"/#/groups/g?queue={queue}")
+    tiles = page.locator(".tile")
+    expect(tiles.filter(has_text="State")).to_contain_text("Paused")
+    expect(tiles.filter(has_text="Started")).to_contain_text("from the first message")
+
+
 def test_redrive_a_dead_letter(page: Page, served: Served) -> None:
     queue = fresh("mails")
     dead_letters(served.shop, queue, 2)

@@ -68,6 +68,8 @@ class TestOpening:
         explained = (await http.get("/api/v1/explain/q", params={"consumerGroup": "g"})).json()
         assert (explained["reason"], explained["deliverable"]) == ("paused", False)
         assert "by breaker since" in explained["explanation"]
+        listed = (await http.get("/api/v1/consumer-groups", params={"queue": "q"})).json()
+        assert {one["name"]: one["standing"] == "Paused" for one in listed}["g"]
         assert data(await take(queen, "h")) == [1]
 
     async def test_what_is_completed_counts(self, http: httpx.AsyncClient, queen: Queen) -> None:

@@ -189,7 +189,7 @@ class Walk:
             if group["totalLag"] == 0:
                 assert group["maxTimeLag"] == 0, group
             figures = [group[name] for name in ("unread", "totalLag", "maxTimeLag", "reading")]
-            assert group["standing"] == group_state(True, *figures)
+            assert group["standing"] == group_state(True, False, *figures)
             shown = (await self.queen.http.get(f"/api/v1/consumer-groups/{group['name']}")).json()[QUEUE]["partitions"]
             by_name = {row["partition"]: row for row in rows}
             assert sum(place["unread"] for place in shown) == group["unread"], (shown, group)

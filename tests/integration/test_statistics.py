@@ -287,6 +287,40 @@ async def test_a_group_is_reading_only_if_somebody_reads(queen: Queen, sql: asyn
     assert await standing() == "Up to date"
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_group_that_is_paused_is_called_so(queen: Queen, sql: asyncpg.Connection, group: str | None) -> None:
+    """However far it is behind, and also if nothing is unread. Groups of which one partition is paused go on."""
+    await queen.push("orders", 1, partition="a")
+    await queen.pop("orders", consumerGroup="g")
+    await queen.pop("orders", consumerGroup="h")
+    await age_messages(sql, "orders", 1000)
+    await refresh(queen)
+
+    async def standings() -> dict[str, str]:
+        return {one["name"]: one["standing"] for one in await get(queen, "consumer-groups")}
+
+    assert await standings() == {"g": "Behind", "h": "Behind"}
+    for pause, told in (({"consumerGroup": "g", "partition": "a"}, "Behind"), ({"consumerGroup": group}, "Paused")):
+        await queen.http.post("/api/v1/pause", json={"queue": "orders"} | pause)
+        assert await standings() == {"g": told, "h": told if group is None else "Behind"}
+    await expire_leases(sql)
+    await queen.http.post("/api/v1/resume", json={"queue": "orders", "consumerGroup": group})
+    await queen.http.post("/api/v1/resume", json={"queue": "orders", "consumerGroup": "g", "partition": "a"})
+    await queen.drain("orders", consumerGroup="g")
+    await queen.http.post("/api/v1/pause", json={"queue": "orders", "consumerGroup": group})
+    await refresh(queen)
+    assert (await standings())["g"] == "Paused"
+
+
+async def test_a_group_is_paused_while_pops_are_switched_off(queen: Queen) -> None:
+    await queen.push("orders", 1)
+    await queen.pop("orders", consumerGroup="g")
+    await queen.http.post("/api/v1/system/maintenance/pop", json={"enabled": True})
+    assert [one["standing"] for one in await get(queen, "consumer-groups")] == ["Paused"]
+    await queen.http.post("/api/v1/system/maintenance/pop", json={"enabled": False})
+    assert [one["standing"] for one in await get(queen, "consumer-groups")] != ["Paused"]
+
+
 async def test_a_group_that_waits_for_a_queue_that_is_not_there_is_dead(queen: Queen) -> None:
     await queen.pop("nowhere", consumerGroup="g", subscriptionMode="new")
     [group] = await get(queen, "consumer-groups")

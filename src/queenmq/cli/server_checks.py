@@ -15,7 +15,7 @@ from queenmq.cli.fetch import Answer, fetch
 from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
 from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, token
 from queenmq.cli.show import plural, seconds
-from queenmq.cli.standing import MOST_GROUPS, behind_or_idle, counted
+from queenmq.cli.standing import MOST_GROUPS, behind_idle_or_paused, counted
 from queenmq.clock import SYSTEM
 from queenmq.config import is_here
 
@@ -245,7 +245,7 @@ def _journal_problem(journal: dict[str, Any]) -> Finding | None:
 def _work(overview: dict[str, Any], groups: _Reply) -> Finding:
     """Whether the messages are worked off, beside whether the server could do so."""
     letters: int = overview.get("messages", {}).get("deadLetter", 0)
-    found = behind_or_idle(groups.body if groups.status == _OK else [])
+    found = behind_idle_or_paused(groups.body if groups.status == _OK else [])
     if not letters and not found:
         return good("work", "no group is behind, and there are no dead letters")
     dead = plural(letters, "dead letter")

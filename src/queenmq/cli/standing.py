@@ -21,10 +21,15 @@ def permitted(question: Callable[[], T]) -> T | None:
         return None
 
 
-def behind_or_idle(groups: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that nobody reads or that cannot keep up, the longest waiting first."""
-    found = [group for group in groups if group["standing"] in ("Behind", "Idle")]
+def behind_idle_or_paused(groups: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that nobody reads or that cannot keep up, and those that are paused while messages are due, the longest
+    waiting first."""
+    found = [group for group in groups if _waits(group)]
     return sorted(found, key=lambda group: -group["maxTimeLag"])
+
+
+def _waits(group: Mapping[str, Any]) -> bool:
+    return group["standing"] in ("Behind", "Idle") or (group["standing"] == "Paused" and bool(group["totalLag"]))
 
 
 def counted(found: Iterable[Mapping[str, Any]]) -> list[str]:

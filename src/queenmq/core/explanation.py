@@ -50,15 +50,17 @@ STATES: Final[dict[Reason, str]] = {
 
 FAILING: Final = "Failing"  # instead of Ready, if the message that a pop gets has failed before
 
-GroupState = Literal["Up to date", "Waiting", "Reading", "Idle", "Behind", "Queue is gone"]
+GroupState = Literal["Up to date", "Waiting", "Reading", "Idle", "Behind", "Paused", "Queue is gone"]
 BEHIND_S: Final = 300  # from here on a group is behind
 READING_S: Final = 60  # a group that has finished something since then is reading
 
 
-def group_state(lives: bool, unread: int, lag: int, lag_s: float, reads: bool) -> GroupState:
+def group_state(lives: bool, paused: bool, unread: int, lag: int, lag_s: float, reads: bool) -> GroupState:
     """How a group does in a queue. `lag` are the unread messages that are due, the first of them for `lag_s`."""
     if not lives:
         return "Queue is gone"
+    if paused:
+        return "Paused"
     if unread == 0:
         return "Up to date"
     if lag == 0:

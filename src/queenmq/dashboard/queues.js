@@ -314,6 +314,7 @@ const STANDINGS = {
   Reading: ["busy", "The group holds a lease, has finished a message in the last minute, or has a long poll at this server"],
   Idle: ["warn", "Messages are due, but the group does not read: no lease, nothing finished for a minute, no long poll at this server"],
   Behind: ["bad", "A message has been due for more than five minutes"],
+  Paused: ["bad", "Nothing is delivered to the group until it is resumed: it is paused, itself, with its queue or by its breaker, or pops are switched off"],
   "Queue is gone": ["bad", "The group waits for a queue that does not exist"],
 };
 

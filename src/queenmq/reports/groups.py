@@ -21,7 +21,8 @@ GroupFilter = Literal["unread", "due", "behind", "failing"]
 class ListedGroup(Struct, frozen=True):
     """A group in a queue, from the statistics and its subscription. `lives`: the queue exists. Figures are None before
     the statistics have counted the queue; `consumed_ago_s` is None if the group has finished nothing yet. `failing`
-    counts partitions whose head has failed, `consumed` the deliveries that it has finished since it exists."""
+    counts partitions whose head has failed, `consumed` the deliveries that it has finished since it exists.
+    `is_paused`: itself, with its queue or by its breaker."""
 
     name: str
     queue: str
@@ -38,6 +39,7 @@ class ListedGroup(Struct, frozen=True):
     consumed: int
     failing: int
     dead_letters: int
+    is_paused: bool
 
 
 class GroupMetrics(Struct, frozen=True):

@@ -41,7 +41,8 @@ def list_(queue: str | None, only: str | None, sort: str | None, as_json: bool, 
 
     unread counts messages that the group has not finished. due counts those of them that no delay or window holds
     back. lag is how long the oldest of these has been due. A group is idle if it has messages due, holds no lease and
-    has finished nothing for a minute. failing counts partitions whose next message has failed.
+    has finished nothing for a minute; it is paused if it gets nothing because somebody, its breaker or maintenance has
+    stopped it. failing counts partitions whose next message has failed.
     """
     with connected(server) as queen:
         if queue is not None:

@@ -8,7 +8,7 @@ from queenmq.cli.arguments import as_json
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, console, count, facts, note, plural, print_json, seconds, table
-from queenmq.cli.standing import MOST_GROUPS, behind_or_idle, counted, permitted
+from queenmq.cli.standing import MOST_GROUPS, behind_idle_or_paused, counted, permitted
 
 _MOST_SHOWN: Final = 10
 _MOST_TROUBLES: Final = 5
@@ -31,7 +31,7 @@ def command(as_json: bool, server: str) -> None:
             "database": health["database"],
             "overview": overview,
             "groups": len(groups),
-            "groupsInTrouble": behind_or_idle(groups),
+            "groupsInTrouble": behind_idle_or_paused(groups),
             "pauses": queen.admin.list_pauses()["pauses"],
             "troubles": [] if troubles is None else troubles["troubles"],
             "maintenance": permitted(queen.admin.get_maintenance_mode),

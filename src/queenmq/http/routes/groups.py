@@ -87,7 +87,7 @@ async def list_groups(request: Request, context: Context) -> Response:
         only=_one_of(request, "only", _FILTERS),
     )
     polled = _polled(broker)
-    return Response(200, [_listed(row, polled) for row in rows])
+    return Response(200, [_listed(row, polled, broker.pops_are_paused) for row in rows])
 
 
 @documented({200: ConsumersListed, 404: Error}, query=_CONSUMERS)
@@ -237,10 +237,11 @@ def _polled(broker: Broker) -> set[tuple[str, object]]:
     return {(place.queue, place.group) for place in places}
 
 
-def _listed(row: groups.ListedGroup, polled: set[tuple[str, object]]) -> GroupListed:
+def _listed(row: groups.ListedGroup, polled: set[tuple[str, object]], switched_off: bool) -> GroupListed:
     seconds = round(row.time_lag_s)
     state = "Dead" if not row.lives else "Lagging" if seconds > BEHIND_S else "Stable"
     ago = row.consumed_ago_s
+    paused = row.is_paused or switched_off
     reads = row.leases > 0 or (ago is not None and ago < READING_S) or (row.queue, row.name) in polled
     return GroupListed(
         name=row.name,
@@ -253,7 +254,7 @@ def _listed(row: groups.ListedGroup, polled: set[tuple[str, object]]) -> GroupLi
         state=state,  # type: ignore[arg-type]
         unread=row.unread,
         reading=reads,
-        standing=group_state(row.lives, row.unread or 0, row.lag or 0, seconds, reads),
+        standing=group_state(row.lives, paused, row.unread or 0, row.lag or 0, seconds, reads),
         failing=row.failing,
         dead_letters=row.dead_letters,
         consumed=row.consumed,

@@ -13,7 +13,12 @@ SELECT k.name, k.queue, s.partitions, coalesce(s.lagging, 0) AS lagging, s.lag, 
        s.last_consumed_at, g.mode, g.created_at, s.queue_id IS NOT NULL OR q.id IS NOT NULL AS lives,
        -- A time that was written by hand may be one that only PostgreSQL can represent; an infinite one is no moment.
        CASE WHEN isfinite(g.since) THEN least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') END AS since,
-       coalesce(s.consumed, 0) AS consumed, f.failing, d.letters AS dead_letters
+       coalesce(s.consumed, 0) AS consumed, f.failing, d.letters AS dead_letters,
+       EXISTS (SELECT 1 FROM queen.pauses p
+               WHERE p.queue_id = q.id AND p.consumer_group IN ('', k.name) AND p.partition_name = '')
+           OR EXISTS (SELECT 1 FROM queen.breakers b
+                      WHERE b.queue_id = q.id AND b.consumer_group = k.name AND b.opened_at IS NOT NULL
+                        AND b.probe_at > clock_timestamp()) AS is_paused
 FROM known k
 LEFT JOIN queen.queues q ON q.name = k.queue
 LEFT JOIN queen.group_statistics s ON s.queue_id = q.id AND s.consumer_group = k.name
