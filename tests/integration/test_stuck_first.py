@@ -65,6 +65,27 @@ async def test_partitions_by_what_is_unread_and_waits(http: httpx.AsyncClient, t
     assert len((await get(http, path, state="failing", search="x"))["partitions"]) == 2
 
 
+async def test_partitions_say_for_how_long_they_have_waited(
+    http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection
+) -> None:
+    for partition, age, status in (("new", 0, "retry"), ("old", 7200, "retry"), ("read", 7200, "completed")):
+        await queen.push("q", "a", partition=partition)
+        [message] = await queen.pop("q", partition, consumerGroup="g")
+        await queen.ack(message, status)
+        await sql.execute(
+            "UPDATE queen.messages m SET created_at = m.created_at - make_interval(secs => $2) "
+            "FROM queen.partitions p WHERE p.id = m.partition_id AND p.name = $1",
+            *(partition, age),
+        )
+    await http.post("/api/v1/stats/refresh")
+    found = (await get(http, "/api/v1/resources/queues/q/partitions", state="waiting"))["partitions"]
+    waits = {one["name"]: one["groups"][0]["timeLagSeconds"] for one in found}
+    assert list(waits) == ["old", "new"]
+    assert 7200 <= waits["old"] < 7300 > 100 > waits["new"]
+    [read] = (await get(http, "/api/v1/resources/queues/q/partitions", partition="read"))["partitions"]
+    assert read["groups"][0]["timeLagSeconds"] is None
+
+
 async def test_groups_that_fail_or_are_behind_come_first(
     http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection, troubled: None
 ) -> None:

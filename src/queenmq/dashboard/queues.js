@@ -335,6 +335,7 @@ function partitionTable(name, heads, search) {
       { name: "Stored", num: true, cell: (row) => number(row.stored) },
       { name: "Offsets", num: true, cell: (row) => (row.stored ? `${number(row.firstOffset)}–${number(row.lastOffset)}` : "–") },
       { name: "Furthest behind", cell: (row) => furthest(row) },
+      { name: "Due for", num: true, cell: (row) => dueFor(row) },
       { name: "State", cell: (row) => partitionState(row) },
       { name: "Last message", cell: (row) => moment(row.lastMessageAt) },
     ],
@@ -345,6 +346,12 @@ function furthest(row) {
   const [group] = row.groups;
   if (!group) return h("span", { class: "note" }, "no group");
   return group.unread ? [`${groupName(group.name)}: ${number(group.unread)}`, row.groupCount > 1 && h("span", { class: "note" }, ` of ${number(row.groupCount)} groups`)] : h("span", { class: "note" }, "all read");
+}
+
+/** For how long something has been due to one of its groups: to the one that waits longest. */
+function dueFor(row) {
+  const waits = row.groups.map((group) => group.timeLagSeconds).filter((seconds) => seconds !== null);
+  return waits.length ? duration(Math.max(...waits)) : "–";
 }
 
 const WORST_FIRST = ["parked", "retry_pause", "exhausted", "paused", "limited", "leased", "delayed", "window_open", "expired", "backpressure", "filtered", "deliverable"];

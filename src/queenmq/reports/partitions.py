@@ -43,12 +43,13 @@ class PartitionHead(Struct, frozen=True):
 
 
 class PartitionGroup(JudgedPlace, frozen=True):
-    """A group in a partition, which has `groups` of them."""
+    """A group in a partition, which has `groups` of them. `time_lag_s` is None if nothing is due."""
 
     partition_id: UUID
     name: str
     groups: int
     is_paused: bool | None
+    time_lag_s: float | None
 
     @property
     def attempted(self) -> tuple[UUID, str, UUID | None, int | None]:

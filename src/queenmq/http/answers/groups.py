@@ -133,7 +133,7 @@ class ExplainedPlace(Struct, kw_only=True, rename="camel"):
 class PartitionGroup(Struct, kw_only=True, rename="camel"):
     """Where a group stands in a partition: the last offset that it has finished, and the lease that it holds. `unread`,
     `ready`, `reason`, `state`, `heldBy` and `lastAttempt` are those of explain; `nextTransactionId` is the message at
-    the head."""
+    the head. For `timeLagSeconds` something has been due; null if nothing is."""
 
     name: str
     reason: Reason
@@ -141,6 +141,7 @@ class PartitionGroup(Struct, kw_only=True, rename="camel"):
     position: int
     unread: int
     ready: int
+    time_lag_seconds: int | None
     next_transaction_id: str | None
     lease_id: Uuid | None
     lease_expires_at: Moment | None

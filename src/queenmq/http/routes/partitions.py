@@ -95,6 +95,7 @@ def _group(row: partitions.PartitionGroup, failed: HeadAttempts, paused: bool) -
         position=row.read_upto,
         unread=row.unread,
         ready=row.ready if verdict.reason == "deliverable" else 0,
+        time_lag_seconds=None if row.time_lag_s is None else round(row.time_lag_s),
         next_transaction_id=row.next_transaction,
         lease_id=str(row.lease_id) if leased else None,
         lease_expires_at=optional_iso_millis(row.lease_expires_at) if leased else None,

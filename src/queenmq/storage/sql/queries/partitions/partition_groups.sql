@@ -1,7 +1,8 @@
 -- Where groups stand in these partitions ($1): of each up to $2, the one that is furthest behind first, and how many there are.
 SELECT t.id AS partition_id, g.name, g.groups, q.lease_time_s, queen.retry_limit_of(q, g.name) AS retry_limit, q.delayed_processing_s, q.window_buffer_s, q.ttl_s,
        clock_timestamp() AS now, s.*, s.lease_expires_at > clock_timestamp() AS is_leased, s.retry_at > clock_timestamp() AS is_paused,
-       (q.has_pauses OR q.has_policies) AND queen.is_paused(q.id, t.id, g.name) AS is_stopped
+       (q.has_pauses OR q.has_policies) AND queen.is_paused(q.id, t.id, g.name) AS is_stopped,
+       extract(epoch FROM clock_timestamp() - s.due_since)::double precision AS time_lag_s
 FROM unnest($1::uuid[]) AS t (id)
 CROSS JOIN LATERAL (SELECT l.* FROM queen.partition_lookup l WHERE l.partition_id = t.id LIMIT 1) l
 CROSS JOIN LATERAL (
