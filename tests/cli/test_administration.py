@@ -248,6 +248,23 @@ def test_dead_letters_are_redriven_to_the_group_that_is_named(queen: Run, client
     assert queen("dlq", "redrive", name, "--group", "billing", "--json").json == {"redriven": 0}
 
 
+def test_dead_letters_of_one_cause_are_redriven(queen: Run, client: BlockingQueen, name: str) -> None:
+    client.queue(name).push([0, 1, 2, 3])
+    for message in client.queue(name).group("g").batch(4).pop():
+        client.ack(message, "dlq", error=f"timeout after {message.data} s" if message.data else "no such mailbox")
+    like = ("--fingerprint", "timeout after * s")
+    assert queen("dlq", "list", name, *like, "--json").json["total"] == 3
+    assert queen("dlq", "list", name, "--error", "TIMEOUT", "--to", "2020-01-01", "--json").json["total"] == 0
+    old = queen("dlq", "redrive", name, *like, "--to", "2020-01-01T00:00:00Z", "--yes")
+    assert old.out == "0 dead letters redriven\n"
+    assert queen("dlq", "redrive", name, "--error", "after 2", "--from", "2020-01-01", "--yes", "--json").json == {
+        "redriven": 1
+    }
+    assert queen("dlq", "redrive", name, *like, "--yes").out == "2 dead letters redriven\n"
+    assert queen("dlq", "list", name, "--json").json["total"] == 1
+    assert queen("dlq", "redrive", name, "--from", "soon", "--yes").status == 2
+
+
 def test_dead_letters_are_purged(queen: Run, client: BlockingQueen, name: str) -> None:
     bury(client, name, "g", 3, "eu")
     bury(client, name, "g", 2, "us")

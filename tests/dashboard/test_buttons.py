@@ -120,7 +120,7 @@ def test_redrive_those_that_are_selected(page: Page, served: Served) -> None:
 
 
 def test_redrive_those_of_one_cause_among_many(page: Page, served: Served) -> None:
-    """In the order of their messages, also if they are many; a refusal of one does not stop the others."""
+    """By the server, in the order of their messages, also if they are many."""
     shop, queue = served.shop, fresh("mails")
     shop.configure(queue, retryLimit=0)
     shop.push(queue, "p", *range(1, 31), name="mail")
@@ -131,22 +131,29 @@ def test_redrive_those_of_one_cause_among_many(page: Page, served: Served) -> No
     expect(page.locator(".letter")).to_have_count(25)
     page.get_by_label("Error").fill("timeout")
     page.get_by_role("button", name="Redrive all 15").click()
-    # Somebody else redrives one of them after the page has read which there are.
-    taken = []
-
-    def redrive_one(route: object) -> None:
-        if not taken:
-            taken.append(letters[4])
-            shop.call("POST", f"/api/v1/messages/{letters[4]['partitionId']}/mail-5/retry", {})
-        route.continue_()  # type: ignore[attr-defined]
-
-    page.route("**/mail-1/retry", redrive_one)
     confirm(page, "Deliver again")
-    told(page, "14 messages will be delivered again. 1 will not: Dead letter not found.")
+    told(page, "15 messages will be delivered again.")
     expect(page.get_by_text("No dead letter matches.")).to_be_visible()
     back = [message["transactionId"] for message in shop.pop(queue, "smtp", "p", batch=30)]
     assert back == [f"mail-{number}" for number in range(1, 31, 2)]
     assert shop.call("GET", "/api/v1/dlq", queue=queue)["total"] == 15
+
+
+def test_redrive_those_of_one_cause_in_several_queues(page: Page, served: Served) -> None:
+    shop, cause = served.shop, fresh("cause")
+    queues = [fresh("mails"), fresh("texts")]
+    for queue in queues:
+        shop.push(queue, "p", 1, 2, name="m")
+        first, second = shop.pop(queue, "smtp", "p", batch=2)
+        shop.ack([first], "dlq", f"{cause} timed out")
+        shop.ack([second], "dlq", "550 unknown")
+    page.goto("/#/dead-letters")
+    page.get_by_label("Error").fill(cause)
+    page.get_by_role("button", name="Redrive all 2").click()
+    confirm(page, "Deliver again")
+    told(page, "2 messages will be delivered again.")
+    assert [shop.call("GET", "/api/v1/dlq", queue=queue)["total"] for queue in queues] == [1, 1]
+    assert [shop.pop(queue, "smtp", "p")[0]["transactionId"] for queue in queues] == ["m-1", "m-1"]
 
 
 def test_a_payload_is_seen_in_the_list_and_copied(page: Page, served: Served) -> None:

@@ -171,6 +171,16 @@ async def test_a_purge_leaves_alone_what_fails_meanwhile(queen: Queen) -> None:
     assert data(await queen.dead_letters("orders")) == ["c"]
 
 
+async def test_the_queues_of_a_listing_are_counted_if_asked_for(queen: Queen) -> None:
+    await bury(queen, "orders", "a", "b")
+    await bury(queen, "other", "a", "b", "c")
+    assert "queues" not in await queen.dead_letter_page()
+    page = (await queen.http.get("/api/v1/dlq", params={"byQueue": "true", "limit": 1})).json()
+    assert page["queues"] == [{"name": "other", "total": 3}, {"name": "orders", "total": 2}]
+    page = (await queen.http.get("/api/v1/dlq", params={"byQueue": "true", "error": "c IS"})).json()
+    assert (page["total"], page["queues"]) == (1, [{"name": "other", "total": 1}])
+
+
 async def test_a_purge_needs_a_queue_that_exists(queen: Queen) -> None:
     answer = await queen.http.delete("/api/v1/dlq")
     assert (answer.status_code, answer.json()["field"]) == (400, "queue")
@@ -179,13 +189,13 @@ async def test_a_purge_needs_a_queue_that_exists(queen: Queen) -> None:
 
 
 async def test_what_narrows_only_a_listing_is_refused(queen: Queen) -> None:
-    """Ignored, it would have all others purged and redriven, too."""
+    """Ignored, it would have all others purged, too."""
     await bury(queen, "orders", "a")
     for name in ("from", "error", "fingerprint"):
         answer = await queen.http.delete("/api/v1/dlq", params={"queue": "orders", name: "2020-01-01T00:00:00Z"})
         assert (answer.status_code, answer.json()["field"]) == (400, name)
-    body: dict[str, Any] = {"queue": "orders", "fingerprint": "x"}
-    assert "unknown field 'fingerprint'" in (await queen.refused("/api/v1/dlq/redrive", body))["error"]
+    body: dict[str, Any] = {"queue": "orders", "fingerprints": "x"}
+    assert "unknown field 'fingerprints'" in (await queen.refused("/api/v1/dlq/redrive", body))["error"]
     body = {"queue": "orders", "group": "g", "limits": {"leases": 1}}
     assert "unknown field 'group'" in (await queen.refused("/api/v1/policies", body))["error"]
     assert data(await queen.dead_letters("orders")) == ["a"]

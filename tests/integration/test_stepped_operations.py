@@ -432,6 +432,63 @@ async def test_redrive_of_one_group_and_partition(queen: Queen) -> None:
     await redrive(queen, 400, queue="q", partition="")
 
 
+async def bury_with(queen: Queen, partition: str, *errors: str) -> None:
+    """A dead letter with each error, whose payload is its error."""
+    await queen.push("q", *errors, partition=partition)
+    for message in await queen.pop("q", partition, consumerGroup="g", batch=len(errors)):
+        await queen.ack(message, "dlq", error=message["data"])
+
+
+async def test_redrive_of_what_failed_with_an_error_or_at_a_time(queen: Queen, sql: asyncpg.Connection) -> None:
+    await bury_with(queen, "a", "timeout after 3 s", "no such mailbox", "Timeout after 20 s")
+    await bury_with(queen, "b", "timeout after 7 s", "timeout: refused")
+
+    async def delivered() -> list[str]:
+        return sorted(data(await queen.drain("q", consumerGroup="g", partitions=5)))
+
+    assert (await redrive(queen, queue="q", fingerprint="timeout after * s"))["redriven"] == 2
+    assert await delivered() == ["timeout after 3 s", "timeout after 7 s"]
+    assert (await redrive(queen, queue="q", error="TIMEOUT", partition="a"))["redriven"] == 1
+    assert await delivered() == ["Timeout after 20 s"]
+    await sql.execute("UPDATE queen.dead_letter_queue SET failed_at = '2020-01-01' WHERE error_message ~ 'mailbox'")
+    at = {"from": "2019-12-31T00:00:00Z", "to": "2020-01-01T00:00:00Z"}
+    assert (await redrive(queen, queue="q", error="refused", **at))["redriven"] == 0
+    assert (await redrive(queen, queue="q", **{"from": "2020-01-02T00:00:00Z"}, consumerGroup="h"))["redriven"] == 0
+    assert (await redrive(queen, queue="q", **at))["redriven"] == 1
+    assert await delivered() == ["no such mailbox"]
+    assert [letter["errorMessage"] for letter in await queen.dead_letters("q")] == ["timeout: refused"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("error", ""), ("error", "x" * 1001), ("fingerprint", ""), ("from", "soon"), ("to", "")]
+)
+async def test_redrive_refuses_what_narrows_nothing(queen: Queen, field: str, value: str) -> None:
+    """Ignored, it would have all others redriven, too."""
+    await bury_with(queen, "a", "no")
+    assert (await queen.refused("/api/v1/dlq/redrive", {"queue": "q", field: value}))["field"] == field
+    assert len(await queen.dead_letters("q")) == 1
+
+
+async def test_redrive_of_a_part_reads_only_so_many_letters_in_a_step(queen: Queen, steps: Steps) -> None:
+    """Those that do not fit stay, so it must not read them again and again."""
+    rare = [4, 44, 45, 70]
+    await bury_with(queen, "a", *(f"rare {n}" if n in rare else f"usual {n}" for n in range(75)))
+    await bury_with(queen, "b", *(f"rarely {n}" for n in range(25)))
+    answer = await begun(queen, "redrive", error="rare")
+    shown = await operation(queen.http, answer["operationId"])
+    assert (shown["operationType"], shown["progress"]["total"]) == ("redrive_matching", None)
+    await bury_with(queen, "c", "rare, but later")
+    _, done = await steps.take()
+    assert shown["progress"]["done"] == 1
+    assert [step.done for step in done] == [1, 3, 9, 19, 29]
+    assert (await operation(queen.http, answer["operationId"]))["result"]["redriven"] == 29
+    back = data(await queen.drain("q", consumerGroup="g", partitions=5))
+    assert [each for each in back if each in [f"rare {n}" for n in rare]] == [f"rare {n}" for n in rare]
+    assert len(back) == 29
+    left = {letter["errorMessage"].split(" ")[0] for letter in await queen.dead_letters("q")}
+    assert left == {"usual", "rare,"}
+
+
 async def test_redrive_makes_a_partition_anew_that_was_cleaned_up(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.push("q", "a", "b", partition="idle")
     await bury(queen)

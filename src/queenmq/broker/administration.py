@@ -21,7 +21,7 @@ from queenmq.broker.wake_ups import Wake
 from queenmq.core.options import ConfigureRights, QueueOptions, read_pop_wait
 from queenmq.errors import DatabaseUnavailable
 from queenmq.ids import uuid7_text
-from queenmq.operations.steps import StepParameters
+from queenmq.operations.steps import StepKind, StepParameters
 from queenmq.storage.database import Database
 from queenmq.storage.failures import after_commit
 from queenmq.storage.statements import statement
@@ -49,6 +49,20 @@ class Purge:
     partition: str | None
     until: datetime
     limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redrive:
+    """Which dead letters to deliver again: those of a queue, and of these only what the others say, each if given.
+    `error` is a part of the error, in any case; `since` and `until` are about when they failed."""
+
+    queue: str
+    partition: str | None = None
+    group: str | None = None
+    error: str | None = None
+    fingerprint: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +160,17 @@ class Administration:
         """Delete every message of a queue or partition that is there now. None if there is no such queue."""
         return await self._operations.begin("clear", queue, StepParameters(partition=partition))
 
-    async def redrive(self, queue: str, partition: str | None, group: str | None) -> OperationProgress | None:
-        """Have the dead letters that are there now delivered again, in order. None if there is no such queue."""
-        return await self._operations.begin("redrive", queue, StepParameters(partition=partition, group=group))
+    async def redrive(self, which: Redrive) -> OperationProgress | None:
+        """Have dead letters that are there now delivered again, in order. None if there is no such queue."""
+        narrowed = {
+            "error": which.error,
+            "fingerprint": which.fingerprint,
+            "since": which.since,
+            "until": which.until,
+        }
+        kind: StepKind = "redrive" if all(one is None for one in narrowed.values()) else "redrive_matching"
+        parameters = StepParameters(partition=which.partition, group=which.group, **narrowed)  # type: ignore[arg-type]
+        return await self._operations.begin(kind, which.queue, parameters)
 
     async def delete_group(self, group: str, queue: str | None, with_metadata: bool) -> int:
         """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""

@@ -9,7 +9,7 @@ from typing import Any
 from queenmq.broker.accepted import AcceptedPush
 from queenmq.broker.ack import Acked, Acker
 from queenmq.broker.activity import Activity
-from queenmq.broker.administration import Administration, Configured, Labels, Purge, Trace
+from queenmq.broker.administration import Administration, Configured, Labels, Purge, Redrive, Trace
 from queenmq.broker.caches import Caches
 from queenmq.broker.conditional_push import ConditionalPusher
 from queenmq.broker.encryption import PayloadEncryption
@@ -291,9 +291,9 @@ class Broker:
         """Forget the positions of a group; with metadata, also where it starts. Returns the partitions forgotten."""
         return self._administration.delete_group(group, queue, with_metadata)
 
-    def redrive(self, queue: str, partition: str | None, group: str | None) -> Awaitable[OperationProgress | None]:
-        """Have the dead letters that are there now delivered again, in order. None if there is no such queue."""
-        return self._administration.redrive(queue, partition, group)
+    def redrive(self, which: Redrive) -> Awaitable[OperationProgress | None]:
+        """Have dead letters that are there now delivered again, in order. None if there is no such queue."""
+        return self._administration.redrive(which)
 
     def purge(self, which: Purge) -> Awaitable[tuple[int, bool]]:
         """Forget dead letters. Returns how many, and whether there may be more."""

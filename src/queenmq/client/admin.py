@@ -175,10 +175,27 @@ class Administration(SystemCalls):
 
     @call
     def redrive(
-        self, queue: str, partition: str | None = None, consumer_group: str | None = None
+        self,
+        queue: str,
+        partition: str | None = None,
+        consumer_group: str | None = None,
+        *,
+        error: str | None = None,
+        fingerprint: str | None = None,
+        from_: str | None = None,
+        to: str | None = None,
     ) -> Answer[answers.Redriven]:
-        """Have the dead letters of a queue, of one partition or of one group, delivered again in order."""
-        body = {"queue": queue, "partition": partition, "consumerGroup": consumer_group}
+        """Have the dead letters of a queue, of one partition or of one group, delivered again in order; only those with
+        a text in their error, with errors of one cause or that failed between two moments, if given."""
+        body = {
+            "queue": queue,
+            "partition": partition,
+            "consumerGroup": consumer_group,
+            "error": error,
+            "fingerprint": fingerprint,
+            "from": from_,
+            "to": to,
+        }
         return self._post(
             *_V1, "dlq", "redrive", body={name: value for name, value in body.items() if value is not None}
         )

@@ -3,12 +3,10 @@
 import { get, may, path, post } from "./api.js";
 import { h } from "./dom.js";
 import { groupName, number, plural } from "./format.js";
-import { deliverAgain, erase, redrive } from "./messages.js";
+import { erase, redrive } from "./messages.js";
 import { ask, button, choice, code, copyable, empty, heading, link, moment, pager, preview, searchField, to, toolbar } from "./ui.js";
 
 const PAGE = 25;
-const STEP = 200;
-const MOST_AT_ONCE = 1000; // that this page redrives one by one
 const HOUR_MS = 3600000;
 const SPANS = { hour: HOUR_MS, day: 24 * HOUR_MS, week: 7 * 24 * HOUR_MS };
 
@@ -75,35 +73,35 @@ function inOrder(rows) {
   return [...rows].sort((one, other) => Date.parse(one.createdAt) - Date.parse(other.createdAt) || (one.id < other.id ? -1 : 1));
 }
 
-/** The server redrives all of a queue, a group or a partition by itself; what else narrows them is looked for here. */
+/** All that match: the server redrives them, queue by queue. */
 function redriveAll(total, query, page) {
-  const { queue, group, partition, error, span, fingerprint } = query;
-  const byServer = queue && !error && !span && !fingerprint;
-  const count = byServer ? total : Math.min(total, MOST_AT_ONCE);
+  const { queue } = query;
   ask({
-    title: `Redrive ${plural(count, "dead letter")}${queue ? ` of ${queue}` : ""}?`,
-    text: ["They are delivered again, in their order, only to the groups in which they failed, and are no dead letters any more.", count < total && ` These are the newest of ${number(total)} that match; name a queue alone to redrive all of it in one go.`],
+    title: `Redrive ${plural(total, "dead letter")}${queue ? ` of ${queue}` : ""}?`,
+    text: "They are delivered again, in their order, only to the groups in which they failed, and are no dead letters any more.",
     action: "Deliver again",
     act: async (_, report) => {
-      if (!byServer) return deliverAgain(inOrder(await everyMatch(query, report)), report);
-      const answer = await post("/api/v1/dlq/redrive", { queue, consumerGroup: group, partition });
-      return answer.operationId ? answer : `${plural(answer.redriven, "message")} will be delivered again.`;
+      const filter = filterOf(query);
+      const queues = queue ? [{ name: queue }] : (await get("/api/v1/dlq", { ...filter, byQueue: true, limit: 1 })).queues;
+      return redriveQueues(queues.map(({ name }) => name), filter, report);
     },
     done: page.reload,
   });
 }
 
-async function everyMatch(query, report) {
-  const found = [];
-  const filter = { ...filterOf(query), to: new Date().toISOString() };
-  while (found.length < MOST_AT_ONCE) {
-    const { messages } = await get("/api/v1/dlq", { ...filter, limit: STEP, offset: found.length });
-    found.push(...messages);
-    if (!report(null, `${number(found.length)} found`)) throw new Error("Stopped: nothing was redriven.");
-    if (messages.length < STEP) break;
+async function redriveQueues(queues, filter, report) {
+  // What is empty narrows nothing, and the server refuses it.
+  const narrowed = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
+  let redriven = 0;
+  let going = 0;
+  for (const [index, queue] of queues.entries()) {
+    const answer = await post("/api/v1/dlq/redrive", { ...narrowed, queue });
+    if (answer.operationId && queues.length === 1) return answer;
+    redriven += answer.redriven;
+    going += answer.operationId ? 1 : 0;
+    if (!report((index + 1) / queues.length, `${number(index + 1)} of ${plural(queues.length, "queue")}`)) break;
   }
-  if (!found.length) throw new Error("No dead letter matches any more.");
-  return found;
+  return `${plural(redriven, "message")} will be delivered again.${going ? ` Those of ${plural(going, "queue")} are still under way: see Operations.` : ""}`;
 }
 
 function select(row, on, page) {

@@ -166,7 +166,7 @@ export function redrive(letters, done) {
   });
 }
 
-export async function deliverAgain(letters, report) {
+async function deliverAgain(letters, report) {
   // A message that several groups gave up is one message.
   const keys = [...new Set(letters.map((letter) => path`/api/v1/messages/${letter.partitionId}/${letter.transactionId}/retry`))];
   if (keys.length === 1) return (await post(keys[0])).message;

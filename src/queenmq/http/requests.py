@@ -31,6 +31,7 @@ from queenmq.http.schemas import (
 )
 
 MAX_TRACE_NAMES = 100
+MAX_ERROR_PART = 1000  # characters of a text that errors are narrowed by
 MAX_DELAY_MS = 3660 * 86_400_000
 DEFAULT_RENEW_S = 60
 
@@ -277,9 +278,16 @@ class SubscriptionBody(Struct, kw_only=True, rename="camel"):
 
 
 class RedriveBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which dead letters of a queue, each field if given: of partitions of a name and of a group; with a text in the
+    `error`, in any case; with errors of a `fingerprint`; that failed between `from` and `to`, with both."""
+
     queue: Name
     partition: Name | None = None
     consumer_group: Name | None = None
+    error: Annotated[str, documented_as({"minLength": 1, "maxLength": MAX_ERROR_PART} | TEXT_SCHEMA)] | None = None
+    fingerprint: Name | None = None
+    since: Moment | None = field(default=None, name="from")
+    until: Moment | None = field(default=None, name="to")
 
 
 class SeekBody(Struct, kw_only=True, rename="camel"):

@@ -345,10 +345,18 @@ class Page(Struct):
     offset: int
 
 
+class LettersOfQueue(Struct, kw_only=True):
+    name: str
+    total: int
+
+
 class DeadLetters(Struct):
+    """`queues`, where they were asked for, says in which queues they are, the most first."""
+
     messages: list[DeadLetter]
     pagination: Page
     total: int
+    queues: list[LettersOfQueue] | UnsetType = UNSET
 
 
 class TraceAdded(Struct, kw_only=True, rename="camel"):

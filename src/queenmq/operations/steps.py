@@ -37,7 +37,7 @@ class Claimed:
     claim: str
 
 
-StepKind = Literal["clear", "seek", "redrive"]
+StepKind = Literal["clear", "seek", "redrive", "redrive_matching"]
 
 
 class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,6 +46,10 @@ class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     partition: str | None = None
     group: str | None = None
     at: datetime | None = None
+    error: str | None = None
+    fingerprint: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

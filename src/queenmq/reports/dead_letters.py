@@ -49,6 +49,7 @@ class DeadLetter(Struct, frozen=True):
 class DeadLetterPage(Struct, frozen=True):
     letters: list[DeadLetter]
     total: int
+    queues: list[QueueLetters] | None = None  # only if they were asked for
 
 
 class QueueLetters(Struct, frozen=True):
@@ -63,12 +64,23 @@ class _Count(Struct, frozen=True):
 _PAGE: Final = Query("dead_letters", DeadLetter)
 _TOTAL: Final = Query("dead_letters_total", _Count)
 _COUNT: Final = Query("dead_letters_count", _Count)
+_OF_QUEUES: Final = Query("dead_letters_of_queues", QueueLetters)
 _BY_QUEUE: Final = Query("dead_letters_by_queue", QueueLetters)
 
 
-async def page(reports: Reports, which: DeadLetterFilter, limit: int, offset: int, *, max_bytes: int) -> DeadLetterPage:
-    """Dead letters, newest failure first, with payloads up to `max_bytes`, and how many match in all."""
-    is_plain = (which.since, which.until, which.partition, which.error, which.fingerprint) == (None,) * 5
+async def page(
+    reports: Reports,
+    which: DeadLetterFilter,
+    limit: int,
+    offset: int,
+    *,
+    max_bytes: int,
+    most_queues: int = 0,
+) -> DeadLetterPage:
+    """Dead letters, newest failure first, with payloads up to `max_bytes`, and how many match in all; with
+    `most_queues`, also in which queues."""
+    narrowing = which.since, which.until, which.partition, which.error, which.fingerprint
+    is_plain = not most_queues and narrowing == (None,) * 5
     narrowed = which.queue, which.group, which.partition, which.since, which.until
 
     async def read(reader: Reader) -> DeadLetterPage:
@@ -77,7 +89,10 @@ async def page(reports: Reports, which: DeadLetterFilter, limit: int, offset: in
             count = await reader.one(_TOTAL, which.queue, which.group)
         else:
             count = await reader.one(_COUNT, *narrowed, which.error, which.fingerprint)
-        return DeadLetterPage(letters, count.letters)
+        queues = None
+        if most_queues:
+            queues = await reader.rows(_OF_QUEUES, *narrowed, which.error, which.fingerprint, most_queues)
+        return DeadLetterPage(letters, count.letters, queues)
 
     return await (reports.snapshot(read) if is_plain else reports.search(read))
 

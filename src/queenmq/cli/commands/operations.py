@@ -13,7 +13,7 @@ from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue_option, server
 from queenmq.cli.show import Column, facts, listing, moment, print_json, seconds, table
 
-KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
+KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "redrive_matching", "retention")
 STATES = ("pending", "processing", "blocked", "completed", "failed", "cancelled")
 
 

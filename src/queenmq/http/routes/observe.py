@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from queenmq.access.permissions import Verb
-from queenmq.broker.administration import Purge, Trace
+from queenmq.broker.administration import Purge, Redrive, Trace
 from queenmq.broker.broker import Broker
 from queenmq.core.encryption import Place
-from queenmq.core.names import check_name, check_text, iso_micros, iso_millis
+from queenmq.core.names import check_name, check_text, iso_micros, iso_millis, parse_timestamp
 from queenmq.errors import InvalidRequest, NotFound
 from queenmq.http.administered import administered, redriven
 from queenmq.http.answers.messages import (
@@ -23,13 +23,22 @@ from queenmq.http.answers.messages import (
     TraceShown,
     TracesShown,
 )
-from queenmq.http.decoding import decode, message_key, query_count, query_name, query_time
-from queenmq.http.openapi import COUNT, LABEL, MOMENT, NAME, UUID, Parameter, documented
+from queenmq.http.decoding import decode, message_key, query_count, query_flag, query_name, query_time
+from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, NAME, UUID, Parameter, documented
 from queenmq.http.paging import page, page_parameters
-from queenmq.http.requests import RedriveBody, TraceBody
+from queenmq.http.requests import MAX_ERROR_PART, RedriveBody, TraceBody
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Need, Route
-from queenmq.http.schemas import DeadLetter, DeadLetters, Error, Page, Redriven, TraceAdded, headers_shown
+from queenmq.http.schemas import (
+    DeadLetter,
+    DeadLetters,
+    Error,
+    LettersOfQueue,
+    Page,
+    Redriven,
+    TraceAdded,
+    headers_shown,
+)
 from queenmq.http.scopes import all_queues, of_partitions, partition_in_path, queue_in_query
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
@@ -42,8 +51,8 @@ _TRACE_TEXTS = {
     "data": "data is required",
 }
 _DEFAULT_LIMIT = 100
-_MOST_ERROR = 1000
-_ERROR = {"type": "string", "maxLength": _MOST_ERROR, "pattern": "^[^\\u0000]*$"}
+_MOST_QUEUES = 1000
+_ERROR = {"type": "string", "maxLength": MAX_ERROR_PART, "pattern": "^[^\\u0000]*$"}
 _FILTERS = (
     Parameter("queue", LABEL, "Only of this queue."),
     Parameter("consumerGroup", LABEL, "Only of this group."),
@@ -52,6 +61,7 @@ _FILTERS = (
     Parameter("to", MOMENT, "Only what failed at or before this moment."),
     Parameter("error", _ERROR, "Only what has this text in its error, in any case."),
     Parameter("fingerprint", LABEL, "Only with errors of this fingerprint, as `topErrors` of the status has it."),
+    Parameter("byQueue", FLAG, f"Also say in which queues they are: in up to {_MOST_QUEUES}.", False),
     *page_parameters(_DEFAULT_LIMIT, "dead letters in the answer"),
 )
 _STEP = 500
@@ -83,30 +93,40 @@ async def dead_letters(request: Request, context: Context) -> Response:
     )
     limit, offset = page(request, context.settings, _DEFAULT_LIMIT)
     found = await letters.page(
-        context.reports, which, limit, offset, max_bytes=context.settings.limits.max_answer_bytes
+        context.reports,
+        which,
+        limit,
+        offset,
+        max_bytes=context.settings.limits.max_answer_bytes,
+        most_queues=_MOST_QUEUES if query_flag(request.query, "byQueue") else 0,
     )
     messages = [_dead_letter(row, context.broker) for row in found.letters]
-    return Response(200, DeadLetters(messages, Page(limit, offset), found.total))
+    answer = DeadLetters(messages, Page(limit, offset), found.total)
+    if found.queues is not None:
+        answer.queues = [LettersOfQueue(name=one.name, total=one.letters) for one in found.queues]
+    return Response(200, answer)
 
 
 def _error(request: Request) -> str | None:
     text = request.query.get("error") or None
     if text is not None:
-        check_text(text, "error")
-        if len(text) > _MOST_ERROR:
-            raise InvalidRequest(f"error must have at most {_MOST_ERROR} characters", "error")
+        _check_error(text)
     return text
+
+
+def _check_error(text: str) -> None:
+    check_text(text, "error")
+    if not text:
+        raise InvalidRequest("error must not be empty", "error")
+    if len(text) > MAX_ERROR_PART:
+        raise InvalidRequest(f"error must have at most {MAX_ERROR_PART} characters", "error")
 
 
 @documented({200: Redriven, 202: Redriven, 404: Error}, body=RedriveBody)
 async def redrive(request: Request, context: Context) -> Response:
     """Deliver dead letters again, in each partition in the order of the messages."""
     body = decode(request.body, _redrive_decoder, _REDRIVE_TEXTS)
-    check_name(body.queue, "queue")
-    for name, field in ((body.partition, "partition"), (body.consumer_group, "consumerGroup")):
-        if name is not None:
-            check_name(name, field)
-    progress = await context.broker.redrive(body.queue, body.partition, body.consumer_group)
+    progress = await context.broker.redrive(_read_redrive(body))
     if progress is None:
         raise NotFound("Queue not found")
     return administered(progress, redriven(body.queue, body.partition, body.consumer_group, progress.done))
@@ -257,6 +277,25 @@ def _dead_letter(row: letters.DeadLetter, broker: Broker) -> DeadLetter:
         headers=headers_shown(row.headers),
         created_at=iso_millis(row.created_at),
         failed_at=iso_millis(row.failed_at),
+    )
+
+
+def _read_redrive(body: RedriveBody) -> Redrive:
+    check_name(body.queue, "queue")
+    named = {"partition": body.partition, "consumerGroup": body.consumer_group, "fingerprint": body.fingerprint}
+    for field, name in named.items():
+        if name is not None:
+            check_name(name, field)
+    if body.error is not None:
+        _check_error(body.error)
+    return Redrive(
+        queue=body.queue,
+        partition=body.partition,
+        group=body.consumer_group,
+        error=body.error,
+        fingerprint=body.fingerprint,
+        since=None if body.since is None else parse_timestamp(body.since, "from"),
+        until=None if body.until is None else parse_timestamp(body.until, "to"),
     )
 
 

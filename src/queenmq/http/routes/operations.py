@@ -40,7 +40,7 @@ from queenmq.reports import operations
 _ONE = "/api/v1/operations/{operationId}"
 _PATH = {"operationId": {"type": "string", "format": "uuid"}}
 _STATES = get_args(OperationStatus)
-_KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "retention")
+_KINDS = ("push", "delete_queue", "clear", "seek", "redrive", "redrive_matching", "retention")
 _MOST = 1000
 _MOST_DEPTHS = 100
 _QUERY = (
@@ -235,7 +235,7 @@ def _administered(row: operations.Operation, queue: str) -> Administered:
         return queue_deleted(queue, existed=True)
     if row.kind == "clear":
         return cleared(queue, row.partition_name, row.done, finished=True)
-    if row.kind == "redrive":
+    if row.kind in ("redrive", "redrive_matching"):
         return redriven(queue, row.partition_name, row.group, row.done)
     if row.partition_name is None:
         return sought(row.group or "", queue, row.moment, row.done)

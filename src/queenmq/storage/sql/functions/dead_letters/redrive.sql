@@ -3,18 +3,25 @@
 -- p_after, in each partition in the order of the offsets. What queen.retry_message says of one holds for each of them; a message
 -- that is not stored any more is pushed again, behind the last one of its partition, which is made if it is gone. A lease of
 -- the group stays if everything that comes back lies behind it. Letters whose place another message has taken stay (queen.can_return).
--- Returns how many letters were taken, and whether that was all or after which partition to go on. A full queue raises QN004, and a
+-- With p_which only those that queen.letter_fits, among the next 2 * p_limit letters: those that do not fit stay, so that the next step has to go
+-- on behind them, in the partition p_after behind the offset p_behind if that is given.
+-- Returns how many letters were taken, and whether that was all or after which partition (and offset) to go on. A full queue raises QN004, and a
 -- partition with queued pushes lock_not_available: nothing is taken then.
 -- Locks: the queue if it has a size limit; then heads by partition, rows of partition_consumers by group, and as queen.push.
 CREATE OR REPLACE FUNCTION queen.redrive(
     p_queue uuid, p_partition text, p_group text, p_after uuid, p_bound timestamptz, p_limit integer,
-    OUT taken bigint, OUT next uuid, OUT finished boolean)
+    p_which jsonb DEFAULT NULL, p_behind bigint DEFAULT NULL,
+    OUT taken bigint, OUT next uuid, OUT behind bigint, OUT finished boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_name   text;
     v_limited boolean;
     v_place  record;
     v_left   bigint;
+    v_room   bigint := 2 * p_limit;     -- letters that may still be read
+    v_from   bigint;                    -- those between these two offsets are read now
+    v_upto   bigint;
+    v_read   bigint;
     v_ids    uuid[];
     v_back   record;
     v_new    record;
@@ -22,19 +29,40 @@ DECLARE
 BEGIN
     taken := 0;
     next := p_after;
+    behind := p_behind;
     finished := false;
     PERFORM 1 FROM queen.queues WHERE id = p_queue AND max_size > 0 FOR NO KEY UPDATE;
     v_limited := FOUND;
     SELECT name INTO v_name FROM queen.queues WHERE id = p_queue;
     LOOP
         SELECT d.partition_id AS id, d.partition_name AS name INTO v_place FROM queen.dead_letter_queue d
-        WHERE d.queue_id = p_queue AND d.partition_id > coalesce(next, '00000000-0000-0000-0000-000000000000')
+        WHERE d.queue_id = p_queue
+          AND (d.partition_id, d."offset") > (coalesce(next, '00000000-0000-0000-0000-000000000000'), coalesce(behind, 9223372036854775807))
           AND (p_partition IS NULL OR d.partition_name = p_partition) AND (p_group IS NULL OR d.consumer_group = p_group)
           AND (p_bound IS NULL OR d.failed_at <= p_bound)
-        ORDER BY d.partition_id LIMIT 1;
+        ORDER BY d.partition_id, d."offset" LIMIT 1;
         finished := NOT FOUND OR v_name IS NULL;
         v_left := p_limit - taken;
-        EXIT WHEN finished OR v_left <= 0;
+        EXIT WHEN finished OR v_left <= 0 OR v_room <= 0;
+
+        IF p_which IS NOT NULL THEN
+            v_from := CASE WHEN v_place.id = next THEN behind ELSE -1 END;
+            SELECT max(w."offset"), count(*) INTO v_upto, v_read FROM (
+                SELECT d."offset" FROM queen.dead_letter_queue d
+                WHERE d.queue_id = p_queue AND d.partition_id = v_place.id AND d."offset" > v_from
+                ORDER BY d."offset" FETCH FIRST (v_room) ROWS WITH TIES) w;
+            -- The head is locked only for something.
+            IF NOT EXISTS (
+                SELECT 1 FROM queen.dead_letter_queue d
+                WHERE d.queue_id = p_queue AND d.partition_id = v_place.id AND d."offset" > v_from AND d."offset" <= v_upto
+                  AND (p_group IS NULL OR d.consumer_group = p_group) AND queen.letter_fits(p_which, d.error_message, d.failed_at))
+            THEN
+                next := v_place.id;
+                behind := CASE WHEN v_read >= v_room THEN v_upto END;
+                v_room := v_room - v_read;
+                CONTINUE;
+            END IF;
+        END IF;
 
         PERFORM 1 FROM queen.partition_lookup WHERE partition_id = v_place.id FOR NO KEY UPDATE;
         -- All letters of a message are taken together, so that none of them meets the message that is pushed for another one.
@@ -42,6 +70,7 @@ BEGIN
             SELECT d.id FROM queen.dead_letter_queue d
             WHERE d.queue_id = p_queue AND d.partition_id = v_place.id AND (p_group IS NULL OR d.consumer_group = p_group)
               AND (p_bound IS NULL OR d.failed_at <= p_bound)
+              AND (p_which IS NULL OR d."offset" > v_from AND d."offset" <= v_upto AND queen.letter_fits(p_which, d.error_message, d.failed_at))
               AND queen.can_return(p_queue, v_place.id, v_place.name, d.transaction_id, d."offset")
             ORDER BY d."offset" FETCH FIRST (v_left) ROWS WITH TIES
             FOR UPDATE);
@@ -118,9 +147,15 @@ BEGIN
                 RAISE lock_not_available USING MESSAGE = 'a message of the same key came to the new partition meanwhile';
             END IF;
         END IF;
+        IF p_which IS NOT NULL AND cardinality(v_ids) >= v_left THEN
+            v_upto := (SELECT max(d."offset") FROM queen.dead_letter_queue d WHERE d.id = ANY (v_ids));
+            v_read := v_room;
+        END IF;
         PERFORM queen.forget_letters(v_ids);
         taken := taken + cardinality(v_ids);
-        EXIT WHEN cardinality(v_ids) >= v_left;
+        EXIT WHEN p_which IS NULL AND cardinality(v_ids) >= v_left;
         next := v_place.id;
+        behind := CASE WHEN v_read >= v_room THEN v_upto END;
+        v_room := v_room - v_read;
     END LOOP;
 END $$;

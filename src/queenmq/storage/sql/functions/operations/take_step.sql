@@ -1,6 +1,8 @@
 -- One bounded step of an operation, in the transaction of the caller, who records what comes back: where to go on, how much was done
 -- and whether that was all. Of retention also what the server applies after the commit: the queue of which messages were deleted and
 -- how many, and the partitions that were dropped. The cursor of a seek in one partition has its position, that of retention its totals.
+-- A redrive of some dead letters only (p_parameters: see queen.letter_fits) is a kind of its own: servers of the version before, which would
+-- redrive all, fail in it, and it waits for one that knows it.
 CREATE OR REPLACE FUNCTION queen.take_step(
     p_kind text, p_queue uuid, p_parameters jsonb, p_cursor jsonb, p_bound timestamptz, p_limit integer,
     OUT cursor jsonb, OUT done bigint, OUT finished boolean,
@@ -29,6 +31,9 @@ BEGIN
         WHEN 'redrive' THEN
             SELECT r.taken, r.next, r.finished INTO done, v_next, finished
             FROM queen.redrive(p_queue, v_partition, v_group, v_after, p_bound, p_limit) r;
+        WHEN 'redrive_matching' THEN
+            SELECT r.taken, r.finished, jsonb_build_object('after', r.next, 'behind', r.behind) INTO done, finished, cursor
+            FROM queen.redrive(p_queue, v_partition, v_group, v_after, p_bound, p_limit, p_parameters, (p_cursor ->> 'behind')::bigint) r;
         WHEN 'retention' THEN
             SELECT r.cursor, r.done, r.finished, r.retained_in, r.retained, r.dropped_queues, r.dropped_partitions
             INTO cursor, done, finished, retained_in, retained, dropped_queues, dropped_partitions
