@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from server_settings import settings_with
 
 from cli.conftest import Run, Running, serving, until
 from cli.terminal import Terminal
-from queenmq.cli.commands.top import _parsed
+from queenmq.cli.commands.top import _keys, _parsed
 from queenmq.client import BlockingQueen
 
 HIDDEN, SHOWN = "\x1b[?1049h", "\x1b[?1049l"
@@ -31,6 +32,13 @@ def test_it_is_drawn_and_a_key_ends_it(running: Running, queen: Run, name: str, 
         assert SHOWN in terminal.drawn
         assert terminal.echoes
         assert "Traceback" not in terminal.drawn
+
+
+def test_where_there_is_no_termios_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, where Ctrl-C ends it."""
+    monkeypatch.setitem(sys.modules, "termios", None)
+    with _keys() as key:
+        assert key(0.001) is None
 
 
 def test_the_terminal_is_left_as_it_was_when_it_is_terminated(running: Running, tmp_path: Path) -> None:

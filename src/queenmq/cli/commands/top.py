@@ -120,14 +120,17 @@ def _live(watch: _Watch, rows: int, every: float) -> int:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits for a key, up to a timeout. Keys are read without Enter."""
-    import termios
-    import tty
+    """A function that waits for a key, up to a timeout. Keys are read without Enter; on Windows, Ctrl-C ends it."""
+    from queenmq.cli.remote import pause
 
+    try:
+        import termios
+        import tty
+    except ImportError:
+        yield pause
+        return
     if not sys.stdin.isatty():
-        from queenmq.cli.remote import pause
-
-        yield lambda timeout_s: pause(timeout_s)
+        yield pause
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
