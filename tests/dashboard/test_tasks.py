@@ -280,6 +280,21 @@ def test_a_group_that_nobody_reads_for_is_idle(page: Page, served: Served) -> No
     expect(group).to_contain_text("Reading")
 
 
+def test_moments_and_commands_in_sentences_are_made_readable(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("said")
+    shop.push(queue, "p", 1)
+    shop.pop(queue, "g", "p")
+    page.goto(f"/#/groups/g?queue={queue}")
+    why = page.locator(".explanation")
+    expect(why).to_contain_text(re.compile(r"messages of this partition until (\d\d:\d\d:\d\d|\d+ \w+, \d\d:\d\d)\."))
+    expect(why.locator("p time")).to_have_attribute("datetime", re.compile("Z$"))
+    shop.call("POST", "/api/v1/pause", {"queue": queue, "consumerGroup": "g"})
+    page.reload()
+    expect(why.locator(".advice code")).to_have_text(["POST /api/v1/resume", "queen queues resume"])
+    expect(why).not_to_contain_text("`")
+    shop.call("POST", "/api/v1/resume", {"queue": queue, "consumerGroup": "g"})
+
+
 def test_a_group_that_is_paused_says_only_that(page: Page, served: Served) -> None:
     shop, queue = served.shop, fresh("paused")
     shop.push(queue, "p", 1)

@@ -89,7 +89,7 @@ function details(shared, balance) {
         key: ([name]) => name,
         none: null,
         columns: [
-          { name: "Kind", cell: ([name]) => h("span", { class: "strong" }, name) },
+          { name: "Kind", cell: ([name]) => h("span", { class: "strong" }, name.replaceAll("_", " ")) },
           { name: "Calls", num: true, cell: ([, lane]) => number(lane.calls) },
           { name: "Requests a call", num: true, cell: ([, lane]) => (lane.calls ? rate(lane.requests / lane.calls) : "–") },
           { name: "Time a call", num: true, cell: ([, lane]) => (lane.calls ? `${rate((lane.seconds / lane.calls) * 1000)} ms` : "–") },

@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { bytes, compact, duration, groupName, number, percent, plural, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { isCurrent, live } from "./live.js";
-import { badge, button, code, copy, empty, heading, link, moment, panel, table, tile, tiles, to } from "./ui.js";
+import { badge, button, code, copy, empty, heading, link, moment, panel, prose, table, tile, tiles, to } from "./ui.js";
 
 const LAGGING_S = 60;
 const SEVERE = new Set(["failing", "full"]);
@@ -154,6 +154,6 @@ function health(now, troubles) {
   return h(
     "ul",
     { class: "health", "aria-label": "What needs attention" },
-    worries.map(({ tone, sentence, advice, href, action }) => h("li", {}, badge(tone, tone === "bad" ? "Trouble" : tone === "busy" ? "Under way" : "Look at this"), h("div", {}, h("p", {}, sentence), advice && h("p", { class: "note" }, advice)), action, href && link(href, "Look"))),
+    worries.map(({ tone, sentence, advice, href, action }) => h("li", {}, badge(tone, tone === "bad" ? "Trouble" : tone === "busy" ? "Under way" : "Look at this"), h("div", {}, h("p", {}, prose(sentence)), advice && h("p", { class: "note" }, prose(advice))), action, href && link(href, "Look"))),
   );
 }

@@ -25,7 +25,7 @@ export const queues = {
   view({ rows, more, offset }, { query }, page) {
     const most = Math.max(1, ...rows.map((row) => row.messages.pending));
     return [
-      heading("Queues", { note: "Pending and processing are those of the slowest group of each partition.", actions: may("read-write") && button("Create a queue", createQueue, { kind: "primary" }) }),
+      heading("Queues", { note: "Pending and processing are those of the slowest group of each partition; messages a second those of the last whole minute.", actions: may("read-write") && button("Create a queue", createQueue, { kind: "primary" }) }),
       toolbar(
         searchField({ label: "Search queues", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) }),
         choice({ label: "First", value: query.sort, options: [["", "by name"], ["failing", "failing heads"], ["lag", "due longest"], ["pending", "most pending"], ["dead_letters", "most dead letters"]], onchoose: (sort) => page.set({ sort, offset: "" }) }),

@@ -3,7 +3,7 @@
 import { Exact, get, path } from "./api.js";
 import { bar } from "./chart.js";
 import { h } from "./dom.js";
-import { NONE, ago, date, duration, groupName, number } from "./format.js";
+import { NONE, ago, date, duration, groupName, number, time } from "./format.js";
 
 export function link(href, text, more = {}) {
   return h("a", { href, ...more }, text);
@@ -36,6 +36,19 @@ export function moment(at, { absolute = false } = {}) {
 
 export function code(text) {
   return h("code", {}, text);
+}
+
+const MARKED = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z|`[^`]+`|\b(?:GET|POST|PUT|DELETE) \/api\/[^\s,;]+)/;
+
+/** A sentence of the server, in which moments and what one types are elements. */
+export function prose(text) {
+  return text.split(MARKED).map((part, index) => {
+    if (index % 2 === 0) return part;
+    if (!/^\d/.test(part)) return code(part.replaceAll("`", ""));
+    const at = new Date(part);
+    const today = at.toDateString() === new Date().toDateString();
+    return h("time", { datetime: part, title: `${at.toLocaleString()}, ${ago(part)}` }, today ? time(part) : date(part));
+  });
 }
 
 export function tile(label, value, { note, tone, href, extra } = {}) {
@@ -345,9 +358,9 @@ export function explanation(told, ...actions) {
     "div",
     { class: "explanation", "data-key": `${told.queue}/${told.partition}/${told.consumerGroup}` },
     h("div", { class: "explanation-head" }, reason(told), h("span", { class: "note" }, "for ", h("b", {}, groupName(told.consumerGroup))), told.until && h("span", { class: "note" }, "ends by itself ", moment(told.until))),
-    h("p", {}, told.explanation),
+    h("p", {}, prose(told.explanation)),
     evidence(told),
-    told.advice && h("p", { class: "advice" }, h("b", {}, "What to do: "), told.advice),
+    told.advice && h("p", { class: "advice" }, h("b", {}, "What to do: "), prose(told.advice)),
     actions.length > 0 && h("div", { class: "actions" }, actions),
   );
 }
