@@ -179,6 +179,22 @@ def test_updates_by_arrival(spark: Any, db: Db, tmp_path: Path) -> None:
     push(db, (20, "a", 5))
     run(spark, db, tmp_path, emit="updates", time="arrival")
     assert [one["orders"] for one in db.partitions("stats")["a"]] == [2, 3]
+    [(sink, batches)] = db.sql("SELECT sink, count(*) FROM queen.pipeline_commits GROUP BY sink")
+    assert sink.startswith("batches updates "), "they are forgotten like those of a stream"
+    assert batches >= 2
+
+
+def test_the_last_batch_of_updates_that_the_version_before_has_written(spark: Any, db: Db, tmp_path: Path) -> None:
+    """It has named each batch, and died before Spark noted that it was done."""
+    push(db, (5, "a", 1), (15, "a", 3))
+    run(spark, db, tmp_path, emit="updates", time="arrival")
+    db.sql("UPDATE queen.pipeline_commits SET sink = replace(sink, 'batches ', 'batch ') || ' 0'")
+    for file in ("0", ".0.crc"):
+        (tmp_path / "results" / "commits" / file).unlink(missing_ok=True)
+    run(spark, db, tmp_path, emit="updates", time="arrival")
+    push(db, (20, "a", 5))
+    run(spark, db, tmp_path, emit="updates", time="arrival")
+    assert [one["orders"] for one in db.partitions("stats")["a"]] == [2, 3]
 
 
 def test_over_a_batch_as_a_library(spark: Any, db: Db) -> None:

@@ -78,6 +78,20 @@ def test_writes() -> None:
         parse_write({"url": URL, "partitions": "q"})
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"batchId": "7"}, "writes of a writeId, which is missing"),
+        ({"writeId": "w", "batchId": "-1"}, "must be a whole number"),
+        ({"writeId": "w", "batchId": "many"}, "must be a whole number"),
+    ],
+)
+def test_a_batch_has_a_number_and_its_write_a_name(given: dict[str, str], sentence: str) -> None:
+    assert parse_write({"url": URL, "writeId": "w", "batchId": "0"}).batch_id == 0
+    with pytest.raises(BadOption, match=f"batchId .*{sentence}"):
+        parse_write({"url": URL} | given)
+
+
 def test_our_sentence_is_found_in_sparks_text() -> None:
     text = 'Traceback …\n  File "x"\nqueenmq.pipeline.errors.DataLost: 3 messages are gone\n\nat org.apache.spark'
     told = explained(RuntimeError(text))

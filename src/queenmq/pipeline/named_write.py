@@ -14,12 +14,12 @@ def write_once(frame: Any, url: str, name: str, **options: str) -> tuple[int, in
     """Write the frame, unless a write of this name was done. Returns the messages that are new, and those that were
     there already.
     """
-    before = _committed(url, name)
+    before = committed(url, name)
     writer = frame.write.format("queen").mode("append").options(**options).option("url", url).option("writeId", name)
     if key := key_of_environment():
         writer = writer.option("encryptionKey", key)
     writer.save()
-    after = _committed(url, name)
+    after = committed(url, name)
     if after is None:
         raise PipelineError(f"the write {name!r} was not committed")
     written, duplicates, _ = after
@@ -27,6 +27,6 @@ def write_once(frame: Any, url: str, name: str, **options: str) -> tuple[int, in
     return new, written + duplicates - new
 
 
-def _committed(url: str, name: str) -> tuple[Any, ...] | None:
+def committed(url: str, name: str) -> tuple[Any, ...] | None:
     with connection(url) as opened:
         return next(iter(rows(opened, "pipeline_committed", f"batch {name}", BATCH_EPOCH)), None)

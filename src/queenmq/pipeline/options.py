@@ -62,6 +62,7 @@ WRITE: Final = (
     "caFile",
     "partition",
     "writeId",
+    "batchId",
     "madeOf",
     "streamName",
     "repeatedWrite",
@@ -74,7 +75,7 @@ WRITE: Final = (
 # What only PostgreSQL itself can do; a server decrypts, encrypts and checks by itself.
 _NOT_OVER_HTTP: Final = (
     *("encryptionKey", "encryptedPayloads", "encryptedFor", "streamName", "repeatedWrite", "madeOf", "commitRows"),
-    *("rowsPerSecond", "checkSchema"),
+    *("rowsPerSecond", "checkSchema", "batchId"),
 )
 # Spark's own, which come along.
 _FOREIGN: Final = frozenset({"path", "checkpointlocation", "queryname"})
@@ -119,6 +120,7 @@ class WriteOptions:
     queue: str | None = None
     partition: str = DEFAULT_PARTITION
     write_id: str | None = None
+    batch_id: int | None = None
     made_of: str | None = None
     stream_name: str | None = None
     strict: bool = True
@@ -166,7 +168,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
     """Raises BadOption with a sentence that names the option."""
     options = _known(given, WRITE, "write")
     queue = options.get("queue")
-    for name in ("writeId", "madeOf") if streaming else ("streamName",):
+    for name in ("writeId", "batchId", "madeOf") if streaming else ("streamName",):
         if name.lower() in options:
             kind, instead = (
                 ("batch writes", "a stream's batches have a number") if streaming else ("streams", "writeId")
@@ -177,6 +179,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
         queue=None if queue is None else _queue(queue, "queue"),
         partition=_name(options.get("partition", DEFAULT_PARTITION), "partition"),
         write_id=options.get("writeid"),
+        batch_id=_batch(options),
         made_of=options.get("madeof"),
         stream_name=options.get("streamname"),
         strict=_repeated(options.get("repeatedwrite", "check")),
@@ -260,6 +263,17 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
         return None
     if not raw.isdecimal() or int(raw) < 1:
         raise BadOption(f"{name} must be a whole number above 0, not {raw!r}")
+    return int(raw)
+
+
+def _batch(options: Mapping[str, str]) -> int | None:
+    raw = options.get("batchid")
+    if raw is None:
+        return None
+    if not raw.isdecimal():
+        raise BadOption(f"batchId must be a whole number, not {raw!r}")
+    if "writeid" not in options:
+        raise BadOption("batchId numbers the writes of a writeId, which is missing")
     return int(raw)
 
 

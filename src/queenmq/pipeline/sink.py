@@ -7,7 +7,9 @@ because an epoch of the same number with other messages (a checkpoint that was r
 taken for a replay. What losing attempts have staged is swept.
 
 The sink of a stream is its query, the epoch its batch. A batch write is a sink of its own; `writeId` names it, so
-that the same write after a crash of the driver is known to be the same.
+that the same write after a crash of the driver is known to be the same. With `batchId`, the writes of a `writeId` are
+the epochs of one sink, of which only the newest are remembered, as of a stream. A write without a name never comes
+again, so that it is forgotten a day later (`queen.sweep_staged`).
 """
 
 from __future__ import annotations
@@ -314,6 +316,7 @@ def _ask(url: str, name: str, *arguments: object) -> list[tuple[Any, ...]]:
 
 def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | None, newest: int | None) -> str:
     kind, _, name = sink.partition(" ")
+    renamed = "give the option streamName a new value" if kind == "stream" else f"give another writeId than {name!r}"
     if kind == "batch" and then is not None:
         return (
             f"writeId {name!r} was written before with other messages ({then[0]} rows then, {count} now), on "
@@ -324,8 +327,8 @@ def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | No
         return (
             f"the last batch of this stream that is known here is {newest}, and now comes {epoch}: nothing was "
             "written. The database was restored from an older copy, and what the batches between had written is gone. "
-            f"Go on from a checkpoint as it was after batch {newest}, or with a new one; or give the option streamName "
-            "a new value to go on without those"
+            f"Go on from a checkpoint as it was after batch {newest}, or with a new one; or {renamed} to go on without "
+            "those"
         )
     what = (
         f"batch {epoch} of this stream was written before with other messages ({then[0]} rows then, {count} now), on "
@@ -335,8 +338,8 @@ def _other_content(sink: str, epoch: int, count: int, then: tuple[int, Any] | No
     )
     return (
         f"{what}: nothing was written. Its checkpoint was restored from an older copy, or two streams share one. Go on "
-        "with the newest checkpoint; or give the option streamName a new value to write everything again that this "
-        "checkpoint has not read (what was written before is written twice, unless rows have a transactionId)"
+        f"with the newest checkpoint; or {renamed} to write everything again that this checkpoint has not read (what "
+        "was written before is written twice, unless rows have a transactionId)"
     )
 
 
@@ -347,16 +350,25 @@ def _withdraw(url: str, messages: list[Any]) -> None:
         _ask(url, "pipeline_withdraw", attempts)
 
 
+def sink_of(options: WriteOptions) -> tuple[str, int]:
+    """The sink and the epoch of a batch write."""
+    if options.write_id is None:
+        return f"unnamed {uuid7_text()}", BATCH_EPOCH
+    if options.batch_id is None:
+        return f"batch {options.write_id}", BATCH_EPOCH
+    return f"batches {options.write_id}", options.batch_id
+
+
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._sink = f"batch {options.write_id or uuid7_text()}"
+        self._sink, self._epoch = sink_of(options)
 
     def write(self, iterator: Iterator[Any]) -> Staged:
-        return stage(self._options, self._sink, BATCH_EPOCH, iterator)
+        return stage(self._options, self._sink, self._epoch, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        promote(self._options, self._sink, BATCH_EPOCH, messages, made_of=self._options.made_of)
+        promote(self._options, self._sink, self._epoch, messages, made_of=self._options.made_of)
 
     def abort(self, messages: list[Any]) -> None:
         if self._options.write_id:

@@ -20,7 +20,9 @@ from queenmq.pipeline.checkpoint import made_of
 from queenmq.pipeline.columns import MISFIT
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.frames import activate, read_stream
+from queenmq.pipeline.named_write import committed
 from queenmq.pipeline.options import key_of_environment
+from queenmq.pipeline.patience import patiently
 from queenmq.pipeline.runs import Outcome, Run
 from queenmq.pipeline.streaming import LOOK_S, run_queries
 from queenmq.pipeline.window_spec import ARRIVAL, ERROR, QUEUE, WindowSpec
@@ -235,17 +237,23 @@ def _without_empty_batches(spark: Any) -> Iterator[None]:
 
 
 def write_updates(options: dict[str, str], checkpoint: str) -> Any:
-    """Spark has no update mode for Python sinks, so every micro-batch is a write with the name of query and batch:
-    done once.
+    """Spark has no update mode for Python sinks, so every micro-batch is a write with the name of the query and the
+    number of the batch: done once.
     """
+    begun: set[str] = set()
 
     def write(batch: Any, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query is None:
             raise PipelineError("Spark does not report the query of a batch")
         register(batch.sparkSession)
-        name = f"updates {query} {number}"
-        writer = batch.write.format("queen").mode("append").options(**options).option("writeId", name)
+        named = {"writeId": f"updates {query}", "batchId": str(number)}
+        # The version before gave each batch a name of its own; its last batch may come again.
+        before = f"updates {query} {number}"
+        if query not in begun and patiently(lambda: committed(options["url"], before)) is not None:
+            named = {"writeId": before}
+        begun.add(query)
+        writer = batch.write.format("queen").mode("append").options(**options, **named)
         if (digest := made_of(checkpoint, number)) is not None:
             writer = writer.option("madeOf", digest)
         writer.save()
