@@ -92,6 +92,21 @@ def test_a_batch_has_a_number_and_its_write_a_name(given: dict[str, str], senten
         parse_write({"url": URL} | given)
 
 
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({}, 5000),
+        ({"rowsPerSecond": "5"}, 5),
+        ({"rowsPerSecond": "0.1"}, 1),
+        ({"rowsPerSecond": "100000"}, 5000),
+        ({"rowsPerSecond": "50", "commitRows": "7"}, 7),
+        ({"rowsPerSecond": "50", "commitRows": "700"}, 50),
+    ],
+)
+def test_a_commit_has_what_may_come_in_a_second(given: dict[str, str], rows: int) -> None:
+    assert parse_write({"url": URL} | given).commit_rows == rows
+
+
 def test_our_sentence_is_found_in_sparks_text() -> None:
     text = 'Traceback …\n  File "x"\nqueenmq.pipeline.errors.DataLost: 3 messages are gone\n\nat org.apache.spark'
     told = explained(RuntimeError(text))

@@ -174,6 +174,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
                 ("batch writes", "a stream's batches have a number") if streaming else ("streams", "writeId")
             )
             raise BadOption(f"{name} is for {kind}: {instead} instead")
+    commit_rows, rate = _positive(options, "commitRows") or COMMIT_ROWS, _rate(options.get("rowspersecond"))
     return WriteOptions(
         url=_url(options),
         queue=None if queue is None else _queue(queue, "queue"),
@@ -183,8 +184,9 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
         made_of=options.get("madeof"),
         stream_name=options.get("streamname"),
         strict=_repeated(options.get("repeatedwrite", "check")),
-        commit_rows=_positive(options, "commitRows") or COMMIT_ROWS,
-        rate=_rate(options.get("rowspersecond")),
+        # What may come in a second, lest it be bursts with long pauses between them.
+        commit_rows=commit_rows if rate is None else min(commit_rows, max(1, int(rate))),
+        rate=rate,
         check_schema=_flag(options, "checkSchema", True),
         checkpoint=next((value for name, value in given.items() if name.lower() == "checkpointlocation"), None),
         keys=_keys(options),

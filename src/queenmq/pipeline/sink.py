@@ -49,6 +49,8 @@ BUSY_TRIES: Final = 120
 BUSY_PAUSE_S: Final = 0.5
 # ADBC takes 40 ms to connect, as long as psycopg needs for so many rows.
 FEW_ROWS: Final = 2000
+# How often a driver says that it lives which moves rows slowly on purpose; after a minute others take over.
+SIGN_S: Final = 15.0
 # Buckets that are moved at the same time, each over a connection of its own.
 MOVERS: Final = 2
 # An attempt's id is its time in milliseconds and some random bits, so the number shows which are old.
@@ -195,6 +197,9 @@ def promote(
     if differs or newest is not None:
         then = None if newest is not None else (written + duplicates, at)
         raise OtherContent(_other_content(sink, epoch, count, then, newest))
+    if options.rate and not unfinished and at is None:
+        # A stream of small batches may not be faster either.
+        time.sleep(min(written, options.commit_rows) / options.rate)
     return written, duplicates
 
 
@@ -256,13 +261,22 @@ def _steps(options: WriteOptions, sink: str, epoch: int, bucket: int | None) -> 
                 done += 1
                 if options.rate:
                     moved = _moved(opened, sink, epoch)
-                    time.sleep(max(0.0, begun + (moved - before) / options.rate - SYSTEM.monotonic()))
+                    _pause(opened, sink, epoch, begun + (moved - before) / options.rate - SYSTEM.monotonic())
                     begun, before = SYSTEM.monotonic(), moved
     except Contended:
         if not done:
             raise
         return True
     return False
+
+
+def _pause(opened: Any, sink: str, epoch: int, seconds: float) -> None:
+    """Wait before the next step, and say meanwhile that this driver lives, lest others move the epoch on."""
+    while seconds > 0:
+        time.sleep(min(seconds, SIGN_S))
+        seconds -= SIGN_S
+        if seconds > 0:
+            rows(opened, "pipeline_moving", sink, epoch)
 
 
 def _step(opened: Any, sink: str, epoch: int, bucket: int | None, most: int) -> bool:

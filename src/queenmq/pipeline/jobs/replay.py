@@ -21,7 +21,6 @@ from queenmq.pipeline.lake import Lake, published
 from queenmq.pipeline.lake_schema import frame
 from queenmq.pipeline.lake_table import check_whole
 from queenmq.pipeline.named_write import write_once
-from queenmq.pipeline.options import COMMIT_ROWS
 from queenmq.pipeline.runs import Outcome, Run
 from queenmq.pipeline.staging import COLUMNS
 
@@ -134,7 +133,8 @@ def write_step(found: Any, settings: Settings, name: str, first: datetime, last:
     ordered = part.repartition("partition").sortWithinPartitions("partition", "timestamp", "offset")
     made = ordered.withColumn("queue", f.lit(target)).select(*COLUMNS)
     bound = {"encryptedFor": settings.queue} if target != settings.queue else {}
-    return write_once(made, url, name, checkSchema="false", **bound, **_throttle(settings.rate))
+    throttle = {} if settings.rate is None else {"rowsPerSecond": str(settings.rate)}
+    return write_once(made, url, name, checkSchema="false", **bound, **throttle)
 
 
 def newest_of(found: Any) -> datetime | None:
@@ -157,13 +157,6 @@ def name_of(settings: Settings, lake: Lake, newest: datetime | None) -> str:
     what = {k: v for k, v in asdict(settings).items() if k not in ("url", "into_url", "rate", "name", "lake")}
     text = json.dumps([what, lake.name, newest], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _throttle(rate: float | None) -> dict[str, str]:
-    """Commits of what may come in a second: messages of one moment, however many, are not one commit."""
-    if rate is None:
-        return {}
-    return {"rowsPerSecond": str(rate), "commitRows": str(max(1, min(COMMIT_ROWS, int(rate))))}
 
 
 def _step_rows(settings: Settings) -> int:
