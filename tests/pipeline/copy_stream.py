@@ -1,4 +1,5 @@
-"""A driver that tests kill: copies the queue `orders` to `copy` as a stream and ends when everything is there.
+"""A driver that tests kill: copies the queue `orders` to `copy` as a stream and ends when everything is there. Each
+batch is committed in two parts: it is decided, and then moved in ten steps or more.
 
 python copy_stream.py URL CHECKPOINT OFFSETS_PER_TRIGGER
 """
@@ -17,7 +18,8 @@ def main(url: str, checkpoint: str, offsets: str) -> None:
         spark, url, "orders", startingOffsets="earliest", maxOffsetsPerTrigger=offsets, minPartitions=4
     )
     frame = source.select("value", "partition")
-    query = write_stream(frame, url, "copy", checkpoint).trigger(availableNow=True).start()
+    steps = str(max(1, int(offsets) // 10))
+    query = write_stream(frame, url, "copy", checkpoint, commitRows=steps).trigger(availableNow=True).start()
     query.awaitTermination()
 
 

@@ -42,7 +42,9 @@ LAG = """
 
 
 class Producer(threading.Thread):
-    """A few messages into every partition, several times a second, whenever PostgreSQL is there."""
+    """A few messages into every partition, several times a second, whenever PostgreSQL is there: in a batch of a second
+    or more are several times `commitRows`, which is committed in two parts.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import yaml
 from ports import free_port
 
@@ -31,12 +32,32 @@ CONF = {
 }
 
 
+# Epochs that are decided, and not all of whose rows are in the queue.
+HALF_DONE = "SELECT count(*) FROM queen.pipeline_commits WHERE promotion IS NOT NULL AND promoted > 0"
+
+
 def until(found: Callable[[], Any], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> Any:
     deadline = time.monotonic() + patience_s
     while not (answer := found()):
         assert time.monotonic() < deadline, f"not in time: {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
     return answer
+
+
+@contextlib.contextmanager
+def held(url: str, queue: str) -> Iterator[None]:
+    """Nobody can write to the partition p0: a commit in two parts stays half done."""
+    with psycopg.connect(url) as holder:
+        found = holder.execute(
+            "SELECT 1 FROM queen.partition_lookup l JOIN queen.partitions p ON p.id = l.partition_id "
+            "JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = %s AND p.name = 'p0' FOR NO KEY UPDATE OF l",
+            (queue,),
+        )
+        assert found.rowcount == 1
+        try:
+            yield
+        finally:
+            holder.rollback()
 
 
 class SupervisorProcess:

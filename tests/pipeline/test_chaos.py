@@ -1,5 +1,5 @@
 """`kill -9` of the driver and of Python workers in the middle of a stream from queue to queue: nothing lost, nothing
-doubled, order kept.
+doubled, order kept. Batches are committed in two parts, and the first kill of a driver comes between the two.
 
 `QUEEN_LONG=1` copies 200,000 messages and kills a dozen times.
 """
@@ -20,6 +20,7 @@ import pytest
 
 from pipeline.cluster import cluster
 from pipeline.db import Db
+from pipeline.supervision import HALF_DONE, held, until
 
 LONG = bool(os.environ.get("QUEEN_LONG"))
 PARTITIONS = 50
@@ -68,12 +69,16 @@ def test_kills_lose_nothing_and_double_nothing(db: Db, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     db.fill("orders", PARTITIONS, MESSAGES // PARTITIONS, padding=150)
-    db.make("copy")
+    db.fill("copy", PARTITIONS, 0)
     checkpoint = tmp_path / "checkpoint"
     kills = workers = starts = 0
     deadline = time.monotonic() + (1700 if LONG else 540)
     driver = Driver(db.url, checkpoint)
     try:
+        with held(db.url, "copy"):
+            until(lambda: db.one(HALF_DONE), lambda: f"{driver.process.poll()}", PATIENCE_S)
+            driver.kill()
+        kills += 1
         while db.count("copy") < MESSAGES:
             assert time.monotonic() < deadline, f"not done in time, seed {seed}, {kills} kills"
             if driver.ended():

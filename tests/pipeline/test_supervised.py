@@ -12,11 +12,19 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.supervision import CONF, Site, SupervisorProcess, until
+from pipeline.supervision import CONF, HALF_DONE, Site, SupervisorProcess, held, until
 from queenmq.cli.main import main
 
 LONG = bool(os.environ.get("QUEEN_LONG"))
-COPY: dict[str, Any] = {"kind": "copy", "source": "orders", "target": "copies", "master": "local[2]", "conf": CONF}
+# Batches are larger than `commitRows`, so that most are decided and then moved in steps.
+COPY: dict[str, Any] = {
+    "kind": "copy",
+    "source": "orders",
+    "target": "copies",
+    "master": "local[2]",
+    "conf": CONF,
+    "commitRows": 10,
+}
 
 
 def health(one: SupervisorProcess, path: str = "/health") -> tuple[int, dict[str, Any]]:
@@ -39,7 +47,10 @@ def test_kills_of_everything_lose_nothing_and_double_nothing(site: Site, tmp_pat
     assert spare.drivers() == []
     assert health(holder)[0] == health(spare)[0] == 200
 
-    holder.drivers()[0].kill()
+    with held(site.postgres.url, "copies"):
+        site.fill(20)
+        until(lambda: site.postgres.ask(lambda db: db.one(HALF_DONE)), site.said)
+        holder.drivers()[0].kill()
     site.fill(20)
     site.caught_up()
     found = site.status()

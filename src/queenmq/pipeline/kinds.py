@@ -48,7 +48,7 @@ def _copy(fields: Fields) -> Plan:
     where, schema = fields.text("where"), fields.text("schema")
     checkpoint, trigger = fields.place("checkpoint"), fields.span("trigger", _TRIGGER)
     start = fields.choice("start", _START, "earliest")
-    most = fields.number("maxOffsetsPerTrigger")
+    most, commit_rows = fields.number("maxOffsetsPerTrigger"), fields.number("commitRows")
     if source and source == target:
         fields.wrong("target must be another queue than source")
 
@@ -65,6 +65,7 @@ def _copy(fields: Fields) -> Plan:
             trigger=trigger,
             start=start or "earliest",
             most_per_trigger=most,
+            commit_rows=commit_rows,
         )
         return lambda spark, run: copy(spark, settings, run)
 

@@ -27,6 +27,7 @@ class Settings:
     seconds: float | None = None
     start: str = "earliest"
     most_per_trigger: int | None = None
+    commit_rows: int | None = None
 
 
 def copy(spark: Any, settings: Settings, run: Run) -> Outcome:
@@ -52,6 +53,7 @@ def _start(spark: Any, settings: Settings) -> Any:
     if settings.where:
         found = found.where(f"coalesce({settings.where}, false)")
     wanted = found.select("value", "partition", "transactionId", "traceId", "headers")
-    writer = write_stream(wanted, settings.url, settings.target, settings.checkpoint, **sealed)
+    steps = {} if settings.commit_rows is None else {"commitRows": str(settings.commit_rows)}
+    writer = write_stream(wanted, settings.url, settings.target, settings.checkpoint, **sealed, **steps)
     trigger = {"availableNow": True} if settings.available_now else {"processingTime": settings.trigger}
     return writer.queryName(f"{settings.source} copy").trigger(**trigger).start()
