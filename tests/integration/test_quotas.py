@@ -160,7 +160,7 @@ async def test_bad_input(queen: Queen, http: httpx.AsyncClient, body: Json) -> N
 
 
 async def test_what_comes_while_the_figures_are_read_is_not_forgotten(server: Server, sql: asyncpg.Connection) -> None:
-    quotas = Quotas(server.database, ManualClock())
+    quotas = Quotas(server.database, ManualClock(), most_queues=10)
     await quotas.set(Quota(namespace="tenant", max_messages=10, max_bytes=None))
 
     class Slow:
@@ -168,6 +168,9 @@ async def test_what_comes_while_the_figures_are_read_is_not_forgotten(server: Se
             rows = await server.database.fetch(*arguments, **options)  # type: ignore[arg-type]
             quotas.take({"tenant.a": 7}, 100)
             return rows
+
+        async def fetchval(self, *arguments: object, **options: object) -> object:
+            return await server.database.fetchval(*arguments, **options)  # type: ignore[arg-type]
 
     quotas._database = Slow()  # type: ignore[assignment]
     await quotas.refresh()

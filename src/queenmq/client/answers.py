@@ -146,10 +146,18 @@ class DeadLetter(TypedDict):
     omitted: NotRequired[bool]
 
 
+class LettersOfQueue(TypedDict):
+    name: str
+    total: int
+
+
 class DeadLetters(TypedDict):
+    """`queues`, where they were asked for, says in which queues they are, the most first."""
+
     messages: list[DeadLetter]
     pagination: Page
     total: int
+    queues: NotRequired[list[LettersOfQueue]]
 
 
 class ConsumerShown(TypedDict):
@@ -376,7 +384,8 @@ class GroupListed(TypedDict):
     """One group in one queue. `unread` is stored and not finished by it; `totalLag` those of them that are due, in
     `partitionsWithLag` partitions, the first of them for `maxTimeLag` seconds. `members` are the leases that it holds;
     `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server.
-    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished.
+    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished. It started at
+    `subscriptionTimestamp`; null: with the first message.
     """
 
     name: str
@@ -389,7 +398,7 @@ class GroupListed(TypedDict):
     state: Literal["Dead", "Lagging", "Stable"]
     unread: int | None
     reading: bool
-    standing: Literal["Behind", "Idle", "Queue is gone", "Reading", "Up to date", "Waiting"]
+    standing: Literal["Behind", "Idle", "Paused", "Queue is gone", "Reading", "Up to date", "Waiting"]
     failing: int
     deadLetters: int
     consumed: int
@@ -798,7 +807,7 @@ class Overview(TypedDict):
 class PartitionGroup(TypedDict):
     """Where a group stands in a partition: the last offset that it has finished, and the lease that it holds. `unread`,
     `ready`, `reason`, `state`, `heldBy` and `lastAttempt` are those of explain; `nextTransactionId` is the message at
-    the head.
+    the head. For `timeLagSeconds` something has been due; null if nothing is.
     """
 
     name: str
@@ -824,6 +833,7 @@ class PartitionGroup(TypedDict):
     position: int
     unread: int
     ready: int
+    timeLagSeconds: int | None
     nextTransactionId: str | None
     leaseId: str | None
     leaseExpiresAt: str | None

@@ -224,7 +224,7 @@ def _finish_others(options: WriteOptions) -> None:
             except PipelineError as error:
                 log.warning("epoch %d of sink %r, which its driver has left, is not finished: %s", epoch, sink, error)
     except PipelineError as error:
-        log.warning("what other drivers may have left is not looked for: %s", error)
+        log.warning("what other drivers may have left is not moved now: %s", error)
 
 
 def _decided(options: WriteOptions, sink: str, epoch: int, error: PipelineError) -> str:

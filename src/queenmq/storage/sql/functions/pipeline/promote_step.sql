@@ -33,7 +33,7 @@ BEGIN
         IF queen.promote_bucket(p_sink, p_epoch, v_bucket, p_most) THEN
             RETURN true;
         END IF;
-        -- Whoever has moved the last of it was before: nobody else moves this bucket until this transaction ends.
+        -- What a rival has moved was gone before: nobody else moves this bucket until this transaction ends.
         IF EXISTS (SELECT 1 FROM queen.pipeline_chunks c WHERE c.promotion = v_commit.promotion AND c.bucket = v_bucket) THEN
             RAISE SQLSTATE 'QN012' USING MESSAGE = format(
                 'epoch %s of sink %s has rows in bucket %s that come before those that were moved', p_epoch, p_sink, v_bucket);
