@@ -27,6 +27,7 @@ class Layout:
     payload_bytes: int
     cold: bool = False
     kind: str = RANDOM
+    keys: int = 0  # which the names of partitions begin with; 0: none
     run: str = field(default_factory=lambda: f"bench-{secrets.token_hex(4)}")
 
     @property
@@ -52,4 +53,5 @@ class Layout:
         return list(dict.fromkeys(self.queue(lane) for lane in range(0, max(lanes, 1), self.partitions)))
 
     def partition(self, lane: int) -> str:
-        return f"p{lane % self.partitions}"
+        number = lane % self.partitions
+        return f"k{number % self.keys}:p{number}" if self.keys else f"p{number}"

@@ -25,14 +25,14 @@ class BothWays:
     """A course on which producers and consumers run side by side."""
 
     def __init__(
-        self, subject: Subject, options: Options, partitions: int, batch: int, *, connected: bool = False
+        self, subject: Subject, options: Options, partitions: int, batch: int, *, connected: bool = False, keys: int = 0
     ) -> None:
         self._producers = max(options.connections // 2, 1)
         self._consumers = max(options.connections - self._producers, 1)
         self._options = options
         self._batch = batch
         self._want = Want(batch, connected=connected, prefetch=SHARED_BY)
-        self.course = Course(subject, options, partitions=partitions, producers=self._producers)
+        self.course = Course(subject, options, partitions=partitions, producers=self._producers, keys=keys)
         self.backlog: list[tuple[float, float]] = []
 
     async def prepare(self) -> None:

@@ -32,9 +32,10 @@ class Course:
         cold: bool = False,
         shared: bool = False,
         payload: str = RANDOM,
+        keys: int = 0,
     ) -> None:
         self.audit = Audit(*(f"g{number}" for number in range(groups)))
-        self.layout = Layout(partitions, options.payload, cold, payload)
+        self.layout = Layout(partitions, options.payload, cold, payload, keys)
         self.broker = subject.broker(self.layout, options.connections)
         self.load = Load(
             self.broker,
