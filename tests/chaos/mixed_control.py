@@ -7,11 +7,33 @@ import asyncio
 import time
 from datetime import datetime
 
+import asyncpg
 import httpx
 
-from chaos.mixed_load import GROUPS, LATER, LATEST, LEASE_S, SECRET, WORK, Json, Load, Name, Pause
+from chaos.mixed_load import (
+    BROKEN,
+    GROUPS,
+    LATER,
+    LATEST,
+    LEASE_S,
+    PUSHED_TO,
+    SECRET,
+    WORK,
+    Breaker,
+    Json,
+    Load,
+    Name,
+    Pause,
+    partition_name,
+)
 
 PARTITIONS = 3
+# How long it lets nothing through, unless somebody closes it.
+OPEN_FOR = """
+    SELECT extract(epoch FROM b.probe_at - clock_timestamp())::float8
+    FROM queen.breakers b JOIN queen.queues q ON q.id = b.queue_id
+    WHERE q.name = $1 AND b.consumer_group = $2 AND b.opened_at IS NOT NULL AND b.probe_lease IS NULL
+"""
 
 
 async def schedule(load: Load, number: int) -> None:
@@ -58,13 +80,29 @@ async def pause(load: Load, number: int) -> None:
             queue = chance.choice((WORK, SECRET))
             body = {"queue": queue, "consumerGroup": chance.choice((None, *GROUPS))}
             if body["consumerGroup"] is not None and chance.random() < 0.5:
-                body["partition"] = f"{chance.randrange(4)}"
+                body["partition"] = partition_name(chance.randrange(PUSHED_TO[queue]))
             await _until_answered(load, client, "pause", "POST", "/api/v1/pause", body)
             load.ledger.paused = Pause(queue, body["consumerGroup"], body.get("partition"), time.monotonic())
             await asyncio.sleep(chance.uniform(0.1, 1))
             load.ledger.paused = None
+            # It closes a breaker, too.
+            load.ledger.breaker = None
+            load.ledger.resumes += 1
             await _until_answered(load, client, "resume", "POST", "/api/v1/resume", body)
+            load.ledger.resumes += 1
             await asyncio.sleep(chance.uniform(0.1, 1))
+
+
+async def watch_breaker(sql: asyncpg.Connection, load: Load) -> None:
+    """Note until when an open breaker lets nothing through: it has let no batch through that might close it."""
+    ledger, resumes = load.ledger, load.ledger.resumes
+    asked = time.monotonic()
+    left = await sql.fetchval(OPEN_FOR, *BROKEN, timeout=20)
+    if left is not None and left > 0 and resumes == ledger.resumes and resumes % 2 == 0:
+        ledger.controlled["breaker opened"] += ledger.breaker is None
+        ledger.breaker = Breaker(since=time.monotonic(), until=asked + left)
+    elif left is None:
+        ledger.breaker = None
 
 
 async def follow(load: Load) -> None:

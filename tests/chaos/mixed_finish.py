@@ -80,7 +80,8 @@ async def _finish(
     result: Json = answer.json()
     note_finish(ledger, group, messages, result)
     taken: list[Json] = (result.get("taken") or {"messages": []})["messages"]
-    ledger.deliver(group, taken, asked)
+    if result.get("taken"):
+        ledger.deliver(group, messages[0]["queue"], taken, asked, "take")
     return taken
 
 
@@ -88,36 +89,45 @@ async def consume_connected(load: Load, number: int, group: str) -> None:
     chance = load.chance(f"connected-{number}-{group}")
     async with aiohttp.ClientSession() as session:
         while load.consuming:
-            url = f"{chance.choice(load.urls)}/api/v1/consume/queue/{chance.choice(CONSUMED)}"
+            queue = chance.choice(CONSUMED)
+            url = f"{chance.choice(load.urls)}/api/v1/consume/queue/{queue}"
             params = {"consumerGroup": group, "batch": chance.randint(1, 30), "partitions": chance.randint(1, 3)}
-            params["inFlight"] = chance.randint(1, 4)
+            params["inFlight"] = chance.choice((1, 1, 1, 4))
             opened = time.monotonic()
             try:
                 async with session.ws_connect(url, params=params, ssl=False, max_msg_size=0) as socket:
-                    await _converse(load, Connection(socket), group, chance, opened)
+                    known = params["inFlight"] == 1
+                    await _converse(load, Connection(socket), queue, group, chance, opened, known)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 load.ledger.answers[f"connection {type(error).__name__}"] += 1
                 await asyncio.sleep(0.1)
 
 
-async def _converse(load: Load, connection: Connection, group: str, chance: random.Random, opened: float) -> None:
-    """Handle some batches, and leave with a close, or without a word and with what is in hand."""
+async def _converse(
+    load: Load, connection: Connection, queue: str, group: str, chance: random.Random, opened: float, known: bool
+) -> None:
+    """Handle some batches, and leave with a close, or without a word and with what is in hand.
+
+    If it is `known` that each batch makes room for the next, the server asks for that one no sooner than it hears that
+    the last one is finished, unless the lease of that has ended before.
+    """
+    asked = opened
     for _ in range(chance.randint(1, 20)):
         try:
             async with asyncio.timeout(chance.uniform(0.1, 1)):
                 batch = await connection.next_batch()
         except TimeoutError:
+            load.ledger.deliver(group, queue, [], asked, "connection")
             return
         messages: list[Json] = batch["messages"]
-        load.ledger.deliver(group, messages, opened)
+        load.ledger.deliver(group, queue, messages, asked, "connection")
         if not load.calm and chance.random() < FORGET:
             connection.cut()
             return
         if not load.calm and chance.random() < LATE:
             await asyncio.sleep(chance.uniform(0, LEASE_S * 1.3))
-        note_finish(
-            load.ledger,
-            group,
-            messages,
-            await connection.finish(batch, **said_of(load.ledger, group, messages)),
-        )
+        finishing = time.monotonic()
+        result = await connection.finish(batch, **said_of(load.ledger, group, messages))
+        note_finish(load.ledger, group, messages, result)
+        known = known and bool(result["success"])
+        asked = finishing if known else opened

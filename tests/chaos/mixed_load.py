@@ -19,6 +19,10 @@ MOVER = "mover"
 LATEST = "latest"
 WORK, SECRET, SMALL, MOVED, LATER = "work", "secret", "small", "moved", "later"
 CONSUMED = (WORK, SECRET, SMALL, MOVED, LATER)
+# The queue and the group that has a breaker there, and those that get so many messages a second, after so many at once.
+BROKEN = (WORK, GROUPS[1])
+LIMITED = (SECRET, GROUPS[0])
+RATE, BURST = 150, 15
 PUSHED_TO = {WORK: 10, SECRET: 4, SMALL: 4}
 OPTIONS: dict[str, dict[str, Any]] = {
     WORK: {},
@@ -71,6 +75,21 @@ class Pause(NamedTuple):
         )
 
 
+class Breaker(NamedTuple):
+    """That of the group which has one was seen open at `since`, and lets nothing through before `until`."""
+
+    since: float
+    until: float
+
+
+class Delivery(NamedTuple):
+    """When messages were asked for and when they were there, and their number."""
+
+    asked: float
+    got: float
+    messages: int
+
+
 @dataclass
 class Ledger:
     """What was asked for, and what the answers promised."""
@@ -80,6 +99,10 @@ class Ledger:
     cancelled: set[Name] = field(default_factory=set)
     uncertain: set[Name] = field(default_factory=set)  # cancelled or pushed
     paused: Pause | None = None
+    breaker: Breaker | None = None
+    resumes: int = 0  # begun and ended; odd: one that closes the breaker is on its way
+    limited: list[Delivery] = field(default_factory=list)  # of the queue and group that have a rate
+    controlled: Counter[str] = field(default_factory=Counter)  # how often each control was seen to hold something back
     strangers: dict[Name, bool | None] = field(default_factory=dict)  # committed, or None if nobody knows
     delivered: dict[str, set[Name]] = field(default_factory=lambda: defaultdict(set))
     runs: list[list[Name]] = field(default_factory=list)  # of one partition in one answer
@@ -105,7 +128,16 @@ class Ledger:
             self.unexpected[f"{verb} {answer.status_code}: {answer.text[:200]}"] += 1
         return False
 
-    def deliver(self, group: str, messages: list[Json], asked: float) -> None:
+    def deliver(self, group: str, queue: str, messages: list[Json], asked: float, by: str = "pop") -> None:
+        got = time.monotonic()
+        if (queue, group) == LIMITED and messages:
+            self.limited.append(Delivery(asked, got, len(messages)))
+        if (queue, group) == BROKEN and self.breaker is not None and asked >= self.breaker.since:
+            if messages and got < self.breaker.until:
+                self.violations.append(f"{group} got {len(messages)} of {queue} by {by} while its breaker was open")
+            self.controlled["breaker"] += not messages and asked < self.breaker.until
+        if self.paused is not None and queue == self.paused.queue and asked > self.paused.since:
+            self.controlled[f"pause, {by}"] += self.paused.group in (None, group)
         runs: dict[str, list[Name]] = defaultdict(list)
         for message in messages:
             name = name_of(message)
@@ -114,7 +146,7 @@ class Ledger:
             if done is not None and done.at < asked:
                 self.violations.append(f"{group} got {name} {asked - done.at:.2f} s after it had finished it")
             if self.paused is not None and self.paused.holds(group, name, asked):
-                self.violations.append(f"{group} got {name} while it was paused: {self.paused}")
+                self.violations.append(f"{group} got {name} by {by} while it was paused: {self.paused}")
             self.redelivered += name in self.delivered[group]
             self.delivered[group].add(name)
         self.runs += runs.values()
@@ -240,7 +272,7 @@ class Load:
             await asyncio.sleep(0.1)
             return []
         messages: list[Json] = answer.json()["messages"] if answer.status_code == 200 else []
-        self.ledger.deliver(group, messages, asked)
+        self.ledger.deliver(group, queue, messages, asked)
         return messages
 
     async def _handle(

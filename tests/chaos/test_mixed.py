@@ -23,21 +23,26 @@ from cluster.processes import ServeProcess
 from integration.proxy import relayed
 from ports import free_port, free_udp_port
 
-from chaos.mixed_control import follow, pause, schedule
+from chaos.mixed_control import follow, pause, schedule, watch_breaker
 from chaos.mixed_faults import FAILING, Faults
 from chaos.mixed_finish import consume_connected, finish_and_take
 from chaos.mixed_load import (
+    BROKEN,
+    BURST,
     GROUPS,
     LATER,
     LATEST,
     LEASE_S,
+    LIMITED,
     MOVED,
     MOVER,
     OPTIONS,
+    RATE,
     RETRY_LIMIT,
     SECRET,
     SMALL,
     WORK,
+    Delivery,
     Ledger,
     Load,
     Mine,
@@ -46,6 +51,7 @@ from chaos.mixed_load import (
 from queenmq.journal.push_records import RecordCodec
 from queenmq.journal.quarantine import set_aside_in
 from queenmq.storage.embedded import EmbeddedPostgres
+from queenmq.storage.statements import versioned
 
 LONG = os.environ.get("QUEEN_LONG") == "1"
 CHAOS_S = float(os.environ.get("QUEEN_CHAOS_S") or (600 if LONG else 10))
@@ -60,6 +66,7 @@ PATIENCE_S = 120.0 + CHAOS_S  # the longer it lasts, the more is left to be read
 THE_KEY = "ab" * 32
 MOST_LEASES = 3
 MOST_LEASES_OF_KEY = 2
+RATED_S = 5.0  # the longest time in which messages are counted
 
 STORED = """
     SELECT q.name AS queue, p.name AS partition, m.transaction_id, m."offset", m.created_at
@@ -95,14 +102,14 @@ LETTERS = """
     FROM queen.dead_letter_queue d JOIN queen.queues q ON q.id = d.queue_id
 """
 # The first group skips what fails, and the second one pauses itself for a moment now and then. One queue is limited,
-# and in another one keys take turns and are limited each.
+# the first group gets another one at a rate, and in the third one keys take turns and are limited each.
 POLICIES: list[dict[str, Any]] = [
     {"queue": queue, "consumerGroup": GROUPS[0], "retry": {"strategy": "fixed", "delayMs": 50, "poison": "skip"}}
     for queue in (WORK, SECRET)
-] + [{"queue": WORK, "consumerGroup": GROUPS[1], "breaker": {"failures": 2, "of": 30, "pauseSeconds": 1}}]
+] + [{"queue": BROKEN[0], "consumerGroup": BROKEN[1], "breaker": {"failures": 1, "of": 50, "pauseSeconds": 1}}]
 POLICIES += [
     {"queue": SMALL, "limits": {"leases": MOST_LEASES, "rate": 3000}},
-    {"queue": WORK, "consumerGroup": GROUPS[0], "limits": {"rate": 5000}},
+    {"queue": LIMITED[0], "consumerGroup": LIMITED[1], "limits": {"rate": RATE, "burst": BURST}},
     {
         "queue": WORK,
         "fairness": {"separator": ":", "weights": {"1": 3}},
@@ -121,6 +128,20 @@ LEASES_OF_KEYS = """
     WHERE q.name = $1 AND c.consumer_group = $2 AND c.lease_expires_at > clock_timestamp()
     GROUP BY 1, 2 HAVING count(*) > $3
 """
+# Whether the bucket of the group that gets a queue at a rate is empty.
+NO_TOKENS = """
+    SELECT sum(queen.tokens_at(t.tokens, l.rate / l.shards, l.burst / l.shards, t.refilled_at, clock_timestamp())) < 1
+    FROM queen.limits l JOIN queen.queues q ON q.id = l.queue_id
+    CROSS JOIN generate_series(0, l.shards - 1) AS g (shard)
+    CROSS JOIN LATERAL (
+        SELECT x.tokens, x.refilled_at FROM queen.limit_tokens x
+        WHERE x.queue_id = l.queue_id AND x.scope = l.consumer_group AND x.shard = g.shard
+        ORDER BY x.generation DESC LIMIT 1
+    ) t
+    WHERE q.name = $1 AND l.consumer_group = $2
+"""
+# What has to be seen to hold something back in each run: a check of what never happens would show nothing.
+CONTROLS = ("pause, pop", "pause, connection", "breaker opened", "breaker", "rate", "leases", "leases of a key")
 OPERATIONS = "SELECT status, count(*) FROM queen.operation_queue WHERE status <> 'completed' GROUP BY status"
 
 
@@ -171,11 +192,17 @@ async def configure(url: str) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=30, verify=False) as client:
         for queue, options in OPTIONS.items():
             given = {"leaseTime": LEASE_S, "retryLimit": RETRY_LIMIT, "retryDelay": 50} | options
-            answer = await client.post("/api/v1/configure", json={"queue": queue, "options": given})
-            assert answer.status_code == 200, answer.text
+            await post(client, "/api/v1/configure", {"queue": queue, "options": given})
         for policy in POLICIES:
-            answer = await client.post("/api/v1/policies", json=policy)
-            assert answer.status_code == 200, answer.text
+            await post(client, "/api/v1/policies", policy)
+
+
+async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
+    """Again while the server takes a busy machine for an outage."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (answer := await client.post(path, json=body)).status_code == 503:
+            await asyncio.sleep(0.2)
+    assert answer.status_code == 200, answer.text
 
 
 async def harm(faults: Faults, load: Load, hand: int, until: float) -> None:
@@ -190,20 +217,32 @@ async def harm(faults: Faults, load: Load, hand: int, until: float) -> None:
 
 
 async def watch(url: str, load: Load) -> None:
-    """Transactions are all or nothing, and no limit is exceeded, whenever one looks."""
+    """Transactions are all or nothing, and no limit is exceeded, whenever one looks; and limits and breakers work."""
+    ledger = load.ledger
     while load.consuming:
         with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             connection = await asyncpg.connect(url, timeout=5)
             try:
                 halves = await connection.fetch(HALVES, WORK, MOVED, MOVER, timeout=20)
-                load.ledger.violations += [f"half of a transaction: {tuple(row)}" for row in halves[:3]]
-                if (leases := await connection.fetchval(OPEN_LEASES, SMALL, timeout=20)) > MOST_LEASES:
-                    load.ledger.violations.append(f"{leases} leases at once")
-                of_keys = await connection.fetch(LEASES_OF_KEYS, WORK, GROUPS[1], MOST_LEASES_OF_KEY, timeout=20)
-                load.ledger.violations += [f"leases of a key at once: {tuple(row)}" for row in of_keys]
+                ledger.violations += [f"half of a transaction: {tuple(row)}" for row in halves[:3]]
+                for _ in range(10):
+                    await watch_limits(connection, ledger)
+                    await watch_breaker(connection, load)
+                    await asyncio.sleep(0.1)
             finally:
                 connection.terminate()
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.1)
+
+
+async def watch_limits(connection: asyncpg.Connection, ledger: Ledger) -> None:
+    leases = await connection.fetchval(OPEN_LEASES, SMALL, timeout=20)
+    if leases > MOST_LEASES:
+        ledger.violations.append(f"{leases} leases at once")
+    ledger.controlled["leases"] += leases == MOST_LEASES
+    of_keys = await connection.fetch(LEASES_OF_KEYS, WORK, GROUPS[1], MOST_LEASES_OF_KEY - 1, timeout=20)
+    ledger.violations += [f"leases of a key at once: {tuple(row)}" for row in of_keys if row[2] > MOST_LEASES_OF_KEY]
+    ledger.controlled["leases of a key"] += bool(of_keys)
+    ledger.controlled["rate"] += bool(await connection.fetchval(versioned(NO_TOKENS), *LIMITED, timeout=20))
 
 
 async def settled(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
@@ -256,6 +295,8 @@ async def audit(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
                 f"reordered: {place} {ours[first - 1 : first + 3]} instead of {accepted[first - 1 : first + 3]}"
             )
     wrong += of_timers(ledger, pushed_at)
+    wrong += of_rate(ledger.limited)
+    wrong += [f"nothing was held back: {control}" for control in CONTROLS if not ledger.controlled[control]]
     newest = {Name(*place, names[-1]) for place, names in stored.items() if place[0] == WORK}
     wrong += [f"{LATEST} never got the newest: {name}" for name in newest - ledger.delivered[LATEST]]
     for name, committed in ledger.strangers.items():
@@ -302,6 +343,22 @@ def of_timers(ledger: Ledger, pushed_at: dict[Name, datetime]) -> list[str]:
     return wrong
 
 
+def of_rate(deliveries: list[Delivery]) -> list[str]:
+    """Where more came than the bucket can have had: what was asked for after a moment and there before another."""
+    deliveries = sorted(deliveries, key=lambda delivery: delivery.got)
+    for first in deliveries:
+        count = 0
+        for last in deliveries:
+            if last.asked < first.asked:
+                continue
+            count, lasted = count + last.messages, last.got - first.asked
+            if count > BURST + RATE * lasted + 1:
+                return [f"more than the rate: {count} messages in {lasted:.3f} s"]
+            if lasted > RATED_S:
+                break
+    return []
+
+
 def report(faults: Faults, load: Load, stored: int, letters: int) -> None:
     ledger = load.ledger
     accepted = sum(map(len, ledger.accepted.values()))
@@ -310,7 +367,8 @@ def report(faults: Faults, load: Load, stored: int, letters: int) -> None:
         f"{len(ledger.timers)} timers, {len(ledger.cancelled)} cancelled, "
         f"{ledger.redelivered} redelivered, {ledger.told_twice} told twice to be finished, "
         f"{faults.injected.total()} faults\n"
-        f"  {dict(faults.injected)}\n  {dict(sorted(ledger.answers.items()))}"
+        f"  {dict(faults.injected)}\n  {dict(sorted(ledger.answers.items()))}\n"
+        f"  held back: {dict(sorted(ledger.controlled.items()))}"
     )
 
 
