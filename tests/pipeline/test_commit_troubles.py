@@ -50,7 +50,7 @@ def test_locks_are_taken_in_the_order_of_the_partitions(db: Db, table: str) -> N
         seek.execute(lock, (low,))
         done = driver.submit(promote, target, "s", 1, messages)
         try:
-            until(lambda: db.one(WAITING) == 1, lambda: f"{done}", 30)
+            until(lambda: db.one(WAITING) == 1, lambda: f"{done}")
             seek.execute(lock, (high,))
         finally:
             seek.rollback()
@@ -235,7 +235,7 @@ def test_what_goes_while_it_is_decided_on_is_missed(db: Db, most: int) -> None:
         away.execute("DELETE FROM queen.pipeline_chunks WHERE attempt = %s", (messages[1].attempt,))
         done = driver.submit(promote, options(db, most), "s", 1, messages)
         try:
-            until(lambda: db.one(WAITING) == 1, lambda: f"{done}", 30)
+            until(lambda: db.one(WAITING) == 1, lambda: f"{done}")
         finally:
             away.commit()
         with pytest.raises(StagedRowsMissing, match="Nothing was stored; start it again"):
@@ -276,7 +276,7 @@ def test_a_server_goes_on_after_an_epoch_that_cannot_be_finished(db: Db, caplog:
 
 def test_a_server_removes_what_a_dead_write_has_staged(db: Db) -> None:
     """A day later, for nobody else writes to its sink; it looks once an hour. What is decided stays."""
-    begin(db, staged(db, frame()), 0)
+    begin(db, staged(db, frame()), 1)
     decided = db.one("SELECT count(*) FROM queen.pipeline_chunks")
     left: list[int] = []
 
