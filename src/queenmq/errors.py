@@ -205,8 +205,9 @@ class WouldJournal(UnavailableError):
 
     code = "would_journal"
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_unknown: bool = False) -> None:
         super().__init__("the push would be journalled here, but belongs in the journal of the server that received it")
+        self.is_unknown = is_unknown
 
 
 class Overloaded(UnavailableError):

@@ -51,6 +51,7 @@ from queenmq.http.scopes import require_permission
 from queenmq.httpserver.messages import Request
 from queenmq.ids import uuid7_text
 from queenmq.server import Server
+from queenmq.storage.failures import AnswerLost
 
 TIMEOUT_MS = 800
 RETRY_MS = 700
@@ -242,7 +243,9 @@ async def test_every_push_is_stored_once_whatever_the_peer_does(database_url: st
         assert a.circuit(b) == "closed"
 
 
-@pytest.mark.parametrize("kind", ["breaks", "fails after it worked", "refuses", "has no database"])
+@pytest.mark.parametrize(
+    "kind", ["breaks", "fails after it worked", "refuses", "has no database", "stored it and lost the answer"]
+)
 async def test_what_the_peer_may_have_stored_is_not_called_refused(
     database_url: str, sql: asyncpg.Connection, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,13 +260,21 @@ async def test_what_the_peer_may_have_stored_is_not_called_refused(
     async with cluster(database_url, "ab", **PATIENT) as (a, b), watched(b, "q", a) as audit:
         await pushed(a, "q", audit)
         monkeypatch.setattr(a.server.broker, "push", overloaded)
+        worked = kind not in ("refuses", "has no database")
         if kind == "refuses":
             b.refuse(a)
         elif kind == "has no database":
             monkeypatch.setattr(b.server.broker, "push_unless_journalled", no_database)
+        elif kind == "stored it and lost the answer":
+            store = b.server.broker._pusher.lane.submit
+
+            async def lossy(*arguments: Any) -> Never:
+                await store(*arguments)
+                raise AnswerLost
+
+            monkeypatch.setattr(b.server.broker._pusher.lane, "submit", lossy)
         else:
             b.misbehave = {"breaks": work_and_break(b), "fails after it worked": work_and_answer_500}[kind]
-        worked = b.misbehave is not None
         answer = await a.push("q", {"payload": f"0:{audit.send(0, 1)}" if worked else "nobody gets it"})
         stored = await sql.fetchval("SELECT count(*) FROM queen.messages")
     expected = (2, 503, "outcome_unknown") if worked else (1, 429, "overloaded")

@@ -153,7 +153,7 @@ class Pusher:
         except TryAgain:
             raise
         except DatabaseUnavailable as error:
-            raise WouldJournal from error
+            raise WouldJournal(is_unknown=error.is_unknown) from error
 
     async def _submit(self, messages: list[Message]) -> list[Outcome]:
         lane, load = self.lane, self._load

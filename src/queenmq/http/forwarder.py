@@ -21,7 +21,7 @@ from queenmq.errors import HttpError, InternalError, UnavailableError
 from queenmq.http.peer_connection import PeerAnswer, PeerFailure, PeerSilent, PeerUnproven
 from queenmq.http.peer_messages import CALLER, GREETING, SEALED, RequestHead, target_of
 from queenmq.http.peer_pool import PeerPool, PoolExhausted, Times
-from queenmq.http.peer_requests import WOULD_JOURNAL
+from queenmq.http.peer_requests import PERHAPS_STORED, WOULD_JOURNAL
 from queenmq.http.plans import LEASE, Plan
 from queenmq.http.route import Context, Handler
 from queenmq.httpserver.messages import JSON, Header, Request, Response
@@ -60,7 +60,11 @@ _UNKNOWN = frozenset({"outcome_unknown", InternalError.code})
 
 
 class _ServeHere(Exception):
-    """The peer is well and says that this server must serve the request."""
+    """The peer is well and says that this server must serve the request, which it may have served all the same."""
+
+    def __init__(self, *, perhaps_served: bool) -> None:
+        super().__init__()
+        self.perhaps_served = perhaps_served
 
 
 class _PerhapsServed(Exception):
@@ -116,7 +120,8 @@ class Forwarder:
             answer = None
             try:
                 answer = await self._try(request, plan, target, origin, deadline)
-            except _ServeHere:
+            except _ServeHere as refusal:
+                perhaps_served |= refusal.perhaps_served
                 break
             except _PerhapsServed:
                 perhaps_served = True
@@ -197,10 +202,11 @@ class Forwarder:
     def _judged(self, answer: PeerAnswer, plan: Plan, target: ServerLoad) -> PeerAnswer | None:
         """The answer, if the peer has served the request."""
         served = answer.is_proven
-        if served and WOULD_JOURNAL[0].lower() in answer.headers:
+        would_journal = answer.headers.get(WOULD_JOURNAL.lower()) if served else None
+        if would_journal is not None:
             target.breaker.succeeded()
             self._coordinator.failed_attempts["would_journal"] += 1
-            raise _ServeHere
+            raise _ServeHere(perhaps_served=would_journal == PERHAPS_STORED)
         if served and answer.status < _SERVER_ERROR:
             target.breaker.succeeded()
             if answer.status != _OVERLOADED:

@@ -23,7 +23,8 @@ from queenmq.httpserver.messages import CERTIFIED, PROVEN, Application, Request,
 from queenmq.httpserver.refusals import error_response
 
 # On the refusal of a push that would be journalled: it is journalled where it came to.
-WOULD_JOURNAL = (b"X-Queen-Would-Journal", b"true")
+WOULD_JOURNAL = b"X-Queen-Would-Journal"
+PERHAPS_STORED = b"perhaps-stored"  # its value if the database may have the push all the same
 
 _SESSION = "peer session"  # what is remembered of a connection
 
@@ -90,7 +91,7 @@ class PeerRequests:
         except HttpError as error:
             response = error_response(error)
             if isinstance(error, WouldJournal):
-                response.headers += (WOULD_JOURNAL,)
+                response.headers += ((WOULD_JOURNAL, PERHAPS_STORED if error.is_unknown else b"true"),)
         return sealed_answer(session, response)
 
     def _open_head(self, request: Request) -> None:
