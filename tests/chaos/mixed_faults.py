@@ -24,7 +24,7 @@ KEY = "QUEEN_ENCRYPTION_KEY"
 SQLSTATES = ("53200", "XX000", "42501", "58030", "P0001", "40001", "57014")
 HEAL_S = 60.0
 # Of a stranger's session: another fault has ended it.
-BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 # A trigger that reads a switch: to make and drop one under load would be a fault of its own.
 FAILING = """

@@ -24,7 +24,7 @@ from integration.proxy import relayed
 from ports import free_port, free_udp_port
 
 from chaos.mixed_control import follow, pause, schedule, watch_breaker
-from chaos.mixed_faults import FAILING, Faults
+from chaos.mixed_faults import BROKEN, FAILING, Faults
 from chaos.mixed_finish import consume_connected, finish_and_take
 from chaos.mixed_load import (
     BROKEN,
@@ -221,7 +221,7 @@ async def watch(url: str, load: Load) -> None:
     """Transactions are all or nothing, and no limit is exceeded, whenever one looks; and limits and breakers work."""
     ledger = load.ledger
     while load.consuming:
-        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        with contextlib.suppress(*BROKEN):
             connection = await asyncpg.connect(url, timeout=5)
             try:
                 halves = await connection.fetch(HALVES, WORK, MOVED, MOVER, timeout=20)
