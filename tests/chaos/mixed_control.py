@@ -11,13 +11,13 @@ import asyncpg
 import httpx
 
 from chaos.mixed_load import (
-    BROKEN,
     GROUPS,
     LATER,
     LATEST,
     LEASE_S,
     PUSHED_TO,
     SECRET,
+    WITH_BREAKER,
     WORK,
     Breaker,
     Json,
@@ -97,7 +97,7 @@ async def watch_breaker(sql: asyncpg.Connection, load: Load) -> None:
     """Note until when an open breaker lets nothing through: it has let no batch through that might close it."""
     ledger, resumes = load.ledger, load.ledger.resumes
     asked = time.monotonic()
-    left = await sql.fetchval(OPEN_FOR, *BROKEN, timeout=20)
+    left = await sql.fetchval(OPEN_FOR, *WITH_BREAKER, timeout=20)
     if left is not None and left > 0 and resumes == ledger.resumes and resumes % 2 == 0:
         ledger.controlled["breaker opened"] += ledger.breaker is None
         ledger.breaker = Breaker(since=time.monotonic(), until=asked + left)

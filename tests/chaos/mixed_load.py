@@ -20,7 +20,7 @@ LATEST = "latest"
 WORK, SECRET, SMALL, MOVED, LATER = "work", "secret", "small", "moved", "later"
 CONSUMED = (WORK, SECRET, SMALL, MOVED, LATER)
 # The queue and the group that has a breaker there, and those that get so many messages a second, after so many at once.
-BROKEN = (WORK, GROUPS[1])
+WITH_BREAKER = (WORK, GROUPS[1])
 LIMITED = (SECRET, GROUPS[0])
 RATE, BURST = 150, 15
 PUSHED_TO = {WORK: 10, SECRET: 4, SMALL: 4}
@@ -132,7 +132,7 @@ class Ledger:
         got = time.monotonic()
         if (queue, group) == LIMITED and messages:
             self.limited.append(Delivery(asked, got, len(messages)))
-        if (queue, group) == BROKEN and self.breaker is not None and asked >= self.breaker.since:
+        if (queue, group) == WITH_BREAKER and self.breaker is not None and asked >= self.breaker.since:
             if messages and got < self.breaker.until:
                 self.violations.append(f"{group} got {len(messages)} of {queue} by {by} while its breaker was open")
             self.controlled["breaker"] += not messages and asked < self.breaker.until

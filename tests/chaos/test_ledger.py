@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from chaos.mixed_load import BROKEN, BURST, LIMITED, RATE, Breaker, Delivery, Ledger, Pause
+from chaos.mixed_load import BURST, LIMITED, RATE, WITH_BREAKER, Breaker, Delivery, Ledger, Pause
 from chaos.test_mixed import RATED_S, of_rate
 
 Json = dict[str, Any]
@@ -16,7 +16,7 @@ def message(queue: str, partition: str = "0:0") -> Json:
 
 
 def test_what_an_open_breaker_lets_through() -> None:
-    queue, group = BROKEN
+    queue, group = WITH_BREAKER
     now = time.monotonic()
     ledger = Ledger(breaker=Breaker(since=now - 2, until=now + 60))
     ledger.deliver(group, queue, [message(queue)], asked=now - 3)  # it was not seen open then
@@ -28,7 +28,7 @@ def test_what_an_open_breaker_lets_through() -> None:
 
 
 def test_a_breaker_that_was_open_lets_the_next_batch_through() -> None:
-    queue, group = BROKEN
+    queue, group = WITH_BREAKER
     now = time.monotonic()
     ledger = Ledger(breaker=Breaker(since=now - 2, until=now - 1))
     ledger.deliver(group, queue, [message(queue)], asked=now - 1.5)

@@ -27,7 +27,6 @@ from chaos.mixed_control import follow, pause, schedule, watch_breaker
 from chaos.mixed_faults import BROKEN, FAILING, Faults
 from chaos.mixed_finish import consume_connected, finish_and_take
 from chaos.mixed_load import (
-    BROKEN,
     BURST,
     GROUPS,
     LATER,
@@ -41,6 +40,7 @@ from chaos.mixed_load import (
     RETRY_LIMIT,
     SECRET,
     SMALL,
+    WITH_BREAKER,
     WORK,
     Delivery,
     Ledger,
@@ -107,7 +107,13 @@ LETTERS = """
 POLICIES: list[dict[str, Any]] = [
     {"queue": queue, "consumerGroup": GROUPS[0], "retry": {"strategy": "fixed", "delayMs": 50, "poison": "skip"}}
     for queue in (WORK, SECRET)
-] + [{"queue": BROKEN[0], "consumerGroup": BROKEN[1], "breaker": {"failures": 1, "of": 50, "pauseSeconds": 1}}]
+] + [
+    {
+        "queue": WITH_BREAKER[0],
+        "consumerGroup": WITH_BREAKER[1],
+        "breaker": {"failures": 1, "of": 50, "pauseSeconds": 1},
+    }
+]
 POLICIES += [
     {"queue": SMALL, "limits": {"leases": MOST_LEASES, "rate": 3000}},
     {"queue": LIMITED[0], "consumerGroup": LIMITED[1], "limits": {"rate": RATE, "burst": BURST}},
