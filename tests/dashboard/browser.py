@@ -8,12 +8,10 @@ import shutil
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 CHROMIUM = os.environ.get("QUEEN_TEST_CHROMIUM") or shutil.which("chromium")
@@ -32,8 +30,6 @@ DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 Result = TypeVar("Result")
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-PICTURES = Path(__file__).parents[2] / "docs" / "images" / "dashboard"
-COLOURS = 256
 
 
 def require_chromium() -> None:
@@ -62,14 +58,6 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
         yield browser
         browser.close()
-
-
-def keep_picture(screenshot: bytes, name: str) -> None:
-    """For the documentation: few colours and no loss make sharp text and a small file."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    seen = Image.open(BytesIO(screenshot)).convert("RGB")
-    few = seen.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).convert("RGB")
-    few.save(PICTURES / f"{name}.webp", lossless=True, quality=60, method=3)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from dashboard.axe import serious_findings
-from dashboard.browser import SCREENSHOTS, keep_picture, visit
+from dashboard.browser import SCREENSHOTS, visit
 from dashboard.conftest import Served
+from dashboard.pictures import keep_picture, note_sources
 from dashboard.scene import FOR_PICTURES, STUCK, Traffic
 
 
@@ -86,4 +87,6 @@ def test_every_page_is_seen(browser: Browser, served: Served, look: str) -> None
             if FOR_PICTURES:
                 keep_picture(seen, f"{name}-{look}")
             findings += [f"{name}: {finding}" for finding in serious_findings(page)]
+    if FOR_PICTURES:
+        note_sources(look)
     assert findings == []
