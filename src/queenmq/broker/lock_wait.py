@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from queenmq.broker.locked_rows import Row, described, find_locked, holder_of
+from queenmq.broker.locked_rows import Row, find_locked, holder_of, refusal_for
 from queenmq.broker.waiting_for_rows import (
     AGAIN_TIMEOUT,
     FIRST_PAUSE_S,
@@ -358,21 +358,15 @@ class LockWait:
 
     async def _refuse(self, ticket: Ticket, row: Row) -> None:
         holder = await asyncio.shield(self._ask_holder(row))
-        sentence = self._refusal(row, holder)
+        sentence = refusal_for(row, self._longest_s, holder)
         state = self.known.get(row)
         now = self.clock.monotonic()
         if state is not None and (state.logged_at is None or now - state.logged_at > _LOG_EVERY_S):
             state.logged_at = now
             log.warning("%s; %d requests wait for it", sentence, len(state.waiting))
         if not self._names_holders:
-            sentence = self._refusal(row, "another transaction, which the log of the server names")
+            sentence = refusal_for(row, self._longest_s, "another transaction, which the log of the server names")
         ticket.fail(RowLocked(sentence))
-
-    def _refusal(self, row: Row, holder: str) -> str:
-        return (
-            f"database connection busy: waited {self._longest_s:g} s for {described(row)}, held by {holder}. "
-            "Try again with the same transactionIds when that transaction has ended (ECONNREFUSED)"
-        )
 
     def _ask_holder(self, row: Row) -> asyncio.Task[str]:
         """Asked once for all who give up at about the same time."""

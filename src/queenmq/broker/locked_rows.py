@@ -48,6 +48,13 @@ def described(row: Row) -> str:
     return "a row that the request needs"
 
 
+def refusal_for(row: Row, waited_s: float, holder: str) -> str:
+    return (
+        f"database connection busy: waited {waited_s:g} s for {described(row)}, held by {holder}. "
+        "Try again with the same transactionIds when that transaction has ended (ECONNREFUSED)"
+    )
+
+
 async def find_locked(database: Database, rows: Collection[Row], *, tables: bool = False) -> dict[Row, str] | None:
     """The locked ones of these rows, with marks of who holds them. None: a whole table is locked."""
     kinds: dict[str, list[Row]] = {"head": [], "position": [], "lease": [], "queue": []}

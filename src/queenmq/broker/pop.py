@@ -21,7 +21,7 @@ from queenmq.broker.maintenance import Maintenance
 from queenmq.broker.parts import Parts
 from queenmq.broker.pauses import ASK_AGAIN_S, KnownPauses
 from queenmq.broker.queue_options import QueueOptions
-from queenmq.broker.subscriptions import Subscriptions
+from queenmq.broker.subscriptions import Subscriptions, begun_of
 from queenmq.broker.waiters import ANY_QUEUE, LimitKind, WaitKey
 from queenmq.clock import Clock
 from queenmq.cluster.port import Advice, Cluster
@@ -284,11 +284,7 @@ class Popper:
             await self.conflation.declare(name, claim.group)
         full = await self.subscriptions.begin(strangers, claim.group, claim.start)
         rows = await self._database.fetch(*arguments) if strangers else rows
-        begun = set(strangers)
-        found = [row for row in rows if row["name"] not in full and (row["subscribed"] or row["name"] in begun)]
-        if full and not found:
-            raise next(iter(full.values()))
-        return found
+        return begun_of(rows, set(strangers), full)
 
     async def _subscribe(self, claim: Claim) -> Delivered:
         """Subscribe the group as far as this claim needs it, and further in the background."""

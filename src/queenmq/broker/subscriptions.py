@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Mapping
+
+import asyncpg
 
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import queue_itself
@@ -23,6 +26,17 @@ _MOST_RESUMED = 100
 _ANY_START = Start("all", None)  # where a group starts is written down with its first step
 
 _Key = tuple[str, str | None, str, bool]  # the last: only goes on
+
+
+def begun_of(
+    rows: list[asyncpg.Record], begun: Collection[str], full: Mapping[str, QuotaExceeded]
+) -> list[asyncpg.Record]:
+    """Of the queues to try, those that the group is subscribed to by now. Raises QuotaExceeded if only a lack of room
+    is why there is none."""
+    found = [row for row in rows if row["name"] not in full and (row["subscribed"] or row["name"] in begun)]
+    if full and not found:
+        raise next(iter(full.values()))
+    return found
 
 
 class Subscriptions:
