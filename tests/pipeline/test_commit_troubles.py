@@ -16,10 +16,11 @@ from pipeline.supervision import until
 from pipeline.test_promotion import EXPECTED, PARTITIONS, ROWS, begin, frame, options, staged, written
 from queenmq.clock import ManualClock
 from queenmq.config import DatabaseSettings
-from queenmq.pipeline import sink
+from queenmq.pipeline import promotion
 from queenmq.pipeline.errors import OtherContent, PartitionsBusy, StagedRowsMissing, WriteIncomplete
 from queenmq.pipeline.options import WriteOptions
-from queenmq.pipeline.sink import BatchWriter, StreamWriter, promote, stage
+from queenmq.pipeline.promotion import promote
+from queenmq.pipeline.sink import BatchWriter, StreamWriter, stage
 from queenmq.services.promotions import Promotions
 from queenmq.storage.database import Database
 
@@ -64,7 +65,7 @@ def test_a_commit_that_others_were_in_the_way_of_is_tried_again(
     db: Db, monkeypatch: pytest.MonkeyPatch, most: int, state: str
 ) -> None:
     """The whole of a small one, each step of a large one."""
-    monkeypatch.setattr(sink, "BUSY_PAUSE_S", 0)
+    monkeypatch.setattr(promotion, "BUSY_PAUSE_S", 0)
     db.sql("CREATE SEQUENCE public.tries")
     db.sql(
         "CREATE FUNCTION public.victim() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -98,7 +99,7 @@ def test_what_others_left_and_cannot_be_moved_fails_no_write(
     hold(db)
     db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '2 minutes'")
     db.sql("UPDATE queen.pipeline_commits SET committed_at = now() - interval '3 minutes' WHERE sink = 's'")
-    monkeypatch.setattr(sink, "time", None)  # they are not waited for
+    monkeypatch.setattr(promotion, "time", None)  # they are not waited for
     other = WriteOptions(url=db.url, queue="other", commit_rows=2)
     assert promote(other, "batch x", 0, [stage(other, "batch x", 0, iter([frame(3)]))]) == (3, 0)
     assert (db.count("other"), db.count("third")) == (3, 12)
@@ -116,10 +117,10 @@ def test_what_others_left_and_cannot_be_moved_fails_no_write(
 def test_an_error_after_the_decision_says_so(
     db: Db, monkeypatch: pytest.MonkeyPatch, name: str, write_id: str | None, then: str
 ) -> None:
-    monkeypatch.setattr(sink, "BUSY_TRIES", 1)
-    monkeypatch.setattr(sink, "MOVERS", 1)
+    monkeypatch.setattr(promotion, "BUSY_TRIES", 1)
+    monkeypatch.setattr(promotion, "MOVERS", 1)
     db.fill("orders", PARTITIONS, 0)
-    step, moved = sink._step, []
+    step, moved = promotion._step, []
 
     def held(*given: object) -> bool:
         if len(moved) == 2:
@@ -127,7 +128,7 @@ def test_an_error_after_the_decision_says_so(
         moved.append(db.count("orders"))
         return step(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sink, "_step", held)
+    monkeypatch.setattr(promotion, "_step", held)
     target = WriteOptions(url=db.url, queue="orders", commit_rows=10, write_id=write_id)
     with pytest.raises(PartitionsBusy) as raised:
         promote(target, name, 0, staged(db, frame(), name, 0))

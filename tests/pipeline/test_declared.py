@@ -22,8 +22,9 @@ from queenmq.pipeline.errors import Superseded
 from queenmq.pipeline.generation import GENERATION, hold_generation
 from queenmq.pipeline.leases import Leases
 from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.promotion import promote
 from queenmq.pipeline.runs import Batch
-from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.sink import stage
 
 COPY: dict[str, Any] = {"kind": "copy", "source": "orders", "target": "copies", "checkpoint": "/data/copy"}
 WINDOW: dict[str, Any] = {

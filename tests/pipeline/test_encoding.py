@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from queenmq.config import DatabaseSettings
-from queenmq.pipeline import sink
+from queenmq.pipeline import promotion, sink
 from queenmq.pipeline.connection import connection
 from queenmq.pipeline.heads import batch_ranges
 from queenmq.pipeline.options import ReadOptions, WriteOptions
@@ -40,7 +40,7 @@ async def url(postgres: Postgres) -> AsyncIterator[str]:
 def test_texts_are_the_same_characters(url: str) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [f'"{word}"' for word in WORDS], "transactionId": WORDS})
     target = WriteOptions(url=url, queue="漢é")
-    sink.promote(target, "batch test", 0, [sink.stage(target, "batch test", 0, iter([rows]))])
+    promotion.promote(target, "batch test", 0, [sink.stage(target, "batch test", 0, iter([rows]))])
     with psycopg.connect(url, client_encoding="UTF8") as opened:
         stored = opened.execute('SELECT transaction_id FROM queen.messages ORDER BY "offset"').fetchall()
     assert stored == [(word,) for word in WORDS]

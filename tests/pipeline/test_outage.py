@@ -16,15 +16,16 @@ import pytest
 from pipeline.db import Db
 from queenmq.config import DatabaseSettings
 from queenmq.faults.postgres import Postgres
-from queenmq.pipeline import read_stream, sink, write_stream
+from queenmq.pipeline import promotion, read_stream, write_stream
 from queenmq.pipeline.connection import connect
 from queenmq.pipeline.errors import DatabaseAway, PipelineError
 from queenmq.pipeline.jobs.window import Settings, window
 from queenmq.pipeline.options import ReadOptions, WriteOptions
 from queenmq.pipeline.planning import Range, Slice
+from queenmq.pipeline.promotion import promote
 from queenmq.pipeline.reading import read_slice
 from queenmq.pipeline.runs import Run
-from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.sink import stage
 from queenmq.pipeline.stream import StreamReader
 from queenmq.pipeline.window_spec import make
 from queenmq.storage.database import Database
@@ -210,7 +211,7 @@ def test_a_crash_between_two_steps_of_a_commit_loses_nothing(
     import pyarrow as pa
 
     steps: list[int] = []
-    step = sink._step
+    step = promotion._step
     third, crashed = threading.Event(), threading.Event()
 
     def waiting(*given: Any) -> bool:
@@ -220,8 +221,8 @@ def test_a_crash_between_two_steps_of_a_commit_loses_nothing(
             assert crashed.wait(PATIENCE_S)
         return step(*given)
 
-    monkeypatch.setattr(sink, "_step", waiting)
-    monkeypatch.setattr(sink, "MOVERS", 1)  # another one would connect while everything is killed
+    monkeypatch.setattr(promotion, "_step", waiting)
+    monkeypatch.setattr(promotion, "MOVERS", 1)  # another one would connect while everything is killed
     options = WriteOptions(url=postgres.url, queue="target", commit_rows=10)
     rows = pa.RecordBatch.from_pydict({"value": [str(n) for n in range(95)]})
     message = stage(options, "batch steps", 0, iter([rows]))

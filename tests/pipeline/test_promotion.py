@@ -16,11 +16,12 @@ import pytest
 from pipeline.db import Db
 from pipeline.supervision import until
 from queenmq.config import DatabaseSettings
-from queenmq.pipeline import sink
+from queenmq.pipeline import promotion, sink
 from queenmq.pipeline.chunks import BUCKETS, CHUNK
 from queenmq.pipeline.errors import OtherContent, PipelineError
 from queenmq.pipeline.options import WriteOptions
-from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.promotion import promote
+from queenmq.pipeline.sink import stage
 from queenmq.pipeline.staging import CHECKSUM_MASK
 from queenmq.services.promotions import Promotions
 from queenmq.storage.database import Database
@@ -62,9 +63,9 @@ def begin(db: Db, messages: list[Any], steps: int) -> int:
     """A driver decides on the epoch, does some steps, and dies. Returns how many rows it has moved."""
     rows, checksum = sum(m.rows for m in messages), sum(m.checksum for m in messages) & CHECKSUM_MASK
     given = ("s", 1, [m.attempt for m in messages], rows, None, checksum, True, 10)
-    assert sink._promoted(db.url, given)[-1] is True
+    assert promotion._promoted(db.url, given)[-1] is True
     for _ in range(steps):
-        sink._ask(db.url, "pipeline_promote_step", "s", 1, 10)
+        promotion.ask(db.url, "pipeline_promote_step", "s", 1, 10)
     moved = db.count("orders")
     assert steps < moved <= steps * 10
     return moved
@@ -72,9 +73,9 @@ def begin(db: Db, messages: list[Any], steps: int) -> int:
 
 def test_others_push_between_two_steps(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same partitions, without waiting."""
-    monkeypatch.setattr(sink, "MOVERS", 1)
+    monkeypatch.setattr(promotion, "MOVERS", 1)
     db.fill("orders", PARTITIONS, 0)
-    step = sink._step
+    step = promotion._step
     pushed: list[int] = []
 
     def push(*given: Any) -> bool:
@@ -88,7 +89,7 @@ def test_others_push_between_two_steps(db: Db, monkeypatch: pytest.MonkeyPatch) 
             )
         return step(*given)
 
-    monkeypatch.setattr(sink, "_step", push)
+    monkeypatch.setattr(promotion, "_step", push)
     assert promote(options(db), "s", 1, staged(db, frame())) == (ROWS, 0)
     assert len(pushed) >= 9
     found = written(db)

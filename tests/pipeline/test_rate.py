@@ -10,9 +10,10 @@ import pytest
 from pipeline.db import Db
 from pipeline.test_promotion import frame, written
 from queenmq.clock import SYSTEM
-from queenmq.pipeline import sink
+from queenmq.pipeline import promotion
 from queenmq.pipeline.options import WriteOptions, parse_write
-from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.promotion import promote
+from queenmq.pipeline.sink import stage
 
 
 class Slept:
@@ -30,7 +31,7 @@ class Slept:
         self._db.sql(
             "UPDATE queen.pipeline_commits SET committed_at = committed_at - make_interval(secs => %s)", seconds
         )
-        self.taken_for_dead += sink._ask(self._db.url, "pipeline_unfinished")
+        self.taken_for_dead += promotion.ask(self._db.url, "pipeline_unfinished")
         self.pauses.append(seconds)
         self.rows.append(self._db.count("orders"))
 
@@ -38,8 +39,8 @@ class Slept:
 @pytest.fixture
 def slept(db: Db, monkeypatch: pytest.MonkeyPatch) -> Slept:
     found = Slept(db)
-    monkeypatch.setattr(sink, "time", SimpleNamespace(sleep=found.sleep))
-    monkeypatch.setattr(sink, "SYSTEM", SimpleNamespace(monotonic=lambda: 0.0, wall=SYSTEM.wall))
+    monkeypatch.setattr(promotion, "time", SimpleNamespace(sleep=found.sleep))
+    monkeypatch.setattr(promotion, "SYSTEM", SimpleNamespace(monotonic=lambda: 0.0, wall=SYSTEM.wall))
     return found
 
 

@@ -20,8 +20,9 @@ from queenmq.pipeline import read_stream, write_stream
 from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs import audit as auditing
 from queenmq.pipeline.options import WriteOptions
+from queenmq.pipeline.promotion import promote
 from queenmq.pipeline.runs import Run
-from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.sink import stage
 from queenmq.server import Server
 from queenmq.services.retention import Retention
 

@@ -15,10 +15,11 @@ from pyspark import TaskContext
 from pipeline.db import Db
 from queenmq.broker.wake_ups import WRITTEN_ELSEWHERE
 from queenmq.core.encryption import PayloadKeys, Place
-from queenmq.pipeline import read, sink, write
+from queenmq.pipeline import promotion, read, write
 from queenmq.pipeline.errors import PartitionsBusy, PipelineError, explained
 from queenmq.pipeline.options import WriteOptions
-from queenmq.pipeline.sink import promote, stage
+from queenmq.pipeline.promotion import promote
+from queenmq.pipeline.sink import stage
 
 KEY = bytes(range(32))
 
@@ -228,7 +229,7 @@ class TestFailures:
             if len(written) == 2:
                 db.sql("UPDATE queen.operation_queue SET status = 'completed'")
 
-        monkeypatch.setattr(sink, "time", SimpleNamespace(sleep=stored_meanwhile))
+        monkeypatch.setattr(promotion, "time", SimpleNamespace(sleep=stored_meanwhile))
         options = WriteOptions(url=db.url, queue="orders")
         staged = stage(options, "s", 1, iter(numbers(spark, 30).toArrow().to_batches()))
         assert promote(options, "s", 1, [staged]) == (30, 0)
@@ -236,7 +237,7 @@ class TestFailures:
         db.assert_healthy("orders")
         db.sql("UPDATE queen.operation_queue SET status = 'pending'")
         staged = stage(options, "s", 2, iter(numbers(spark, 30).toArrow().to_batches()))
-        monkeypatch.setattr(sink, "BUSY_TRIES", 1)
+        monkeypatch.setattr(promotion, "BUSY_TRIES", 1)
         with pytest.raises(PartitionsBusy):
             promote(options, "s", 2, [staged])
 

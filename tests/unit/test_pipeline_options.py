@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from queenmq.pipeline.bounds import EARLIEST, LATEST, Bound
 from queenmq.pipeline.errors import BadOption, DataLost, PipelineError, explained
-from queenmq.pipeline.options import EARLIEST, LATEST, Bound, parse_read, parse_write
+from queenmq.pipeline.options import parse_read, parse_write
 
 URL = "postgresql://u:secret@h/d"
 BASE = {"url": URL, "subscribe": "orders"}

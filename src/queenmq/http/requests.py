@@ -41,7 +41,6 @@ Status = Annotated[str, documented_as({"enum": sorted(STATUSES)})]
 _From = Annotated[str, documented_as({"anyOf": [{"const": "now"}, {"format": "date-time"}, {"maxLength": 0}]})]
 _HEADER_NAMES: Schema = {"propertyNames": NAME_SCHEMA, "maxProperties": MAX_HEADERS}
 Headers = Annotated[dict[str, Text], documented_as(_HEADER_NAMES)]
-StateKey = Annotated[str, documented_as({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
 
 
 class ConfigureBody(Struct, kw_only=True):
@@ -302,50 +301,6 @@ _SOMEWHERE: Schema = {
     ]
 }
 SeekRequest = Annotated[SeekBody, documented_as(_SOMEWHERE)]
-
-
-class QueryBody(Struct, kw_only=True):
-    name: Name
-    source_queue: Name
-    config_hash: Name
-    sink_queue: Label | None = None
-    reset: bool | None = None
-
-
-class StateGetBody(Struct, kw_only=True):
-    query_id: Uuid
-    partition_id: Uuid
-    keys: list[StateKey] | None = None
-    key_prefix: Text | None = None
-    ripe_at_or_before: float | None = None
-
-
-class StateOp(Struct, kw_only=True):
-    """An unknown type is refused with success: false."""
-
-    type: str
-    key: StateKey
-    value: Raw | UnsetType = UNSET
-
-
-class CycleAckBody(Struct, kw_only=True, rename="camel"):
-    """`count` is what the broker believes; the server counts for itself."""
-
-    transaction_id: Label | None = None
-    lease_id: str | None = None
-    status: str | None = None
-    count: int | None = None
-    error: Text | None = None
-
-
-class CycleBody(Struct, kw_only=True):
-    query_id: Uuid
-    partition_id: Uuid
-    consumer_group: Label | None = None
-    state_ops: list[StateOp] | None = None
-    push_items: list[PushItem] | None = None
-    ack: CycleAckBody | None = None
-    release_lease: bool | None = None
 
 
 class SwitchBody(Struct):

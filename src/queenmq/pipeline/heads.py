@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from queenmq.pipeline.bounds import EARLIEST, LATEST, Bound, Place
 from queenmq.pipeline.connection import rows
 from queenmq.pipeline.errors import BadOption, DataLost, NoSuchQueue, PipelineError
-from queenmq.pipeline.options import EARLIEST, LATEST, Bound, Place, ReadOptions
+from queenmq.pipeline.options import ReadOptions
 from queenmq.pipeline.planning import Range
 
 log = logging.getLogger(__name__)

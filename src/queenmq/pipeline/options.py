@@ -6,32 +6,26 @@ lower case.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from queenmq.core.flags import parse_flag
-from queenmq.core.names import DEFAULT_PARTITION, check_name, parse_timestamp
+from queenmq.core.names import DEFAULT_PARTITION, check_name
 from queenmq.errors import InvalidRequest
+from queenmq.pipeline.bounds import EARLIEST, LATEST, Bound, bound_of, parsed_json
 from queenmq.pipeline.errors import BadOption
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-# Kafka's numbers for the two in a JSON map.
-_NUMBERS: Final = {-2: EARLIEST, -1: LATEST}
 KEY_DIGITS: Final = 64
 # Rows that become visible together: other pushes to their partitions wait for so many.
 COMMIT_ROWS: Final = 5_000
 
 Encrypted = Literal["fail", "null", "raw"]
 BadValues = Literal["null", "mark", "fail"]
-Place = str | int | datetime
 
 READ: Final = (
     "url",
@@ -85,17 +79,6 @@ _OF_TABLES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """One end of a read: a place for each named partition and one for all others.
-
-    A number is an offset, a moment stands for the first message that is not older.
-    """
-
-    others: Place
-    named: dict[str, Place] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     url: str = field(repr=False)
@@ -140,8 +123,8 @@ def parse_read(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptio
     if streaming and any(name.lower() in options for name in READ if name.startswith("ending")):
         raise BadOption("a stream has no end: ending… options are for batch reads")
     partitions = _partitions(options.get("partitions"))
-    start = _bound(options, "starting", queue, LATEST if streaming else EARLIEST)
-    end = _bound(options, "ending", queue, LATEST)
+    start = bound_of(options, "starting", queue, LATEST if streaming else EARLIEST)
+    end = bound_of(options, "ending", queue, LATEST)
     if start.others == LATEST and streaming is False:
         raise BadOption("startingOffsets cannot be 'latest' in a batch read: there would be nothing to read")
     if end.others == EARLIEST:
@@ -316,7 +299,7 @@ def _bad_values(raw: str) -> BadValues:
 
 
 def _lenient(raw: str) -> frozenset[str]:
-    fields = _json(raw, "lenientFields")
+    fields = parsed_json(raw, "lenientFields")
     if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
         raise BadOption("lenientFields must be a JSON list of fields")
     return frozenset(fields)
@@ -345,65 +328,10 @@ def _partitions(raw: str | None) -> frozenset[str] | None:
         return None
     if not raw.startswith("["):
         return frozenset((_name(raw, "partitions"),))
-    names = _json(raw, "partitions")
+    names = parsed_json(raw, "partitions")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadOption("partitions must be a name or a JSON list of names")
     return frozenset(names)
-
-
-def _bound(options: Mapping[str, str], side: str, queue: str, usual: str) -> Bound:
-    given = [
-        name
-        for name in (f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp")
-        if options.get(name.lower()) is not None
-    ]
-    if len(given) > 1:
-        raise BadOption(f"{given[0]} and {given[1]} contradict each other: give one of them")
-    if not given:
-        return Bound(usual)
-    name, raw = given[0], options[given[0].lower()]
-    rest = EARLIEST if side == "starting" else LATEST
-    if name.endswith("Offsets"):
-        if raw.lower() in (EARLIEST, LATEST):
-            return Bound(raw.lower())
-        return Bound(rest, {key: _offset(value, name) for key, value in _map(raw, name, queue).items()})
-    if name.endswith("Timestamp") and not name.endswith("ByTimestamp"):
-        return Bound(moment(raw, name))
-    return Bound(rest, {key: moment(str(value), name) for key, value in _map(raw, name, queue).items()})
-
-
-def _map(raw: str, name: str, queue: str) -> dict[str, object]:
-    """`{"partition": place}`, or Kafka's form with the queue around it."""
-    found = _json(raw, name)
-    if isinstance(found, dict) and list(found) == [queue] and isinstance(found[queue], dict):
-        found = found[queue]
-    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
-        raise BadOption(f'{name} must be earliest, latest or JSON like {{"{queue}": {{"partition": 17}}}}')
-    return found
-
-
-def _json(raw: str, name: str) -> object:
-    try:
-        parsed: object = json.loads(raw)
-    except ValueError:
-        raise BadOption(f"{name} is not valid JSON") from None
-    return parsed
-
-
-def _offset(value: object, name: str) -> Place:
-    if isinstance(value, bool) or not isinstance(value, int) or value < -2:
-        raise BadOption(f"{name}: an offset is a whole number, -2 for earliest or -1 for latest, not {value!r}")
-    return _NUMBERS.get(value, value)
-
-
-def moment(raw: str, name: str) -> datetime:
-    """Milliseconds since 1970, or ISO-8601."""
-    if re.fullmatch(r"\d{1,15}", raw):
-        return datetime.fromtimestamp(int(raw) / 1000, UTC)
-    try:
-        return parse_timestamp(raw, name)
-    except InvalidRequest:
-        raise BadOption(f"{name} must be milliseconds since 1970 or an ISO-8601 timestamp, not {raw!r}") from None
 
 
 def key_of_environment() -> str | None:

@@ -29,17 +29,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from queenmq.ids import uuid7_text
 from queenmq.pipeline.batch import SliceOfWork, tasks
+from queenmq.pipeline.bounds import EARLIEST, LATEST, Bound
 from queenmq.pipeline.columns import Columns
 from queenmq.pipeline.errors import BadOption, DataLost, PipelineError
 from queenmq.pipeline.heads import report_loss, some
-from queenmq.pipeline.options import EARLIEST, LATEST, Bound, ReadOptions, WriteOptions
+from queenmq.pipeline.options import ReadOptions, WriteOptions
 from queenmq.pipeline.planning import Range, Slice, admit, slices
 from queenmq.pipeline.server import Access, Server
 from queenmq.pipeline.staging import Stager
 
-# Partitions of a page, and how many of them the next one has again.
-PAGE: Final = 1000
-OVERLAP: Final = 50
+PAGE: Final = 1000  # partitions
+OVERLAP: Final = 50  # of them, the next page has so many again
 # Messages of a request, and of the partitions that share one.
 AT_ONCE: Final = 1000
 MOST_ENTRIES: Final = 100

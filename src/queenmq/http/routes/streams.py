@@ -13,13 +13,13 @@ from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
-from queenmq.http.requests import CycleAckBody, CycleBody, QueryBody, StateGetBody, StateOp
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, FoundNeed, Need, Route
 from queenmq.http.routes.ack import opaque_lease
 from queenmq.http.routes.push import ITEM_TEXTS, check_count, refuse_later, result, to_message
 from queenmq.http.schemas import CycleAck, Cycled, QueryRefused, QueryRegistered, StateFound, StateRow
 from queenmq.http.scopes import of_partitions, permissions_of
+from queenmq.http.stream_requests import CycleAckBody, CycleBody, QueryBody, StateGetBody, StateOp
 from queenmq.httpserver.messages import Request, Response
 from queenmq.ids import is_uuid
 from queenmq.storage.failures import TransactionRefused
