@@ -111,6 +111,11 @@ def complaints(request: pytest.FixtureRequest) -> dict[str, str]:
     return {source[number - 1].strip(): text for number, text in found.items()}
 
 
+@pytest.mark.parametrize("line", WRONG)
+def test_mistakes_are_found(complaints: dict[str, str], line: str) -> None:
+    assert line in complaints
+
+
 def test_config_knows_the_options_of_the_server() -> None:
     assert list(QueueOptions.__annotations__) == list(options.QueueOptions.__struct_fields__)
 
