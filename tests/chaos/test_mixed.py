@@ -148,7 +148,7 @@ NO_TOKENS = """
     WHERE q.name = $1 AND l.consumer_group = $2
 """
 # What has to be seen to hold something back in each run: a check of what never happens would show nothing.
-CONTROLS = ("pause, pop", "pause, connection", "breaker opened", "breaker", "rate", "leases", "leases of a key")
+CONTROLS = ("pause, pop", "pause, connection", "breaker opened", "rate", "leases", "leases of a key")
 OPERATIONS = "SELECT status, count(*) FROM queen.operation_queue WHERE status <> 'completed' GROUP BY status"
 
 
