@@ -124,6 +124,24 @@ async def test_an_ack(queen: Queen, monkeypatch: Patch) -> None:
     assert [message["data"] for message in await queen.pop("q")] == [2]
 
 
+async def test_what_the_driver_says_of_a_connection_that_was_cut(queen: Queen, monkeypatch: Patch) -> None:
+    """Whatever it is: if it comes when the connection is gone, the statement may have been done."""
+    watched, left = Database._watched, iter([True])
+
+    async def cut(connection: Any, method: Any, text: str, arguments: Any) -> Any:
+        answer = await watched(connection, method, text, arguments)
+        if text == statement("push_or_queue") and next(left, False):
+            connection.terminate()
+            raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
+        return answer
+
+    monkeypatch.setattr(Database, "_watched", staticmethod(cut))
+    answer = await queen.http.post("/api/v1/push", json={"items": [{"queue": "q", "payload": 1}]})
+    assert next(left, None) is None
+    assert answer.status_code == 201, answer.text
+    assert [message["data"] for message in await queen.pop("q", batch=2)] == [1]
+
+
 @pytest.fixture
 async def stranger(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(database_url)

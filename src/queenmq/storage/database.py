@@ -18,7 +18,7 @@ import asyncpg
 from queenmq.clock import SYSTEM
 from queenmq.config import DatabaseSettings
 from queenmq.core.foreign_clock import ForeignClock
-from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, StartupError, UnavailableError
+from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError, StartupError, UnavailableError
 from queenmq.storage.connecting import Connector, require_settings, session_settings
 from queenmq.storage.failures import (
     BROKEN,
@@ -279,7 +279,10 @@ class Database:
         if is_not_the_writer(error):
             if connection is None or connection.pool is self._pool:
                 self._leave(error)
-        elif connection is not None and type(ours) is DatabaseUnavailable and is_connection_lost(error):
+        elif connection is not None and (
+            (type(ours) is DatabaseUnavailable and is_connection_lost(error))
+            or (connection.is_closed() and not isinstance(error, QueenError | asyncpg.PostgresError))  # it was cut
+        ):
             ours = AnswerLost()
         self.errors += not isinstance(ours, TransactionRefused | EncryptionRequired | TryAgain | Overloaded)
         return ours
