@@ -56,7 +56,12 @@ class Lose:
     after: int = 10
 
 
-Action = Answer | Cut | Stall | Lose
+@dataclass(frozen=True)
+class Die:
+    """Hand the request on to the real server, then be gone like a killed one: no answer, and nobody listens."""
+
+
+Action = Answer | Cut | Stall | Lose | Die
 
 REFUSED = Answer(503, {"error": "database connection unavailable (ECONNREFUSED)", "code": "database_unavailable"})
 
@@ -128,6 +133,11 @@ class Faulty:
             case Lose(after):
                 real = await self._real(request)
                 return await _send(writer, Answer(real.status, real.body, upto=after))
+            case Die():
+                assert self._server is not None
+                await self._real(request)
+                self._server.close()
+                return False
             case None:
                 return await _send(writer, await self._real(request))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.faults import REFUSED, Action, Answer, Cut, Lose, Proxy, Scripted, Stall
+from client.faults import REFUSED, Action, Answer, Cut, Die, Lose, Proxy, Scripted, Stall
 from queenmq.client import (
     ClientClosed,
     InvalidRequest,
@@ -128,6 +128,37 @@ async def test_nobody_listens() -> None:
         with pytest.raises(NetworkError) as caught:
             await client.queue("q").pop()
     assert caught.value.sent is False
+
+
+async def test_one_attempt_is_sent_once(proxy: Proxy) -> None:
+    async with Queen(proxy.url, retry_attempts=1) as client:
+        for call in (client.queue("q").pop, lambda: client.queue("q").cancel("k"), lambda: client.queue("q").push(1)):
+            proxy.seen.clear()
+            proxy.script.append(Cut())
+            with pytest.raises(NetworkError, match="broke") as caught:
+                await call()
+            assert (caught.value.sent, len(proxy.seen)) == (True, 1)
+
+
+async def test_a_server_that_dies_may_have_done_what_it_was_asked(proxy: Proxy, queen: Queen) -> None:
+    """Found by the soak: a timer that was cancelled by a server that was killed then, and that came never."""
+    await queen.queue("q").schedule("never", key="k", delay=3600)
+    async with Queen(proxy.url, retry_attempts=1) as client:
+        assert [timer.key for timer in await client.queue("q").timers()] == ["k"]
+        proxy.script.append(Die())
+        with pytest.raises(NetworkError) as caught:
+            await client.queue("q").cancel("k")
+    assert await queen.queue("q").timers() == []
+    assert caught.value.sent is True
+
+
+async def test_an_error_says_whether_any_attempt_was_sent(proxy: Proxy, queen: Queen) -> None:
+    proxy.script.append(Die())
+    async with Queen(proxy.url, retry_attempts=3, retry_delay_millis=1) as client:
+        with pytest.raises(NetworkError, match="no connection") as caught:
+            await client.queue("q").push(1)
+    assert await everything(queen, "q") == [1]
+    assert caught.value.sent is True
 
 
 async def test_retry_after_is_honoured() -> None:

@@ -80,6 +80,8 @@ class Caller:
                 self._servers.failed(server, self._clock.monotonic())
                 tried.add(server)
                 uncertain = uncertain or not isinstance(error, NetworkError) or error.sent
+                if isinstance(error, NetworkError):
+                    error.sent = uncertain  # of all attempts: the caller sees none but the last
                 failure = error
             if uncertain and not request.repeatable:
                 raise failure

@@ -121,7 +121,7 @@ class Overloaded(Unavailable):
 
 
 class NetworkError(QueenError):
-    """`sent` is False if the server cannot have seen the request."""
+    """`sent` is False if no server can have seen the request, in any attempt."""
 
     code = "network_error"
 

@@ -92,6 +92,20 @@ class Socket:
         return self._socket.close_code
 
 
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Have a request sent once.
+
+    When a connection breaks, aiohttp sends GET and DELETE again, and tells only what came of that: a server that was
+    killed refuses the second one, although it may have carried out the first.
+    """
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(str(error)) from error
+
+
 class Transport:
     """A pool of keep-alive connections to all servers. It is opened by the first request."""
 
@@ -166,6 +180,7 @@ class Transport:
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers=_JSON | said | dict(self._options.headers),
+                middlewares=(_once,),
             )
         return self._session
 
