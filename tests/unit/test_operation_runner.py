@@ -13,7 +13,9 @@ from passing_time import pass_time, settle
 from queenmq.broker.operation_runner import OperationRunner
 from queenmq.clock import ManualClock
 from queenmq.config import OperationSettings
+from queenmq.errors import DatabaseUnavailable
 from queenmq.operations.steps import Begun, Claimed, Step
+from queenmq.storage.failures import AnswerLost
 
 
 class Scene:
@@ -38,6 +40,7 @@ class Scene:
         self.pushes = 0
         self.steps = 0
         self.claims: list[bool] = []
+        self.begun = Begun(1)
 
     async def claim(self, _partitions: int, _length: int) -> Any:
         self.pushes -= 1
@@ -48,7 +51,7 @@ class Scene:
 
     async def begin(self, _kind: str, _queue: str, _parameters: Any, *, claim: bool) -> Begun:
         self.claims.append(claim)
-        return Begun(1)
+        return self.begun
 
     async def claim_next(self) -> None:
         return None
@@ -93,6 +96,18 @@ async def test_what_a_request_begins_goes_on_at_once_unless_pushes_wait(scene: S
     await scene.push(1)
     await scene.runner.begin("clear", "q", cast("Any", None))
     assert scene.claims == [True, False]
+
+
+async def test_the_answer_is_unknown_when_the_database_goes_away_behind_the_beginning(scene: Scene) -> None:
+    """The operation will be done: the answer must not say that nothing was kept."""
+
+    async def away(_: str) -> None:
+        raise DatabaseUnavailable
+
+    scene.begun = Begun(1, "o")
+    scene.runner._queue = cast("Any", SimpleNamespace(find=away))
+    with pytest.raises(AnswerLost):
+        await scene.runner.begin("clear", "q", cast("Any", None))
 
 
 async def test_one_that_runs_lets_pushes_go_first_between_its_steps(scene: Scene) -> None:

@@ -23,6 +23,7 @@ from queenmq.operations.pushes import DeferredPushes
 from queenmq.operations.queue import OperationQueue
 from queenmq.operations.steps import Begun, Claimed, Step, StepKind, StepParameters, SteppedOperations
 from queenmq.storage.database import Database
+from queenmq.storage.failures import after_commit
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,8 @@ class OperationRunner:
                 async with self._clock.timeout(timeout_s):
                     await asyncio.wait((self._start(begun.claimed),))
         while True:
-            found = await self._queue.find(begun.operation_id)
+            with after_commit():
+                found = await self._queue.find(begun.operation_id)
             if found is None:
                 raise Conflict(f"operation {begun.operation_id} was stopped, and there is no record of it any more")
             if found.status in ("failed", "cancelled"):
