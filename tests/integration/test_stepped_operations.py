@@ -29,11 +29,13 @@ from queenmq.broker.load_manager import Choice
 from queenmq.broker.operation_runner import OperationRunner
 from queenmq.client import Queen as Client
 from queenmq.config import Settings
-from queenmq.operations.steps import Claimed, Step
+from queenmq.operations.steps import Claimed, Step, SteppedOperations
 from queenmq.server import Server
 from queenmq.services.retention import Retention
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
+from queenmq.verify import check
+from queenmq.verify.workload import Load, run
 
 NEVER_MS = 3_600_000
 FAR_PAST = "1970-01-01T00:00:00Z"
@@ -365,6 +367,27 @@ async def test_seek_back_moves_every_partition_that_the_group_had(queen: Queen, 
     }
     again = await queen.drain("q", consumerGroup="g", partitions=30)
     assert sorted(data(again)) == [0] * 25 + [1] * 25
+
+
+async def test_a_history_in_which_a_group_is_moved_after_the_answer_is_valid(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clients of `queen verify` wait for the operation: until then nobody knows which partitions have moved."""
+    step = SteppedOperations.step
+    steps = 0
+
+    async def late(self: SteppedOperations, claimed: Claimed) -> Step | None:
+        nonlocal steps
+        steps += 1
+        await asyncio.sleep(0.3)
+        return await step(self, claimed)
+
+    monkeypatch.setattr(SteppedOperations, "step", late)
+    host, port = server.address
+    load = Load(seconds=3, producers=1, consumers=3, partitions=2 * STEP, lease_s=1, drain_s=0.1, quiet_s=0.1)
+    verdict = check(await run([f"http://{host}:{port}"], "seek", "moved", load))
+    assert steps
+    assert verdict.violations == []
 
 
 async def test_redrive_is_in_order_and_once_also_for_messages_that_are_not_stored_any_more(

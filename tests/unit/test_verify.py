@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 import pytest
 
-from queenmq.client import NetworkError, Overloaded, ServerFailed, TransactionFailed
+from queenmq.client import NetworkError, Operation, Overloaded, ServerFailed, TransactionFailed
+from queenmq.clock import SYSTEM
 from queenmq.verify import BadHistory, check, read_history, write_history
+from queenmq.verify.clients import Clients, Load
 from queenmq.verify.corruptions import CORRUPTIONS, Corruption, a_partition_is_leased_twice, corrupted
 from queenmq.verify.edn import to_edn
 from queenmq.verify.history import (
     Ack,
+    Acked,
     Answer,
     Completion,
+    Dead,
     Delivered,
     Done,
     Event,
     Fault,
     Invocation,
+    ListDead,
     Outcome,
     Pop,
     Popped,
@@ -28,13 +36,16 @@ from queenmq.verify.history import (
     Pushed,
     Read,
     Request,
+    Seek,
     Stored,
     Transact,
 )
 from queenmq.verify.model import ModelQueue
 from queenmq.verify.plot import plot
-from queenmq.verify.recorder import outcome_of
+from queenmq.verify.recorder import Recorder, outcome_of
 from queenmq.verify.shrink import minimal
+
+Step: TypeAlias = tuple[Request, Outcome, Answer | None]
 
 
 @pytest.mark.parametrize("seed", [*range(20), *(random.randrange(20, 2**31) for _ in range(20))])
@@ -63,7 +74,7 @@ def test_each_corruption_is_named(corruption: Corruption) -> None:
 def test_a_transaction_is_judged_by_what_only_it_has_pushed(pushed: str, rules: set[str]) -> None:
     """Of one with an unknown outcome, b1 is stored and b2 is not: if another one has pushed b1, too, it may be its."""
     one, two = Delivered("a", 1, "a1"), Delivered("a", 2, "a2")
-    steps: list[tuple[Request, Outcome, Answer | None]] = [
+    steps: list[Step] = [
         (Push("q", "a", ["a1", "a2"]), "ok", Pushed(["stored", "stored"])),
         (Pop("q", "g", 5), "ok", Popped("lost", [one, two])),
         (Transact([Push("q", "b", ["b1", "b2"])], [Ack("lost", ["a1", "a2"])]), "info", None),
@@ -71,11 +82,109 @@ def test_a_transaction_is_judged_by_what_only_it_has_pushed(pushed: str, rules: 
         (Transact([Push("q", "b", [pushed])], [Ack("kept", ["a1"])]), "ok" if pushed == "b1" else "fail", Done()),
         (Read("q", "b"), "ok", Stored([Delivered("b", 1, "b1")])),
     ]
+    assert set(check(_history(steps)).by_rule()) == rules
+
+
+def _history(steps: Sequence[Step], pause: float = 10) -> list[Event]:
+    """Each ends before the next one begins."""
     history: list[Event] = []
     for op, (request, outcome, answer) in enumerate(steps):
-        history.append(Invocation(op, "client", 10.0 * op, request))
-        history.append(Completion(op, 10.0 * op + 1, outcome, answer))
-    assert set(check(history).by_rule()) == rules
+        history.append(Invocation(op, "client", pause * op, request))
+        history.append(Completion(op, pause * op + pause / 10, outcome, answer))
+    return history
+
+
+def _pop(lease: str, *offsets: int) -> Step:
+    return Pop("q", "g", 5), "ok", Popped(lease, [Delivered("a", offset, f"a{offset}") for offset in offsets])
+
+
+def _ack(lease: str, *offsets: int) -> Step:
+    return Ack(lease, [f"a{offset}" for offset in offsets]), "ok", Acked([True] * len(offsets))
+
+
+def _seek(outcome: Outcome) -> Step:
+    return Seek("q", "g"), outcome, Done() if outcome == "ok" else None
+
+
+_PUSHED: Step = Push("q", "a", ["a1", "a2", "a3"]), "ok", Pushed(["stored"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "after", "rules"),
+    [
+        ("info", [_pop("2", 2)], set()),
+        ("info", [_pop("2", 1)], set()),
+        # It may be done much later than its answer came.
+        ("info", [_pop("2", 2), _ack("2", 2), _pop("3", 1, 2)], set()),
+        ("info", [_pop("2", 3)], {"order-of-delivery"}),
+        ("info", [_pop("2", 1), _ack("2", 1), _pop("3", 1)], {"nothing-after-its-ack"}),
+        ("info", [_seek("info"), _pop("2", 1), _ack("2", 1), _pop("3", 1)], set()),
+        ("info", [_seek("ok"), _pop("2", 2)], {"order-of-delivery"}),
+        ("ok", [_pop("2", 1)], set()),
+        ("ok", [_pop("2", 2)], {"order-of-delivery"}),
+        ("ok", [_pop("2", 1), _ack("2", 1), _pop("3", 1)], {"nothing-after-its-ack"}),
+        ("fail", [_pop("2", 2)], set()),
+        ("fail", [_pop("2", 1)], {"nothing-after-its-ack"}),
+    ],
+)
+def test_an_unknown_seek_moves_a_group_once_at_any_time_or_never(
+    outcome: Outcome, after: list[Step], rules: set[str]
+) -> None:
+    stored: Step = Read("q", "a"), "ok", Stored([Delivered("a", offset, f"a{offset}") for offset in (1, 2, 3)])
+    steps = [_PUSHED, _pop("1", 1), _ack("1", 1), _seek(outcome), *after, stored]
+    assert set(check(_history(steps)).by_rule()) == rules
+
+
+@pytest.mark.parametrize(("outcome", "rules"), [("info", set()), ("ok", {"one-lease-at-a-time"})])
+def test_an_unknown_seek_may_end_leases_that_were_given_out_after_it(outcome: Outcome, rules: set[str]) -> None:
+    steps = [_PUSHED, _seek(outcome), _pop("1", 1), _pop("2", 1)]
+    assert set(check(_history(steps, 0.1)).by_rule()) == rules
+
+
+@pytest.mark.parametrize(("outcome", "is_certain"), [("info", False), ("fail", True)])
+def test_failures_before_and_after_an_unknown_seek_need_not_make_a_dead_letter(
+    outcome: Outcome, is_certain: bool
+) -> None:
+    first: Step = Ack("1", ["a1"], "failed"), "ok", Acked([True], [False])
+    second: Step = Ack("2", ["a1"], "failed"), "ok", Acked([True], [False])
+    listed: Step = ListDead("q", "g", 1), "ok", Dead([])
+    steps = [_PUSHED, _pop("1", 1), first, _seek(outcome), _pop("2", 1), second, listed]
+    assert check(_history(steps)).by_rule() == ({"dead-letters": 1} if is_certain else {})
+
+
+async def test_a_seek_takes_until_its_operation_is_completed() -> None:
+    """It is answered with 202 when it is not done at once, and groups are moved after that."""
+    recorder = Recorder(SYSTEM)
+    statuses = iter(["processing", "completed"])
+    seen: list[int] = []
+
+    async def seek(*_: object, **__: object) -> dict[str, str]:
+        return {"operationId": "o"}
+
+    async def operation(_: str) -> Operation:
+        seen.append(len(recorder.history))
+        return Operation(status=next(statuses))
+
+    queen: Any = SimpleNamespace(admin=SimpleNamespace(seek_consumer_group=seek), operation=operation)
+    await Clients(queen, {"one": queen}, "q", Load(), recorder).seek("seeker", "g")
+    assert seen == [1, 1]
+    assert isinstance(recorder.history[1], Completion)
+    assert recorder.history[1].outcome == "ok"
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "processing"])
+async def test_a_seek_whose_operation_does_not_end_well_may_have_moved_the_group(status: str) -> None:
+    recorder = Recorder(SYSTEM)
+
+    async def seek(*_: object, **__: object) -> dict[str, str]:
+        return {"operationId": "o"}
+
+    async def operation(_: str) -> Operation:
+        return Operation(status=status)
+
+    queen: Any = SimpleNamespace(admin=SimpleNamespace(seek_consumer_group=seek), operation=operation)
+    await Clients(queen, {"one": queen}, "q", Load(settle_s=0.1), recorder).seek("seeker", "g")
+    assert [event.outcome for event in recorder.history if isinstance(event, Completion)] == ["info"]
 
 
 def test_every_rule_can_be_broken() -> None:

@@ -11,7 +11,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from queenmq.client import Item, Message, OperationTimeout, PushResults, Queen, QueenError
+from queenmq.client import (
+    Item,
+    Message,
+    Operation,
+    OperationFailed,
+    OperationTimeout,
+    PushResults,
+    Queen,
+    QueenError,
+)
 from queenmq.clock import SYSTEM, Clock
 from queenmq.verify.history import (
     Ack,
@@ -166,9 +175,16 @@ class Clients:
         await self._attempt(process, Transact(list(pushes), acks), transaction.commit, lambda _: Done())
 
     async def seek(self, process: str, group: str) -> None:
-        """To the beginning."""
-        call = lambda: self._one().admin.seek_consumer_group(group, self.queue, timestamp="1970-01-01T00:00:00Z")  # noqa: E731
-        await self._attempt(process, Seek(self.queue, group), call, lambda _: Done())
+        """To the beginning. It is over when its operation is, if there is one: that goes on after the answer."""
+
+        async def seek() -> None:
+            answer = await self._one().admin.seek_consumer_group(group, self.queue, timestamp="1970-01-01T00:00:00Z")
+            if name := answer.get("operationId"):
+                operation = await self._ended(name)
+                if operation.status != "completed":
+                    raise OperationFailed(operation.why, name)
+
+        await self._attempt(process, Seek(self.queue, group), seek, lambda _: Done())
 
     async def schedule(self, process: str, partition: str, name: str, seconds: float) -> None:
         target = self._one().queue(self.queue).partition(partition)
@@ -213,15 +229,20 @@ class Clients:
             await self._dead_letters(group)
 
     async def _settled(self, operation: str) -> None:
+        await self._ended(operation)
+
+    async def _ended(self, operation: str) -> Operation:
+        """Raises OperationTimeout."""
         end = self._clock.monotonic() + self.load.settle_s
         while self._clock.monotonic() < end:
             try:
-                if (await self._queen.operation(operation)).done:
-                    return
+                found = await self._queen.operation(operation)
+                if found.done:
+                    return found
             except QueenError:
                 pass
             await self.pause(PAUSE_S)
-        raise OperationTimeout(f"an accepted push has not been stored within {self.load.settle_s} s", operation)
+        raise OperationTimeout(f"an accepted operation has not been done within {self.load.settle_s} s", operation)
 
     async def _timers_pushed(self) -> None:
         end = self._clock.monotonic() + self.load.settle_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -29,6 +30,8 @@ def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
 
 
 def order_of_delivery(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    """Seeks with an unknown outcome do not matter: whether they took place or not, what a group has finished now, it
+    has finished since the last certain seek."""
     known = sorted({(queue, seen.partition, seen.offset, seen.id) for _, queue, seen in facts.observations()})
     by_partition: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for queue, partition, offset, name in known:
@@ -85,24 +88,32 @@ def _epoch(facts: Facts, group: Group, begun: float, ended: float) -> int | None
     return facts.seeks[group].epoch(begun, ended) if group in facts.seeks else 0
 
 
+def _unknown_seeks(facts: Facts, group: Group, ended: float) -> int:
+    return facts.seeks[group].unknown_before(ended) if group in facts.seeks else 0
+
+
 def nothing_after_its_ack(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    """A message that is finished and comes again was brought back by a seek, each time by another one. Within an
+    epoch these can only be seeks with an unknown outcome."""
     for group, acks in facts.said.items():
-        finished: dict[tuple[int, str, str], tuple[float, int]] = {}
-        for said in acks:
+        finished: dict[tuple[int, str, str], list[tuple[float, int]]] = defaultdict(list)
+        for said in sorted(acks, key=lambda said: said.ended):
             partition = said.lease.partitions.get(said.id)
             epoch = _epoch(facts, group, said.lease.begun, said.ended)
             if said.is_finish and partition is not None and epoch is not None:
-                key = (epoch, partition, said.id)
-                finished[key] = min(finished.get(key, (FOREVER, -1)), (said.ended, said.op))
+                times = finished[epoch, partition, said.id]
+                if not times or times[-1][0] < said.lease.begun:
+                    times.append((said.ended, said.op))
         for one in facts.deliveries[group]:
             epoch = _epoch(facts, group, one.begun, one.ended)
             if epoch is None:
                 continue
             tally(1)
-            ended, op = finished.get((epoch, one.message.partition, one.message.id), (FOREVER, -1))
-            if ended < one.begun:
-                where = f"{group[0]}/{one.message.partition}"
-                yield f"{group[1]} got {one.message.id} of {where} again after it had finished it", (op, one.op)
+            times = finished.get((epoch, one.message.partition, one.message.id), [])
+            again = times[: bisect_left(times, (one.begun,))]
+            if len(again) > _unknown_seeks(facts, group, one.ended):
+                text = f"{group[1]} got {one.message.id} of {group[0]}/{one.message.partition} again"
+                yield f"{text} after it had finished it", (*(op for _, op in again), one.op)
 
 
 def one_lease_at_a_time(facts: Facts, tally: Tally) -> Iterator[Finding]:
@@ -169,7 +180,9 @@ def dead_letters(facts: Facts, tally: Tally) -> Iterator[Finding]:
         forced: set[str] = set()
         for said in facts.said[group]:
             if said.status == "failed":
-                certain[said.id, _epoch(facts, group, said.begun, said.ended)] += said.taken is True
+                is_unknown = _unknown_seeks(facts, group, said.ended) > 0
+                epoch = None if is_unknown else _epoch(facts, group, said.begun, said.ended)
+                certain[said.id, epoch] += said.taken is True
                 possible[said.id] += said.taken is not False
             elif said.status == "dlq" and said.taken is not False:
                 forced.add(said.id)

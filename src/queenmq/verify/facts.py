@@ -145,15 +145,26 @@ class Torn(NamedTuple):
 
 
 class Seeks:
-    """The seeks of a group, in the order of their beginnings. What overlaps one belongs to no epoch."""
+    """The seeks of a group, in the order of their beginnings. What overlaps one belongs to no epoch.
+
+    One with an unknown outcome begins no epoch. It may move each partition once, at any time after its beginning.
+    """
 
     def __init__(self) -> None:
         self._begun: list[float] = []
         self._ended: list[float] = []
+        self._unknown: list[float] = []
 
     def add(self, begun: float, ended: float) -> None:
         self._begun.append(begun)
         self._ended.append(max([ended, *self._ended[-1:]]))
+
+    def add_unknown(self, begun: float) -> None:
+        self._unknown.append(begun)
+
+    def unknown_before(self, ended: float) -> int:
+        """How many with an unknown outcome may have moved a partition by then."""
+        return bisect_left(self._unknown, ended)
 
     def epoch(self, begun: float, ended: float) -> int | None:
         before = bisect_left(self._ended, begun)
@@ -290,9 +301,14 @@ class Facts:
         timer.may_be_cancelled |= not isinstance(one.answer, Cancelled) or one.answer.taken
 
     def _sought(self, one: Operation, group: Group) -> None:
-        self.seeks[group].add(one.begun, one.ended)
+        over = FOREVER
+        if one.outcome == "ok":
+            over = one.ended
+            self.seeks[group].add(one.begun, one.ended)
+        else:
+            self.seeks[group].add_unknown(one.begun)
         for lease in self.leases.values():
-            if lease.group == group and lease.begun < one.ended:
+            if lease.group == group and lease.begun < over:
                 lease.released = min(lease.released, max(lease.ended, one.begun))
 
     def may_be_forgotten(self, lease: Lease) -> bool:

@@ -67,6 +67,7 @@ class ModelQueue:
         self._groups = [f"g{number}" for number in range(groups)]
         self._readers = {(group, name): _Reader() for group in self._groups for name in self._stored}
         self._dead: dict[str, set[str]] = {group: set() for group in self._groups}
+        self._late: list[str] = []  # groups that a seek without an answer will move
 
     def run(self, steps: int) -> History:
         """So many steps of clients, then what every workload does at its end."""
@@ -76,6 +77,8 @@ class ModelQueue:
                 weights=(10, 12, 2, 2, 2, 0.2, 1),
             )[0]
             step()
+            if self._late and self._chance.random() < 0.1:
+                self._go_back(self._late.pop())
         for group in self._groups:
             self._drain(group)
         for partition, messages in self._stored.items():
@@ -159,15 +162,21 @@ class ModelQueue:
         self._now = max(self._now, reader.expires) + 0.1
 
     def _seek(self) -> None:
-        """Back to the beginning. What is under a lease is not, any more."""
+        """Back to the beginning; if there is no answer, at once, later or never."""
         group = self._chance.choice(self._groups)
         op = self._invoke(Seek(QUEUE, group))
-        for (of, _), reader in self._readers.items():
-            if of == group:
-                reader.finished.clear()
-                reader.failures.clear()
-                reader.lease = ""
-        self._complete(op, "ok", Done())
+        match self._chance.choices(("ok", "fail", "lost", "late", "unsent"), weights=(12, 1, 1, 1, 1))[0]:
+            case "ok":
+                self._go_back(group)
+                self._complete(op, "ok", Done())
+            case "fail":
+                self._complete(op, "fail")
+            case word:
+                if word == "lost":
+                    self._go_back(group)
+                elif word == "late":
+                    self._late.append(group)
+                self._complete(op, "info")
 
     def _timer(self) -> None:
         """It is stored at its moment, unless it is cancelled before."""
@@ -193,6 +202,14 @@ class ModelQueue:
         self._complete(op, "ok", Done())
 
     # What the queue does
+
+    def _go_back(self, group: str) -> None:
+        """What is under a lease is not, any more."""
+        for (of, _), reader in self._readers.items():
+            if of == group:
+                reader.finished.clear()
+                reader.failures.clear()
+                reader.lease = ""
 
     def _store(self, partition: str, ids: Sequence[str]) -> None:
         stored = self._stored[partition]
