@@ -213,14 +213,8 @@ def a_message_overtakes_an_unfinished_one(it: Tampering) -> None:
     it.answer(one, Popped(answer.lease, answer.messages[1:]))
 
 
-def _without_unknown_seeks(it: Tampering) -> None:
-    """Raises NotHere if one might explain what is wrong."""
-    if any(isinstance(one.begun.request, Seek) and one.ended.outcome == "info" for one in it.all):
-        raise NotHere
-
-
 def a_finished_message_comes_again(it: Tampering) -> None:
-    _without_unknown_seeks(it)
+    it.requires_known_seeks()
     one = it.some(Ack, lambda request, answer: answer.taken[0] and request.status == "completed")
     pop = _pop_of(it, one)
     answer: Any = pop.ended.answer
@@ -230,7 +224,7 @@ def a_finished_message_comes_again(it: Tampering) -> None:
 
 
 def a_partition_is_leased_twice(it: Tampering) -> None:
-    _without_unknown_seeks(it)
+    it.requires_known_seeks()
     pop = it.some(Pop, lambda request, answer: answer.messages)
     answer: Any = pop.ended.answer
     it.insert(pop.ended, pop.begun.request, Popped("another", answer.messages))

@@ -8,7 +8,18 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from queenmq.verify.history import Completion, Delivered, Event, Fault, Invocation, Popped, Read, Request, Stored
+from queenmq.verify.history import (
+    Completion,
+    Delivered,
+    Event,
+    Fault,
+    Invocation,
+    Popped,
+    Read,
+    Request,
+    Seek,
+    Stored,
+)
 
 
 class NotHere(Exception):
@@ -44,6 +55,11 @@ class Tampering:
         if not fit:
             raise NotHere
         return self.chance.choice(fit)
+
+    def requires_known_seeks(self) -> None:
+        """Raises NotHere if a seek with an unknown outcome might explain what is wrong."""
+        if any(isinstance(one.begun.request, Seek) and one.ended.outcome == "info" for one in self.all):
+            raise NotHere
 
     def answer(self, one: Both, answer: Any) -> None:
         self.events[self.events.index(one.ended)] = replace(one.ended, answer=answer)
