@@ -287,7 +287,7 @@ def test_moments_and_commands_in_sentences_are_made_readable(page: Page, served:
     page.goto(f"/#/groups/g?queue={queue}")
     why = page.locator(".explanation")
     expect(why).to_contain_text(re.compile(r"messages of this partition until (\d\d:\d\d:\d\d|\d+ \w+, \d\d:\d\d)\."))
-    expect(why.locator("p time")).to_have_attribute("datetime", re.compile("Z$"))
+    expect(why.locator("p time").first).to_have_attribute("datetime", re.compile("Z$"))
     shop.call("POST", "/api/v1/pause", {"queue": queue, "consumerGroup": "g"})
     page.reload()
     expect(why.locator(".advice code")).to_have_text(["POST /api/v1/resume", "queen queues resume"])
