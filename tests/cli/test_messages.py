@@ -64,7 +64,7 @@ def test_push_twice_under_one_transaction_id(queen: Run, name: str) -> None:
 
 def test_push_later(queen: Run, client: BlockingQueen, name: str) -> None:
     later = queen("push", name, "1", "2", "--delay", "1h", "--partition", "p")
-    assert (later.status, later.out) == (0, f"2 messages to be pushed to {name} later (`queen timers`)\n")
+    assert (later.status, later.out) == (0, f"2 messages to be pushed later (`queen timers list {name}`)\n")
     assert queen("push", name, "--deliver-at", "2100-01-02T03:04:05", stdin="3\n").status == 0
     [result] = queen("push", name, "4", "--deliver-at", "2100-01-02T03:04:05Z", "--transaction-id", "t", "--json").json
     assert (result["status"], result["timerKey"], result["deliverAt"]) == (

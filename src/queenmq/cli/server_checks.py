@@ -143,7 +143,8 @@ def _token(overview: _Reply, anonymous: _Reply) -> Finding:
             return bad(
                 "token",
                 f"the server refuses the token: {error}",
-                "get a new token: signature, issuer, audience and expiry must match the JWT_ variables of the server",
+                "get a new one with `queen token create`, or a JWT whose signature, issuer, audience and expiry match "
+                "the JWT_ variables of the server",
             )
         return bad("token", "the server requires one", f"set {TOKEN_VARIABLE}")
     if overview.status == _FORBIDDEN:

@@ -177,7 +177,7 @@ def _summary(statuses: Counter[str], queue: str) -> str:
     if statuses["queued"] or not statuses["scheduled"]:
         parts.append(f"{plural(statuses['queued'], 'message')} pushed to {queue}")
     if statuses["scheduled"]:
-        parts.append(f"{plural(statuses['scheduled'], 'message')} to be pushed to {queue} later (`queen timers`)")
+        parts.append(f"{plural(statuses['scheduled'], 'message')} to be pushed later (`queen timers list {queue}`)")
     if statuses["duplicate"]:
         parts.append(f"{plural(statuses['duplicate'], 'message')} had been pushed before")
     if later := statuses["accepted"] + statuses["buffered"]:
