@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenmq.broker.fair_queue import FairQueue
+from queenmq.broker.lane import FairQueue
 
 
 def fill(*items: tuple[str, int], weight: int = 1) -> FairQueue[tuple[str, int]]:

@@ -1,24 +1,22 @@
 """The lanes: the one path between requests and the database.
 
 Each kind of operation has a `Lane`. What waits in it is merged into one call: at once while nothing runs, else when
-enough has gathered or the oldest request has been held long enough. Keys take turns (`FairQueue`), and how many calls
-may run at once is learned from the time that they take (`Vegas`). Requests that share a call never share a fate: a call
-that fails for a reason of its content is repeated in halves until only the guilty request fails; what needs a row that
-another transaction holds steps aside in a `locking_lane`. A caller who goes away never interrupts a call.
+enough has gathered or the oldest request has been held long enough. How many calls may run at once is learned from the
+time that they take. Requests that share a call never share a fate: one that fails for its content is found by halves;
+what needs a row that another transaction holds steps aside in a `locking_lane`. Callers who go interrupt no call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from queenmq.broker.fair_queue import FairQueue
 from queenmq.broker.locked_rows import Row
 from queenmq.broker.waiting_for_rows import AGAIN_TIMEOUT, FIRST_TIMEOUT, NEXT_TIMEOUT, Ticket
 from queenmq.clock import SYSTEM, Clock, Timer
@@ -31,6 +29,7 @@ log = logging.getLogger(__name__)
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 TRIES = 6  # of a call that meets a deadlock or the like
 PAUSES = Pauses(0.005, 0.25)
@@ -91,9 +90,7 @@ class Lane(Generic[Request, Result]):
         self.name = name
         self.calls = self.requests = self.items = 0
         self.merged: Counter[int] = Counter()  # calls, by the number of their requests
-        self.seconds = 0.0
-        self._waited_s = 0.0
-        self._taken_at = 0.0
+        self.seconds = self._waited_s = self._taken_at = 0.0
         self._run = run
         self._policy = policy
         self._concurrency = concurrency
@@ -135,10 +132,8 @@ class Lane(Generic[Request, Result]):
         return len(self._waiting) + self._busy
 
     async def submit(self, request: Request, key: Hashable, weight: int = 1) -> Result:
-        """Have `request` done with one of the next calls. Raises Overloaded if too much waits already.
-
-        Requests of one `key` are taken in order; keys take turns.
-        """
+        """Have `request` done with one of the next calls, those of one `key` in order. Raises Overloaded if too much
+        waits already."""
         if len(self._waiting) >= self._policy.max_pending:
             raise Overloaded(f"too many {self.name} requests are waiting for a database connection (ECONNREFUSED)")
         answer = asyncio.get_running_loop().create_future()
@@ -322,6 +317,52 @@ class Lane(Generic[Request, Result]):
                 waiting.answer.set_result(result)
             elif self._orphaned is not None:
                 self._orphaned(result)
+
+
+class FairQueue(Generic[Item]):
+    """First in, first out within a key; one item of each key in turn between them."""
+
+    def __init__(self, weigh: Callable[[Item], int]) -> None:
+        self._weigh = weigh
+        self._lines: OrderedDict[Hashable, deque[Item]] = OrderedDict()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def put(self, key: Hashable, item: Item) -> None:
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = deque()
+        line.append(item)
+        self._length += 1
+
+    def take(self, count: int, weight: int, admit: Callable[[Item], bool] | None = None) -> list[Item]:
+        """Up to `count` items of up to `weight` together, at least one if there is any that is admitted. A key whose
+        next item is not admitted sits out, so its order is kept. The key after the last one is first the next time."""
+        taken: list[Item] = []
+        sitting_out: list[tuple[Hashable, deque[Item]]] = []
+        while self._lines and len(taken) < count:
+            key, line = next(iter(self._lines.items()))
+            item = line[0]
+            if taken and self._weigh(item) > weight:
+                break
+            if admit is not None and not admit(item):
+                del self._lines[key]
+                sitting_out.append((key, line))
+                continue
+            line.popleft()
+            taken.append(item)
+            weight -= self._weigh(item)
+            if line:
+                self._lines.move_to_end(key)
+            else:
+                del self._lines[key]
+        for key, line in reversed(sitting_out):
+            self._lines[key] = line
+            self._lines.move_to_end(key, last=False)
+        self._length -= len(taken)
+        return taken
 
 
 class Vegas:

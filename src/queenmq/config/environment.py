@@ -23,6 +23,7 @@ NOT_SETTINGS = frozenset(
             "QUEEN_LONG",
             "QUEEN_REQUIRE_BROWSER",
             "QUEEN_REQUIRE_POOLER",
+            "QUEEN_REQUIRE_MODELS",
             "QUEEN_REQUIRE_OLDEST",
             "QUEEN_REQUIRE_PYRIGHT",
             "QUEEN_SIMULATION_SEED",

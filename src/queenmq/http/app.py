@@ -21,7 +21,7 @@ from queenmq.broker.broker import Broker
 from queenmq.clock import Clock
 from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, NotSupported, Unauthenticated
 from queenmq.http.auth import Authenticator
-from queenmq.http.compression import compressed, is_compressible
+from queenmq.http.compression import compressed
 from queenmq.http.openapi import document
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
@@ -164,7 +164,7 @@ class App:
         elif self._authenticator.enabled:
             await self._identify(request, route)  # again: a large body takes its time, and tokens are revoked
         response = await self._answer(request, route)
-        if is_compressible(route):
+        if route.method == "GET" and route.role is not Role.READ_WRITE:  # it only reads: pops are GET, too
             response = await compressed(request, response)
         if isinstance(response, StreamedResponse) and self._authenticator.enabled:
             response.source = WhileValid(response.source, partial(self._identify, request, route))

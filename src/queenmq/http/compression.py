@@ -10,8 +10,6 @@ import asyncio
 import zlib
 from typing import Final
 
-from queenmq.http.roles import Role
-from queenmq.http.route import Route
 from queenmq.httpserver.messages import Request, Response, StreamedResponse
 
 BY_ENCODING: Final = (b"Vary", b"Accept-Encoding")
@@ -31,11 +29,6 @@ def takes_gzip(request: Request) -> bool:
         if coding == b"gzip":
             return weight.rstrip(b"0.") != b"" or not weight
     return False
-
-
-def is_compressible(route: Route) -> bool:
-    """Whether it only reads. Pops are GET, too, but need a role that may write."""
-    return route.method == "GET" and route.role is not Role.READ_WRITE
 
 
 async def compressed(request: Request, response: Response) -> Response:
