@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -35,6 +36,7 @@ from queenmq.services.retention import Retention
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
 from queenmq.verify import check
+from queenmq.verify.recorder import Recorder
 from queenmq.verify.workload import Load, run
 
 NEVER_MS = 3_600_000
@@ -373,15 +375,25 @@ async def test_a_history_in_which_a_group_is_moved_after_the_answer_is_valid(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clients of `queen verify` wait for the operation: until then nobody knows which partitions have moved."""
-    step = SteppedOperations.step
+    step, complete = SteppedOperations.step, Recorder.complete
+    answered = asyncio.Event()
     steps = 0
+
+    def noted(self: Recorder, *given: Any, **named: Any) -> None:
+        complete(self, *given, **named)
+        answered.set()
 
     async def late(self: SteppedOperations, claimed: Claimed) -> Step | None:
         nonlocal steps
         steps += 1
-        await asyncio.sleep(0.3)
+        with suppress(TimeoutError):  # no calls of the clients come any more when they only wait for this operation
+            async with asyncio.timeout(1):
+                for _ in range(10):
+                    answered.clear()
+                    await answered.wait()
         return await step(self, claimed)
 
+    monkeypatch.setattr(Recorder, "complete", noted)
     monkeypatch.setattr(SteppedOperations, "step", late)
     host, port = server.address
     load = Load(seconds=3, producers=1, consumers=3, partitions=2 * STEP, lease_s=1, drain_s=0.1, quiet_s=0.1)

@@ -21,7 +21,7 @@ DECLARE
     v_room   bigint := 2 * p_limit;     -- letters that may still be read
     v_from   bigint;                    -- those between these two offsets are read now
     v_upto   bigint;
-    v_read   bigint;
+    v_read   bigint := 0;
     v_ids    uuid[];
     v_back   record;
     v_new    record;
