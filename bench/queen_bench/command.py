@@ -148,7 +148,7 @@ def _counts(raw: str) -> tuple[int, ...]:
     default=USUAL.held_seconds,
     show_default=True,
     metavar="S",
-    help="Time for which the scenario held-horizon keeps old row versions, in each form, in seconds.",
+    help="Time for which the scenarios held-horizon and held-beside keep old row versions, in each form, in seconds.",
 )
 @click.option(
     "--share",

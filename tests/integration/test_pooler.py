@@ -1,6 +1,6 @@
 """Behind PgBouncer in transaction mode, with fewer sessions than connections: every statement may get another one.
 
-`make test` also runs the files of the most important verbs through it (QUEEN_TEST_POOLER=1).
+`make pooled` also runs the files of the most important verbs through it (QUEEN_TEST_POOLER=1).
 """
 
 from __future__ import annotations
