@@ -7,8 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
+import pytest
 
-from integration.queen import Queen, data
+from integration.consuming import consuming
+from integration.queen import Json, Message, Queen, ack_op, data
+from integration.test_streams import register
+from queenmq.core.acknowledgement import MAX_ERROR
+from queenmq.server import Server
 
 
 async def bury(queen: Queen, queue: str, *payloads: str, partition: str = "Default", group: str | None = None) -> None:
@@ -199,3 +204,70 @@ async def test_what_narrows_only_a_listing_is_refused(queen: Queen) -> None:
     body = {"queue": "orders", "group": "g", "limits": {"leases": 1}}
     assert "unknown field 'group'" in (await queen.refused("/api/v1/policies", body))["error"]
     assert data(await queen.dead_letters("orders")) == ["a"]
+
+
+class Reporter:
+    """One way each in which a consumer says why a message failed."""
+
+    def __init__(self, queen: Queen, server: Server) -> None:
+        self._queen = queen
+        self._server = server
+
+    async def ack(self, message: Message, error: str) -> None:
+        assert (await self._queen.ack(message, "dlq", error=error))["dlq"]
+
+    async def batch(self, message: Message, error: str) -> None:
+        [result] = await self._queen.ack_batch([message], "dlq", error=error)
+        assert result["dlq"]
+
+    async def transaction(self, message: Message, error: str) -> None:
+        done = await self._queen.transact(ack_op(message, "dlq", error=error), leases=[message["leaseId"]])
+        assert done["success"]
+
+    async def finish(self, message: Message, error: str) -> None:
+        assert (await self._queen.finish(message["leaseId"], status="dlq", error=error))["dlq"] == 1
+
+    async def exception(self, message: Message, error: str) -> None:
+        excepted = {"transactionId": message["transactionId"], "status": "dlq", "error": error}
+        assert (await self._queen.finish(message["leaseId"], **{"except": [excepted]}))["except"][0]["dlq"]
+
+    async def cycle(self, message: Message, error: str) -> None:
+        query = (await register(self._queen, source_queue="orders"))["query_id"]
+        said = {name: message[name] for name in ("transactionId", "leaseId")} | {"status": "dlq", "error": error}
+        body: Json = {"query_id": query, "partition_id": message["partitionId"], "ack": said}
+        answer = await self._queen.http.post("/streams/v1/cycle", json=body)
+        assert answer.json()["ack_result"]["dlq"], answer.text
+
+    async def connection(self, message: Message, error: str) -> None:
+        # One lease at a time: it takes the message over.
+        await self._queen.ack(message, "retry")
+        async with consuming(self._server, "orders") as connection:
+            await connection.finish(await connection.next_batch(), status="dlq", error=error)
+
+
+@pytest.mark.parametrize("way", ["ack", "batch", "transaction", "finish", "exception", "cycle", "connection"])
+async def test_a_long_error_is_cut(queen: Queen, server: Server, way: str) -> None:
+    await queen.push("orders", "a")
+    [message] = await queen.pop("orders")
+    await getattr(Reporter(queen, server), way)(message, "\U0001f40c" * 5 + "e" * 100_000)
+    [letter] = await queen.dead_letters("orders")
+    assert letter["errorMessage"] == "\U0001f40c" * 5 + "e" * (MAX_ERROR - 5), "and nobody loses the acknowledgement"
+
+
+async def test_a_long_error_is_cut_in_sql(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.push("orders", "a", "b")
+    [first, second] = await queen.pop("orders", batch=2)
+    await sql.fetch("SELECT queen.finish($1, $2, 'dlq', repeat('e', 100000))", first["leaseId"], first["id"])
+    await sql.fetch("SELECT queen.finish($1, NULL, 'dlq', repeat('e', 100000))", second["leaseId"])
+    assert [len(letter["errorMessage"]) for letter in await queen.dead_letters("orders")] == [MAX_ERROR] * 2
+
+
+async def test_long_errors_of_before_do_not_fill_the_answers(queen: Queen, sql: asyncpg.Connection) -> None:
+    await bury(queen, "orders", "a", "b")
+    await sql.execute("UPDATE queen.dead_letter_queue SET error_message = repeat('é', 1000000)")
+    for path in ("/api/v1/status", "/api/v1/troubles", "/api/v1/resources/overview"):
+        answer = await queen.http.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < 50_000, path
+    [top] = (await queen.http.get("/api/v1/status")).json()["deadLetterQueue"]["topErrors"]
+    assert (top["error"], top["count"]) == ("é" * MAX_ERROR, 2)

@@ -8,11 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from queenmq.core.names import are_plain_names
+from queenmq.core.names import are_plain_names, check_text
 
 COMPLETED = frozenset({"completed", "success"})
 STATUSES = COMPLETED | {"failed", "dlq", "retry"}
 TRANSACTION_STATUSES = COMPLETED | {"failed", "dlq"}
+MAX_ERROR = 2000  # characters
+
+
+def read_error(text: str | None, field: str) -> str | None:
+    """What a consumer says of a failure, cut to MAX_ERROR characters: it may be stored for each message of a lease, and
+    who is refused would lose the acknowledgement. Raises InvalidRequest if it cannot be stored."""
+    if text is None:
+        return None
+    text = text[:MAX_ERROR]
+    check_text(text, field)
+    return text
 
 
 @dataclass(slots=True)

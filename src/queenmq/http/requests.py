@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from queenmq.core.acknowledgement import STATUSES
+from queenmq.core.acknowledgement import MAX_ERROR, STATUSES
 from queenmq.core.fairness import FairnessPolicy
 from queenmq.core.filters import MAX_LENGTH
 from queenmq.core.headers import MAX_HEADERS
@@ -37,6 +37,7 @@ DEFAULT_RENEW_S = 60
 
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+ErrorText = Annotated[str, documented_as({"description": f"Cut to {MAX_ERROR} characters."} | TEXT_SCHEMA)]
 Status = Annotated[str, documented_as({"enum": sorted(STATUSES)})]
 _From = Annotated[str, documented_as({"anyOf": [{"const": "now"}, {"format": "date-time"}, {"maxLength": 0}]})]
 _HEADER_NAMES: Schema = {"propertyNames": NAME_SCHEMA, "maxProperties": MAX_HEADERS}
@@ -87,7 +88,7 @@ class AckBody(Struct, kw_only=True, rename="camel"):
     status: str | None = None
     consumer_group: Label | None = None
     lease_id: str | None = None
-    error: Text | None = None
+    error: ErrorText | None = None
 
 
 class AckBatchItem(Struct, kw_only=True, rename="camel"):
@@ -95,7 +96,7 @@ class AckBatchItem(Struct, kw_only=True, rename="camel"):
     partition_id: Uuid
     status: str | None = None
     lease_id: str | None = None
-    error: Text | None = None
+    error: ErrorText | None = None
 
 
 class AckBatchBody(Struct, kw_only=True, rename="camel"):
@@ -113,7 +114,7 @@ class Operation(Struct, kw_only=True, rename="camel"):
     status: str | None = None
     consumer_group: Label | None = None
     lease_id: str | None = None
-    error: Text | None = None
+    error: ErrorText | None = None
 
 
 _STRING = {"type": "string"}
@@ -213,7 +214,7 @@ class ExceptedBody(Struct, kw_only=True, rename="camel"):
     transaction_id: Name
     status: Status
     partition_id: Uuid | None = None
-    error: Text | None = None
+    error: ErrorText | None = None
 
 
 class TakeBody(Struct, kw_only=True, rename="camel"):
@@ -236,7 +237,7 @@ class Finishing(Struct, kw_only=True, rename="camel"):
     """What is said of the messages of a lease."""
 
     status: Status | None = None
-    error: Text | None = None
+    error: ErrorText | None = None
     excepted: list[ExceptedBody] = field(name="except", default_factory=list)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from queenmq.http.requests import PushItem
+from queenmq.http.requests import ErrorText, PushItem
 from queenmq.http.schemas import TEXT_SCHEMA, Label, Name, Text, Uuid, documented_as
 
 StateKey = Annotated[str, documented_as({"minLength": 1, "maxLength": 500} | TEXT_SCHEMA)]
@@ -43,7 +43,7 @@ class CycleAckBody(Struct, kw_only=True, rename="camel"):
     lease_id: str | None = None
     status: str | None = None
     count: int | None = None
-    error: Text | None = None
+    error: ErrorText | None = None
 
 
 class CycleBody(Struct, kw_only=True):

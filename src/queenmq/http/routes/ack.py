@@ -10,8 +10,8 @@ import msgspec
 
 from queenmq.broker.ack import Acked
 from queenmq.broker.broker import Broker
-from queenmq.core.acknowledgement import COMPLETED, STATUSES, Acknowledgement, Run, runs_of
-from queenmq.core.names import QUEUE_MODE, check_name, check_text
+from queenmq.core.acknowledgement import COMPLETED, STATUSES, Acknowledgement, Run, read_error, runs_of
+from queenmq.core.names import QUEUE_MODE, check_name
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import documented
@@ -155,7 +155,7 @@ def read_ack(item: AckBody | AckBatchItem | Operation, group: str | None, prefix
         group=group,
         lease_id=opaque_lease(item.lease_id),
         status=item.status or "completed",
-        error=item.error,
+        error=read_error(item.error, f"{prefix}error"),
     )
 
 
@@ -180,8 +180,7 @@ def check_ack(item: AckBody | AckBatchItem | Operation, prefix: str) -> None:
         check_name(item.transaction_id, f"{prefix}transactionId")
     if item.partition_id is not None and not is_uuid(item.partition_id):
         raise InvalidRequest(f"{prefix}partitionId must be a UUID", f"{prefix}partitionId")
-    if item.error is not None:
-        check_text(item.error, f"{prefix}error")
+    read_error(item.error, f"{prefix}error")
 
 
 def _required(value: str | None, field: str) -> str:

@@ -13,8 +13,8 @@ from msgspec import Raw
 from queenmq.access.permissions import Verb
 from queenmq.broker.finish import NO_LEASE, Finished
 from queenmq.config import Settings
-from queenmq.core.acknowledgement import STATUSES, Excepted, Finish
-from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
+from queenmq.core.acknowledgement import STATUSES, Excepted, Finish, read_error
+from queenmq.core.names import QUEUE_MODE, check_name, iso_millis
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import ANY_STRING, documented
@@ -110,7 +110,7 @@ def read_finish(lease_id: str, body: Finishing, settings: Settings, field: str =
     return Finish(
         opaque_lease(lease_id.lower()) or "",
         _status(body.status or "completed", f"{field}status"),
-        _text(body.error, f"{field}error"),
+        read_error(body.error, f"{field}error"),
         tuple(_excepted(one, f"{field}except[{index}].") for index, one in enumerate(body.excepted)),
     )
 
@@ -121,19 +121,13 @@ def _status(status: str, field: str) -> str:
     return status
 
 
-def _text(text: str | None, field: str) -> str | None:
-    if text is not None:
-        check_text(text, field)
-    return text
-
-
 def _excepted(one: ExceptedBody, prefix: str) -> Excepted:
     check_name(one.transaction_id, f"{prefix}transactionId")
     if one.partition_id is not None and not is_uuid(one.partition_id):
         raise InvalidRequest(f"{prefix}partitionId must be a UUID", f"{prefix}partitionId")
     status = _status(one.status, f"{prefix}status")
     partition_id = None if one.partition_id is None else one.partition_id.lower()
-    return Excepted(one.transaction_id, partition_id, status, _text(one.error, f"{prefix}error"))
+    return Excepted(one.transaction_id, partition_id, status, read_error(one.error, f"{prefix}error"))
 
 
 def _http_status(finished: Finished) -> int:

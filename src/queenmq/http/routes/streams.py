@@ -8,7 +8,7 @@ import msgspec
 
 from queenmq.access.permissions import Verb
 from queenmq.broker.streams import Cycle, StateChange, StreamAck
-from queenmq.core.acknowledgement import COMPLETED, TRANSACTION_STATUSES
+from queenmq.core.acknowledgement import COMPLETED, TRANSACTION_STATUSES, read_error
 from queenmq.core.names import QUEUE_MODE, check_name, check_text, iso_millis
 from queenmq.errors import InvalidRequest
 from queenmq.http.decoding import decode
@@ -225,8 +225,7 @@ def _window_end(value: bytes) -> float | None:
 
 
 def _read_ack(ack: CycleAckBody) -> StreamAck:
-    if ack.error is not None:
-        check_text(ack.error, "ack.error")
+    error = read_error(ack.error, "ack.error")
     if not ack.transaction_id:
         raise TransactionRefused("ack.transactionId is required")
     check_name(ack.transaction_id, "ack.transactionId")
@@ -234,7 +233,7 @@ def _read_ack(ack: CycleAckBody) -> StreamAck:
     if status not in TRANSACTION_STATUSES:
         raise TransactionRefused(f"Unknown ack.status {status}")
     word = "completed" if status in COMPLETED else status
-    return StreamAck(ack.transaction_id, opaque_lease(ack.lease_id), word, ack.error)
+    return StreamAck(ack.transaction_id, opaque_lease(ack.lease_id), word, error)
 
 
 ROUTES = (

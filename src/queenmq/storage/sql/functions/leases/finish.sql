@@ -1,5 +1,6 @@
 -- Acknowledge what a lease has delivered within the caller's own transaction: it is finished if and only if that commits. With
 -- message_id only that message of the lease, else everything of it that is not finished. Returns how many messages that was.
+-- The error is cut to 2,000 characters.
 -- Fenced like every acknowledgement: raises QN009 if the lease has ended or has no such message, so that the caller's transaction
 -- cannot commit what another consumer does again. Once it has finished something, nobody else gets the rest while the transaction is open, because the row is locked;
 -- but a lease that has expired meanwhile cannot be finished any further.
@@ -13,6 +14,7 @@ RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, 
 DECLARE
     v_count  integer := 0;
     r        record;
+    v_error  text := left(finish.error, 2000);
 BEGIN
     IF finish.status IS NULL OR finish.status NOT IN ('completed', 'success', 'failed', 'dlq', 'retry') THEN
         RAISE invalid_parameter_value USING MESSAGE = format('%L is no status', finish.status),
@@ -20,7 +22,7 @@ BEGIN
     END IF;
     FOR r IN
         SELECT f.problem, f.queue_name, f.finished_in AS partition_name, f.consumer_group, f.messages
-        FROM queen.finish_leases(ARRAY[finish.lease], ARRAY[finish.status], ARRAY[finish.error]) f
+        FROM queen.finish_leases(ARRAY[finish.lease], ARRAY[finish.status], ARRAY[v_error]) f
         WHERE finish.message_id IS NULL
         UNION ALL
         SELECT a.problem, a.queue_name, a.partition_name, a.consumer_group, 1
@@ -35,7 +37,7 @@ BEGIN
                 ORDER BY x."offset" OFFSET 0
             ) m
             WHERE c.lease_id = finish.lease AND m.id = finish.message_id AND c.lease_offsets @> m."offset"
-        ) t, LATERAL queen.ack(t.parts, t.names, t.groups, ARRAY[finish.lease], ARRAY[finish.status], ARRAY[finish.error]) a
+        ) t, LATERAL queen.ack(t.parts, t.names, t.groups, ARRAY[finish.lease], ARRAY[finish.status], ARRAY[v_error]) a
         WHERE t.parts IS NOT NULL
     LOOP
         IF r.problem IS NOT NULL THEN

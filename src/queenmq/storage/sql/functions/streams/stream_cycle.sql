@@ -100,7 +100,7 @@ BEGIN
     FROM queen.ack(array_fill(p_partition, ARRAY[acked]), v_all, array_fill(p_group, ARRAY[acked]),
                    array_fill(v_row.lease_id, ARRAY[acked]),
                    array_fill('completed'::text, ARRAY[acked - 1]) || CASE WHEN dead_lettered THEN 'dlq' ELSE 'completed' END,
-                   array_fill(p_error, ARRAY[acked])) a;
+                   array_fill(NULL::text, ARRAY[acked - 1]) || p_error) a;
     IF v_problem IS NOT NULL THEN
         RAISE SQLSTATE 'QN001' USING MESSAGE = v_problem;
     END IF;
