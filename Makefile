@@ -119,7 +119,7 @@ MINUTES ?= 60
 
 # A supervised pipeline under load, with kills of its driver, workers, PostgreSQL and supervisor. CLUSTER=1: of executors.
 pipeline-soak: setup
-	PYTHONPATH=tests $(BIN)/python -m pipeline.soak --minutes $(MINUTES) $(if $(CLUSTER),--cluster)
+	PYTHONPATH=tests $(BIN)/python -m pipeline.soak --minutes $(MINUTES) $(if $(CLUSTER),--cluster) $(if $(SEED),--seed $(SEED))
 
 # All workloads of `queen verify` at once, with faults, in rounds. The figures and their plot are in build/soak.
 soak: setup

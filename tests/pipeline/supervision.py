@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +78,14 @@ class SupervisorProcess:
             )
 
     def drivers(self) -> list[psutil.Process]:
-        """The Python processes of the drivers."""
-        return [
-            child
-            for child in psutil.Process(self.process.pid).children()
-            if any("queenmq.pipeline.driver" in part for part in child.cmdline())
-        ]
+        """The Python processes of the drivers, those that have just ended left out."""
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if any("queenmq.pipeline.driver" in part for part in child.cmdline()):
+                        found.append(child)
+        return found
 
     def kill(self) -> None:
         """Only the supervisor: its drivers are left alone."""
@@ -163,3 +167,39 @@ class Site:
         self.postgres.ask(lambda db: db.assert_copied("orders", "copies"))
         ids = "transaction_id"
         assert self.postgres.ask(lambda db: db.partitions("copies", ids) == db.partitions("orders", ids))
+
+    def differences(self) -> list[str]:
+        """What is wrong in the copy: for every partition a sentence about the first message that differs."""
+        both = {}
+        for queue in ("orders", "copies"):
+            ids = self.postgres.ask(lambda db, queue=queue: db.partitions(queue, "m.transaction_id"))
+            values = self.postgres.ask(lambda db, queue=queue: db.partitions(queue))
+            both[queue] = {name: list(zip(ids[name], values[name], strict=True)) for name in ids}
+        return differences(both["orders"], both["copies"])
+
+    def findings(self, queue: str) -> list[str]:
+        """What `queen pipeline audit` finds in the queue."""
+        command = [str(Path(sys.executable).with_name("queen")), "pipeline", "audit", "--queue", queue]
+        command += ["--url", self.postgres.url, "--master", "local[2]", "--conf", "spark.driver.memory=512m", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return []
+        try:
+            found = json.loads(done.stdout)["summary"]["findings"]
+        except (ValueError, KeyError):
+            found = [f"ended with status {done.returncode}: {done.stderr[-2000:]}"]
+        return [f"audit of {queue}: {one}" for one in found]
+
+
+def differences(pushed: dict[str, list[Any]], arrived: dict[str, list[Any]]) -> list[str]:
+    found = []
+    for name in sorted({*pushed, *arrived}):
+        there, here = pushed.get(name, []), arrived.get(name, [])
+        for number, (first, second) in enumerate(zip_longest(there, here, fillvalue="nothing"), start=1):
+            if first != second:
+                found.append(
+                    f"{name}: {len(there)} messages were pushed and {len(here)} arrived; they differ first at offset "
+                    f"{number}, where {first} was pushed and {second} arrived"
+                )
+                break
+    return found
