@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from pipeline.db import Db
 from queenmq.pipeline.jobs.analytics import Settings, sample
@@ -63,3 +64,18 @@ def test_a_second_look_at_the_same_minute_changes_nothing(spark: Any, db: Db) ->
     run(spark, db, at)
     assert db.sql("SELECT * FROM queen.pipeline_analytics ORDER BY 1, 2, 3") == before
     assert sum(arrived for (arrived,) in minutes(db, "", "arrived")) == 10
+
+
+def test_figures_and_their_file_are_published_together(spark: Any, db: Db, tmp_path: Path) -> None:
+    """A lake that cannot be written: the minutes are not taken for done, and the next run has them in both."""
+    db.fill("orders", 1, 10)
+    at = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    lake = tmp_path / "lake"
+    lake.write_text("in the way")
+    with pytest.raises(Exception, match="lake"):
+        run(spark, db, at, lake=str(lake))
+    assert minutes(db, "", "arrived") == []
+    lake.unlink()
+    run(spark, db, at, lake=str(lake))
+    [file] = lake.rglob("*.parquet")
+    assert sum(pq.read_table(file).column("arrived").to_pylist()) == sum(n for (n,) in minutes(db, "", "arrived")) == 10

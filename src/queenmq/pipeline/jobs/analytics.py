@@ -68,10 +68,11 @@ def sample(spark: Any, settings: Settings, run: Run, now: datetime | None = None
             with opened.transaction():
                 hold_generation(opened)
                 rows(opened, "analytics_store", queue, json.dumps(merged, default=str))
+                if settings.lake and merged:
+                    # Before the commit: a run that dies in between writes the same file again.
+                    _to_lake(opened, Lake(settings.lake), queue, min(since, until), until + MINUTE)
             stored += len(merged)
             run.progress(sum(one.get("arrived") or 0 for one in found))
-            if settings.lake and merged:
-                _to_lake(opened, Lake(settings.lake), queue, min(since, until), until + MINUTE)
     return stored
 
 
