@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from cli.conftest import Run
 from queenmq.cli.commands import verify as command
+from queenmq.client import OperationTimeout, Unavailable
+from queenmq.client.queue import Queue
 from queenmq.faults.injection import FAULTS
+from queenmq.verify.clients import Clients
 from queenmq.verify.corruptions import a_partition_is_leased_twice, corrupted
 from queenmq.verify.history import write_history
 from queenmq.verify.workload import OWN_CLUSTER_ONLY, WORKLOADS
@@ -67,6 +71,56 @@ def test_faults_on_a_cluster_of_its_own(queen: Run, tmp_path: Path) -> None:
     assert kept.count('"type":"fault"') == len(one["faults"])
     drawn = ElementTree.fromstring((tmp_path / "journal.svg").read_text())
     assert {fault["name"] for fault in one["faults"]} <= {text.text for text in drawn.iter(f"{SVG}text")}
+
+
+async def _stuck(clients: Clients) -> None:
+    await clients.push("producer", "p0", ["a"])
+    raise OperationTimeout("an accepted operation has not been done", "1")
+
+
+@pytest.mark.parametrize("faults", [(), ("--faults", "none")])
+def test_a_workload_that_cannot_be_judged_leaves_the_others(
+    queen: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(WORKLOADS, "lease", _stuck)
+    named = ("--workload", "log", "--workload", "lease", "--workload", "seek")
+    short = ("--seconds", "1", "--lease", "1", "--partitions", "1", "--histories", str(tmp_path))
+    ran = queen("verify", "run", *named, *short, *faults)
+    assert ran.status == 1, ran.out
+    rows = [line.split() for line in ran.out.splitlines() if line.endswith(("0", "1"))]
+    assert [(row[0], row[-2:]) for row in rows] == [
+        ("log", ["0", "0"]),
+        ("lease", ["0", "1"]),
+        ("seek", ["0", "0"]),
+    ]
+    assert "lease could not be judged: an accepted operation has not been done\n" in ran.out
+    assert "every promise was kept" not in ran.out
+    assert ran.err.endswith("\ncould not be judged: lease\n")
+    again = queen("verify", "check", *(str(tmp_path / f"{name}.jsonl") for name in ("log", "seek")))
+    assert again.out.endswith("every promise was kept\n")
+    # What there was is kept, too.
+    assert '"f":"push"' in (tmp_path / "lease.jsonl").read_text()
+    assert (tmp_path / "lease.svg").exists()
+
+
+def test_a_queue_that_cannot_be_deleted_costs_no_history(
+    queen: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Any) -> None:
+        raise Unavailable(503, "not now")
+
+    monkeypatch.setattr(Queue, "delete", fail)
+    ran = queen("verify", "run", "--workload", "log", "--seconds", "1", "--json", "--histories", str(tmp_path))
+    assert ran.status == 1
+    [one] = ran.json
+    assert (one["valid"], one["unjudged"]) == (True, ["the queue could not be deleted: not now"])
+    assert one["checked"]["everything-delivered"] > 0
+    assert (tmp_path / "log.jsonl").exists()
+
+
+def test_no_server_is_said_at_once(queen: Run) -> None:
+    ran = queen("verify", "run", "--server", "http://127.0.0.1:1")
+    assert (ran.status, ran.out) == (6, "")
 
 
 def test_what_is_refused(queen: Run) -> None:

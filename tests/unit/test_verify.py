@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from queenmq.client import NetworkError, Operation, Overloaded, ServerFailed, TransactionFailed
 from queenmq.clock import SYSTEM
-from queenmq.verify import BadHistory, check, read_history, write_history
+from queenmq.errors import StartupError
+from queenmq.verify import BadHistory, check, read_history, workload, write_history
 from queenmq.verify.clients import Clients, Load
 from queenmq.verify.corruptions import CORRUPTIONS, Corruption, a_partition_is_leased_twice, corrupted
 from queenmq.verify.edn import to_edn
@@ -25,6 +27,7 @@ from queenmq.verify.history import (
     Dead,
     Delivered,
     Done,
+    Drain,
     Event,
     Fault,
     Invocation,
@@ -44,6 +47,7 @@ from queenmq.verify.model import ModelQueue
 from queenmq.verify.plot import plot
 from queenmq.verify.recorder import Recorder, outcome_of
 from queenmq.verify.shrink import minimal
+from queenmq.verify.workload import WORKLOADS
 
 Step: TypeAlias = tuple[Request, Outcome, Answer | None]
 
@@ -185,6 +189,86 @@ async def test_a_seek_whose_operation_does_not_end_well_may_have_moved_the_group
     queen: Any = SimpleNamespace(admin=SimpleNamespace(seek_consumer_group=seek), operation=operation)
     await Clients(queen, {"one": queen}, "q", Load(settle_s=0.1), recorder).seek("seeker", "g")
     assert [event.outcome for event in recorder.history if isinstance(event, Completion)] == ["info"]
+
+
+def test_what_did_not_come_to_its_end_is_not_judged() -> None:
+    """A drain that ran out, a partition and dead letters that could not be read: nobody knows what they would show."""
+    history: list[Event] = []
+    requests = (Drain("q", "g"), Read("q", "p"), ListDead("q", "g", 2))
+    for op, request in enumerate(requests):
+        history += [Invocation(op, "end", op, request), Completion(op, op + 0.5, "fail" if op else "info")]
+    assert check(history).unjudged == [
+        "whether g got everything of q: its drain ran out",
+        "what is stored in q/p: it could not be read",
+        "the dead letters of g in q: they could not be listed",
+    ]
+    # One that was tried again, and came to its end.
+    answers = (Done(), Stored([]), Dead([]))
+    for op, (request, answer) in enumerate(zip(requests, answers, strict=True), 3):
+        history += [Invocation(op, "end", op, request), Completion(op, op + 0.5, "ok", answer)]
+    assert check(history).unjudged == []
+    assert all(check(ModelQueue(seed).run(150)).unjudged == [] for seed in range(5))
+
+
+async def test_a_partition_is_read_again_if_that_fails() -> None:
+    failures = [NetworkError("gone", sent=True), NetworkError("gone again", sent=True)]
+
+    async def read(offset: int, limit: int) -> list[Any]:
+        if failures:
+            raise failures.pop()
+        return []
+
+    source = SimpleNamespace(read=read)
+    source.queue = source.partition = lambda name: source
+    recorder = Recorder(SYSTEM)
+    clients = Clients(source, {}, "q", Load(), recorder)  # type: ignore[arg-type]
+    await clients._read("p0")
+    assert check(recorder.history).unjudged == []
+
+
+async def test_nothing_goes_on_behind_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If what goes on beside a workload fails, the workload is over before its history is."""
+    over = []
+
+    async def forever(clients: Clients) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.append("the workload")
+
+    async def beside(recorder: Recorder) -> None:
+        await asyncio.sleep(0)
+        raise StartupError("the server one is not well")
+
+    monkeypatch.setitem(WORKLOADS, "log", forever)
+    monkeypatch.setattr(workload, "Queen", _NoQueen)
+    with pytest.raises(StartupError):
+        await workload.run(["one"], "log", "q", Load(), keep=True, beside=beside)
+    assert over == ["the workload"]
+
+
+async def test_pushes_that_cannot_be_switched_on_again_end_the_workload() -> None:
+    class Away:
+        async def set_maintenance_mode(self, enabled: bool) -> None:
+            raise NetworkError("gone", sent=True)
+
+    clients = Clients(SimpleNamespace(admin=Away()), {}, "q", Load(settle_s=0.1), Recorder(SYSTEM))  # type: ignore[arg-type]
+    with pytest.raises(NetworkError):
+        await clients.maintain(False)
+
+
+class _NoQueen:
+    """A client that is asked nothing but to make a queue."""
+
+    def __init__(self, *servers: object, **options: object) -> None:
+        self.queue = self.config = lambda *_: self
+
+    async def __aenter__(self) -> _NoQueen:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def create(self) -> None: ...
 
 
 def test_every_rule_can_be_broken() -> None:

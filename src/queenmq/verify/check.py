@@ -25,7 +25,7 @@ after its invocation; two operations are ordered only if one ended before the ot
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import Final, TypeAlias
@@ -39,7 +39,7 @@ from queenmq.verify.delivery_rules import (
     stale_leases_are_refused,
 )
 from queenmq.verify.facts import FOREVER, Copy, Facts, Finding, Tally
-from queenmq.verify.history import Event, Fault, operations
+from queenmq.verify.history import Drain, Event, Fault, ListDead, Operation, Read, operations
 from queenmq.verify.verdict import Verdict, Violation
 
 Rule: TypeAlias = Callable[[Facts, Tally], Iterator[Finding]]
@@ -57,11 +57,28 @@ def check(history: Iterable[Event]) -> Verdict:
         found = rule(facts, partial(_count, checked, name))
         violations += (Violation(name, text, ops) for text, ops in islice(found, _MOST))
     outcomes = Counter(str(one.outcome) for one in done)
-    return Verdict(len(done), dict(outcomes), {name: checked[name] for name in RULES}, violations)
+    return Verdict(len(done), dict(outcomes), {name: checked[name] for name in RULES}, violations, _unjudged(done))
 
 
 def _count(checked: Counter[str], name: str, count: int) -> None:
     checked[name] += count
+
+
+def _unjudged(done: Sequence[Operation]) -> list[str]:
+    """What was asked for at the end and never answered. What was not asked for is not missed."""
+    succeeded: dict[str, bool] = {}
+    for one in done:
+        match one.request:
+            case Drain(queue=queue, group=group):
+                name = f"whether {group} got everything of {queue}: its drain ran out"
+            case Read(queue=queue, partition=partition):
+                name = f"what is stored in {queue}/{partition}: it could not be read"
+            case ListDead(queue=queue, group=group):
+                name = f"the dead letters of {group} in {queue}: they could not be listed"
+            case _:
+                continue
+        succeeded[name] = succeeded.get(name, False) or one.outcome == "ok"
+    return [name for name, is_done in succeeded.items() if not is_done]
 
 
 def one_message_an_offset(facts: Facts, tally: Tally) -> Iterator[Finding]:

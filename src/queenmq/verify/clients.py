@@ -53,6 +53,7 @@ T = TypeVar("T")
 RETRY_LIMIT = 2
 _WORDS: Final = {"queued": "stored", "accepted": "accepted", "buffered": "buffered", "duplicate": "duplicate"}
 _PAGE = 1000
+_READ_ATTEMPTS = 5
 PAUSE_S: Final = 0.2
 
 
@@ -204,12 +205,18 @@ class Clients:
         )
 
     async def maintain(self, enabled: bool) -> None:
-        """Switch pushes off on all servers, so that they are journalled; or on again. As often as it takes."""
+        """Switch pushes off on all servers, so that they are journalled; or on again.
+
+        Raises QueenError if that takes longer than a push may take to be stored.
+        """
+        end = self._clock.monotonic() + self.load.settle_s
         while True:
             try:
                 await self._queen.admin.set_maintenance_mode(enabled)
                 return
             except QueenError:
+                if self._clock.monotonic() >= end:
+                    raise
                 await self.pause(PAUSE_S)
 
     # What every workload ends with
@@ -270,16 +277,15 @@ class Clients:
         self._recorder.complete(op, "ok" if self._clock.monotonic() < end else "info", Done())
 
     async def _read(self, partition: str) -> None:
-        found: list[Delivered] = []
-
         async def read() -> list[Delivered]:
+            found: list[Delivered] = []
             source, offset = self._queen.queue(self.queue).partition(partition), 0
             while page := await source.read(offset, limit=_PAGE):
                 found.extend(Delivered(partition, one.offset, _name(one)) for one in page)
                 offset = page.next_offset
             return found
 
-        await self._recorder.attempt("end", Read(self.queue, partition), read, Stored)
+        await self._until_answered(Read(self.queue, partition), read, Stored)
 
     async def _dead_letters(self, group: str) -> None:
         async def read() -> list[str]:
@@ -288,7 +294,16 @@ class Clients:
                 found += [letter.transaction_id for letter in page]
             return found
 
-        await self._recorder.attempt("end", ListDead(self.queue, group, RETRY_LIMIT), read, Dead)
+        await self._until_answered(ListDead(self.queue, group, RETRY_LIMIT), read, Dead)
+
+    async def _until_answered(
+        self, request: Request, call: Callable[[], Awaitable[T]], answer: Callable[[T], Answer]
+    ) -> None:
+        """What only reads is tried a few times: without it, the history is judged only in part."""
+        for _ in range(_READ_ATTEMPTS):
+            if await self._recorder.attempt("end", request, call, answer) is not None:
+                return
+            await self.pause(PAUSE_S)
 
 
 def _name(message: Any) -> str:

@@ -22,12 +22,14 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a history keeps every rule. `checked` has how often each rule had something to judge."""
+    """Whether a history keeps every rule. `checked` has how often each rule had something to judge, and `unjudged` what
+    could not be judged, because it did not come to its end."""
 
     operations: int
     outcomes: dict[str, int]
     checked: dict[str, int]
     violations: list[Violation] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
 
     @property
     def is_valid(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, TypeAlias
 
 from queenmq.client import Queen, QueenError
@@ -215,11 +215,13 @@ async def run(
     *,
     keep: bool = False,
     beside: Callable[[Recorder], Awaitable[None]] | None = None,
+    recorder: Recorder | None = None,
     **options: Any,
 ) -> History:
     """Run a workload on a new queue, and return its history. The queue is deleted unless `keep` is said.
 
-    `beside` goes on at the same time, and is awaited before what is left is read.
+    `beside` goes on at the same time, and is awaited before what is left is read. Raises QueenError, or what `beside`
+    raises, if the workload does not come to its end; `recorder` has the history so far then.
     """
     single: Options = {
         "retry_attempts": 1,
@@ -232,16 +234,32 @@ async def run(
         each = {one: await stack.enter_async_context(Queen(one, **single, **options)) for one in servers}
         limits = {"leaseTime": load.lease_s, "retryLimit": RETRY_LIMIT, "retryDelay": 10}
         await queen.queue(queue).config(limits).create()
-        recorder = Recorder(SYSTEM)
+        recorder = recorder or Recorder(SYSTEM)
         clients = Clients(queen, each, queue, load, recorder)
         try:
-            others = () if beside is None else (beside(recorder),)
-            await asyncio.gather(WORKLOADS[workload](clients), *others)
+            await _both(WORKLOADS[workload](clients), None if beside is None else beside(recorder))
             await clients.end()
-        finally:
-            if not keep:
-                await _deleted(queen, queue)
+        except BaseException:
+            # Why it failed says more than whether its queue could be deleted.
+            with suppress(QueenError):
+                if not keep:
+                    await _deleted(queen, queue)
+            raise
+        if not keep:
+            await _deleted(queen, queue)
         return recorder.history
+
+
+async def _both(work: Awaitable[None], beside: Awaitable[None] | None) -> None:
+    """What goes on beside is never broken off: it has to mend what it has harmed."""
+    working = asyncio.ensure_future(work)
+    try:
+        if beside is not None:
+            await beside
+        await working
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 async def _deleted(queen: Queen, queue: str) -> None:
@@ -249,7 +267,7 @@ async def _deleted(queen: Queen, queue: str) -> None:
         try:
             await queen.queue(queue).delete()
             return
-        except QueenError:
+        except QueenError as error:
             if attempt == 2:
-                raise
+                raise QueenError(f"the queue could not be deleted: {error.message}") from error
             await SYSTEM.sleep(PAUSE_S)

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +109,8 @@ def run(
     """Run workloads on new queues, record every request and answer, and check the histories.
 
     It is safe beside other users of the servers: it creates queues whose names begin with the prefix, and deletes only
-    these. With --faults it does not touch them at all. The exit status is 1 if a promise was broken.
+    these. With --faults it does not touch them at all. The exit status is 1 if a promise was broken, or if something
+    could not be judged: the report says what, and why.
     """
     from queenmq.verify import check, workload, write_history
     from queenmq.verify.plot import plot
@@ -128,69 +131,104 @@ def run(
     )
     chosen = workloads or (_NAMES if faults is None else (*_NAMES, *_OWN))
     tell = (lambda text: None) if as_json else note
-    if faults is None:
-        recorded = asyncio.run(_on_servers(server, chosen, load, prefix, keep, tell))
-    else:
-        recorded = asyncio.run(_on_own_cluster(faults, chosen, load, prefix, tell))
-    results = [(name, check(history), history) for name, history in recorded]
-    if histories is not None:
-        for name, verdict, history in results:
+    results: list[tuple[str, Verdict, History]] = []
+
+    def judge(name: str, history: History, why: str) -> None:
+        verdict = check(history)
+        if why:
+            verdict = replace(verdict, unjudged=[why, *verdict.unjudged])
+        results.append((name, verdict, history))
+        if histories is not None:
             write_history(histories / f"{name}.jsonl", history)
             title = f"{name}, seed {seed}: {plural(len(verdict.violations), 'violation')}"
             (histories / f"{name}.svg").write_text(plot(title, history, verdict))
+
+    if faults is None:
+        asyncio.run(_on_servers(server, chosen, load, prefix, keep, tell, judge))
+    else:
+        asyncio.run(_on_own_cluster(faults, chosen, load, prefix, tell, judge))
     return _report(results, as_json)
 
 
 async def _on_servers(
-    server: str, names: Sequence[str], load: Load, prefix: str, keep: bool, tell: Callable[[str], None]
-) -> list[tuple[str, History]]:
-    from queenmq.client import QueenError
+    server: str,
+    names: Sequence[str],
+    load: Load,
+    prefix: str,
+    keep: bool,
+    tell: Callable[[str], None],
+    judge: Callable[[str, History, str], None],
+) -> None:
     from queenmq.verify import workload
 
-    recorded = []
-    for name in names:
+    for number, name in enumerate(names):
         queue = _queue(prefix, name, load, tell)
-        try:
-            history = await workload.run(
-                servers(server),
-                name,
-                queue,
-                load,
-                keep=keep,
-                bearer_token=token(),
-                ssl_context=trusted_context(),
-            )
-        except QueenError as error:
-            raise failure(error, server) from error
-        recorded.append((name, history))
-    return recorded
+        running = partial(
+            workload.run,
+            servers(server),
+            name,
+            queue,
+            load,
+            keep=keep,
+            bearer_token=token(),
+            ssl_context=trusted_context(),
+        )
+        judge(name, *await _as_far_as_it_goes(running, server, is_first=number == 0))
 
 
 async def _on_own_cluster(
-    faults: Sequence[str], names: Sequence[str], load: Load, prefix: str, tell: Callable[[str], None]
-) -> list[tuple[str, History]]:
-    from queenmq.client import QueenError
+    faults: Sequence[str],
+    names: Sequence[str],
+    load: Load,
+    prefix: str,
+    tell: Callable[[str], None],
+    judge: Callable[[str, History, str], None],
+) -> None:
+    from queenmq.errors import StartupError
     from queenmq.faults.cluster import started
     from queenmq.faults.injection import harm
+    from queenmq.faults.postgres import BROKEN
     from queenmq.verify import workload
 
     tell("starting two servers and PostgreSQL" + (" with a standby" if "failover" in faults else ""))
-    recorded = []
     async with started(standby="failover" in faults) as cluster:
+
+        async def harming(recorder: Recorder) -> None:
+            try:
+                await harm(cluster, faults, load.seconds, load.seed, recorder.note)
+            except BROKEN as error:
+                raise StartupError(f"PostgreSQL is not what it was before the faults: {error!r}") from error
+
+        beside = harming if faults else None
         for name in names:
             queue = _queue(prefix, name, load, tell)
+            running = partial(workload.run, cluster.urls, name, queue, load, keep=True, beside=beside)
+            judge(name, *await _as_far_as_it_goes(running, cluster.urls[0]))
 
-            async def harming(recorder: Recorder) -> None:
-                await harm(cluster, faults, load.seconds, load.seed, recorder.note)
 
-            try:
-                history = await workload.run(
-                    cluster.urls, name, queue, load, keep=True, beside=harming if faults else None
-                )
-            except QueenError as error:
-                raise failure(error, cluster.urls[0]) from error
-            recorded.append((name, history))
-    return recorded
+async def _as_far_as_it_goes(
+    running: Callable[..., Awaitable[History]], server: str, *, is_first: bool = False
+) -> tuple[History, str]:
+    """What was recorded, and why that is not all: a workload that fails costs neither its history nor the others.
+
+    If not even the first queue can be made, there is nothing to judge: that fails as any command does.
+    """
+    from queenmq.client import QueenError
+    from queenmq.clock import SYSTEM
+    from queenmq.errors import StartupError
+    from queenmq.verify.recorder import Recorder
+
+    recorder = Recorder(SYSTEM)
+    try:
+        await running(recorder=recorder)
+    except QueenError as error:
+        said = failure(error, server)
+        if is_first and not recorder.history:
+            raise said from error
+        return recorder.history, said.message
+    except StartupError as error:
+        return recorder.history, str(error)
+    return recorder.history, ""
 
 
 def _queue(prefix: str, name: str, load: Load, tell: Callable[[str], None]) -> str:
@@ -273,10 +311,11 @@ def _report(results: Sequence[tuple[str, Verdict, History]], as_json: bool) -> i
                 "unknown": verdict.outcomes.get("info", 0),
                 "faults": len(_faults_of(history)),
                 "violations": len(verdict.violations),
+                "not judged": len(verdict.unjudged),
             }
             for name, verdict, history in results
         ]
-        names = ("operations", "checks", "failed", "unknown", "faults", "violations")
+        names = ("operations", "checks", "failed", "unknown", "faults", "violations", "not judged")
         table(rows, Column("workload"), *(Column(name, number=True) for name in names))
         counts = Counter(fault.name for _, _, history in results for fault in _faults_of(history))
         if counts:
@@ -288,12 +327,19 @@ def _report(results: Sequence[tuple[str, Verdict, History]], as_json: bool) -> i
                     print(f"    {line}")
             if len(verdict.violations) > _SHOWN:
                 print(f"\n{name}: {len(verdict.violations) - _SHOWN} more; --json has all of them")
+            for text in verdict.unjudged:
+                print(f"\n{name} could not be judged: {text}")
     broken = [name for name, verdict, _ in results if not verdict.is_valid]
+    unjudged = [name for name, verdict, _ in results if verdict.unjudged]
     if broken:
         print(f"promises were broken: {', '.join(broken)}", file=sys.stderr)
-    elif not as_json:
+    if unjudged:
+        print(f"could not be judged: {', '.join(unjudged)}", file=sys.stderr)
+    if broken or unjudged:
+        return exits.FAILED
+    if not as_json:
         print("every promise was kept")
-    return exits.FAILED if broken else exits.OK
+    return exits.OK
 
 
 def _faults_of(history: History) -> list[Fault]:
@@ -315,6 +361,7 @@ def _as_json(name: str, verdict: Verdict, history: History) -> dict[str, Any]:
         "outcomes": verdict.outcomes,
         "checked": verdict.checked,
         "faults": [msgspec.to_builtins(fault) for fault in _faults_of(history)],
+        "unjudged": verdict.unjudged,
         "violations": [
             {
                 "rule": one.rule,
