@@ -25,7 +25,7 @@ help:
 	@echo "make docs     write the documentation as a site to build/site"
 	@echo "make pictures take the pictures of the dashboard for the documentation"
 	@echo "make pipeline-soak  run a supervised pipeline for an hour while everything around it is killed (MINUTES=10)"
-	@echo "make soak     run the whole product for an hour at 70 % while everything around it fails (MINUTES=10)"
+	@echo "make soak     run the whole product for an hour at 70 % while everything around it fails (MINUTES=10, ROUND=60)"
 	@echo "make simulate run a thousand histories of simulated servers (SEEDS=20, FIRST=17)"
 	@echo "make lint     only linters, types and prose"
 	@echo "make format   rewrite the code in the house format"
@@ -121,9 +121,10 @@ MINUTES ?= 60
 pipeline-soak: setup
 	PYTHONPATH=tests $(BIN)/python -m pipeline.soak --minutes $(MINUTES) $(if $(CLUSTER),--cluster) $(if $(SEED),--seed $(SEED))
 
-# All workloads of `queen verify` at once, with faults, in rounds. The figures and their plot are in build/soak.
+# All workloads of `queen verify` at once, with faults, in rounds of ROUND seconds of load. The figures and
+# their plot are in build/soak.
 soak: setup
-	PYTHONPATH=tests $(BIN)/python -m chaos.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(BIN)/python -m chaos.soak --minutes $(MINUTES) $(if $(ROUND),--round $(ROUND)) $(if $(SEED),--seed $(SEED))
 
 SEEDS ?= 1000
 FIRST ?= 0

@@ -53,6 +53,7 @@ class Postgres:
         self.url = f"postgresql://{USER}:{self.password}@{self.host}/{DATABASE}"
         self._config = CONFIG if fsync else CONFIG + WITHOUT_FSYNC
         self._folder = folder / name
+        self.log_file = self._folder / "log"
         self._data = self._folder / "data"
         self._folder.mkdir()
         self._user = launcher.database_user(self._data)
@@ -65,7 +66,7 @@ class Postgres:
             self._data.mkdir(mode=0o700)
             launcher.give(self._data, self._user)
         command = [self._launcher.binary(program), "-D", self._launcher.name_of(self._data), *arguments]
-        log = os.open(self._folder / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        log = os.open(self.log_file, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         try:
             # Not as an argument: everybody can see those.
             return self._launcher.start(command, self._data, log, ENVIRONMENT | {"PGPASSWORD": self.password})
@@ -82,7 +83,7 @@ class Postgres:
 
     @property
     def log(self) -> str:
-        return (self._folder / "log").read_text(errors="replace")[-4000:]
+        return self.log_file.read_text(errors="replace")[-4000:]
 
     async def create(self) -> None:
         secret = self._folder / "password"

@@ -21,7 +21,7 @@ from queenmq.faults import shifted_clock
 START_S: Final = 120.0
 STOP_S: Final = 30.0
 UP: Final = b"Ctrl-C stops"
-REMEMBERED_LINES: Final = 200
+REMEMBERED_LINES: Final = 10_000
 # What configures the user's own servers must not reach these.
 _NOT_PASSED_ON: Final = ("QUEEN_", "PG_", "DATABASE_", "POP_WAIT_", "SYNC_", "JWT_", "OTEL_", "FILE_BUFFER_")
 _NOT_PASSED_ON_EITHER: Final = ("HOST", "PORT", "NUM_WORKERS")
