@@ -579,3 +579,17 @@ def test_keys_and_locks(queen: Run, client: BlockingQueen, name: str) -> None:
     assert (held["name"], held["owner"], held["slot"]) == (name, "office-7", 0)
     assert "office-7" in queen("kv", "locks").out
     assert queen("kv", "delete", name, "other").status == 0
+
+
+def test_counters(queen: Run, name: str) -> None:
+    assert [queen("kv", "incr", name, "seen", *by).out for by in ((), ("5",), ("-2",))] == ["1\n", "6\n", "4\n"]
+    assert queen("kv", "incr", name, "seen", "--most", "4").status == 3
+    refused = queen("kv", "incr", name, "seen", "-9", "--least", "0")
+    assert (refused.status, refused.out, refused.err) == (3, "", "queen: nothing was changed: limit\n")
+    assert queen("kv", "get", name, "seen").out == "4\n"
+    counted = queen("kv", "incr", name, "briefly", "--ttl", "60", "--json").json
+    assert (counted["applied"], counted["value"], counted["expiresAt"] is not None) == (True, 1, True)
+    queen("kv", "put", name, "text", '"a"')
+    assert queen("kv", "incr", name, "text").err == "queen: nothing was changed: type\n"
+    assert queen("kv", "incr", name, "seen", "much").status == 2
+    assert queen("kv", "incr", name, "seen", "--mots", "4").status == 2

@@ -16,7 +16,7 @@ from queenmq.cli.show import Column, compact, listing, moment, print_json
 
 @group("kv", "queen kv list shop", "queen kv get shop order-17", default="list")
 def command() -> None:
-    """List, get, put and delete values under keys of a namespace, and list locks. Without a subcommand, list the
+    """List, get, put, count and delete values under keys of a namespace, and list locks. Without a subcommand, list the
     namespaces."""
 
 
@@ -102,6 +102,32 @@ def put(namespace: str, key: str, value: str, ttl: int | None, expect: int | Non
     with connected(server) as queen:
         [done] = queen.keys.put(namespace, key, msgspec.Raw(value.encode()), ttl=ttl, expect=expect)["results"]
     _told(done, f"{key} has version {done.get('version')}", as_json)
+
+
+@under(
+    command,
+    "incr",
+    "queen kv incr shop orders-today --ttl 86400",
+    "queen kv incr shop seats -2 --least 0",
+    context_settings={"ignore_unknown_options": True},  # BY may begin with a minus
+)
+@click.argument("namespace", metavar="QUEUE-OR-NAMESPACE")
+@click.argument("key")
+@click.argument("by", type=int, default=1)
+@click.option("--ttl", type=COUNT, metavar="S", help="Seconds that a new counter lives; for ever if not given.")
+@click.option("--least", type=int, metavar="N", help="Nothing is changed if the counter would be below this.")
+@click.option("--most", type=int, metavar="N", help="Nothing is changed if the counter would be above this.")
+@as_json
+@server
+def incr(
+    namespace: str, key: str, by: int, ttl: int | None, least: int | None, most: int | None, as_json: bool, server: str
+) -> None:
+    """Add BY, 1 if not given, to the whole number under KEY, and print what it is then; a new one begins at 0.
+
+    If the answer gets lost, it is unknown whether it was added: `queen kv get` tells what is there."""
+    with connected(server) as queen:
+        [done] = queen.keys.increment(namespace, key, by, ttl=ttl, least=least, most=most)["results"]
+    _told(done, compact(done["value"]) if "value" in done else f"{key} was changed", as_json)
 
 
 @under(command, "delete", "queen kv delete shop order-17")
