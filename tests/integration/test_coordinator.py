@@ -645,6 +645,9 @@ async def test_the_balance_of_a_cluster(database_url: str) -> None:
         assert [server["url"] for server in answer["servers"]] == [str(m.http.base_url) for m in (a, b, c)]
         assert all(server["healthy"] and server["circuit"] == "closed" for server in answer["servers"])
         assert answer["coordinator_enabled"]
+        scraped = (await a.http.get("/metrics/prometheus")).text
+    for change in answer["affinity"].keys() - {"routes"}:
+        assert f'queen_affinity_changes_total{{change="{change}"}} ' in scraped
 
 
 async def test_all_consumers_on_one_server(database_url: str) -> None:

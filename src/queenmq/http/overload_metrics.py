@@ -177,7 +177,7 @@ def add_forwards(page: Exposition, broker: Broker) -> None:
             state=circuit.value,
         )
     page.gauge("queen_affinity_routes", "Consumer groups that are assigned to a server.", len(coordinator.consumers))
-    for event in ("assigned", "migrated", "broken"):
+    for event in ("assigned", "migrated", "broken", "gathered"):
         page.counter(
             "queen_affinity_changes_total",
             "Assignments of consumer groups to servers, by change.",
