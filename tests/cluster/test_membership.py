@@ -140,6 +140,43 @@ async def test_a_killed_server_is_dead_everywhere_and_believed_when_it_returns(v
     assert (await has_heard(newcomer))[1] == 0
 
 
+async def test_a_server_that_stops_says_so(database_url: str, tmp_path: Path) -> None:
+    """The others know at once: that it is silent would tell them after ten minutes."""
+    relay = Relay("a", "b")
+    await relay.open()
+    processes = {}
+    async with AsyncExitStack() as stack:
+        stack.callback(relay.close)
+        for name in relay.servers:
+            [(host, port)] = relay.peers_of(name)
+            processes[name] = ServeProcess(
+                tmp_path,
+                name,
+                *("--log-level", "info"),
+                DATABASE_URL=database_url,
+                QUEEN_UDP_PORT="0",
+                QUEEN_UDP_PEERS=f"{host}:{port}",
+                QUEEN_SYNC_SECRET=SECRET_TEXT,
+                QUEEN_SYNC_DEAD_THRESHOLD_MS="600000",
+                DB_POOL_SIZE="4",
+            )
+            stack.callback(processes[name].make_sure_it_is_gone)
+            processes[name].launch()
+        for process in processes.values():
+            await asyncio.to_thread(process.until_up)
+        http = httpx.AsyncClient(base_url=processes["a"].url, timeout=30)
+        a = Remote(await stack.enter_async_context(http))
+        await until(holds(a.alive, 1))
+        assert await asyncio.to_thread(processes["b"].stop) == 0
+        stopped_at = time.monotonic()
+        await until(holds(a.alive, 0))
+        log.info("known %.2f s after its end", time.monotonic() - stopped_at)
+        assert "server b has stopped" in processes["a"].log
+        assert "is silent" not in processes["a"].log
+        await processes["b"].start()
+        await until(holds(a.alive, 1))
+
+
 async def replay_to_b(relay: Relay, remote: Remote, datagrams: list[bytes], *reasons: str) -> None:
     """Send to b what a has sent before. Returns when all of it was dropped for one of the reasons, but for greetings:
     they are believed by nobody, but may be answered."""

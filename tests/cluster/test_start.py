@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,28 @@ def test_where_it_listens(peers: list[tuple[str, int]], host: str) -> None:
     """Only on loopback if all the peers are there; a name that is not known yet may turn out to be anywhere."""
     with transport.listen(settings_with(cluster={"peers": tuple(peers), "udp_port": 0}).cluster) as bound:
         assert bound.getsockname()[0] == host
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse what is too much")
+def test_what_the_system_gives_of_the_receive_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning if that is less than was asked for."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**31 - 1)
+        most = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+    too_much = most // 2**20 + 1
+    with caplog.at_level(logging.INFO), transport.open_socket("127.0.0.1", 0, too_much):
+        [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    said = f"the receive buffer for UDP has {most // 1024} KiB, not {too_much} MiB as asked for"
+    assert record.getMessage().startswith(said)
+    assert "raise net.core.rmem_max, or lower QUEEN_SYNC_RECV_BUFFER_MB" in record.getMessage()
+
+    caplog.clear()
+    enough = most // 2**20
+    with caplog.at_level(logging.INFO), transport.open_socket("127.0.0.1", 0, enough) as bound:
+        [record] = caplog.records
+        given = bound.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+    # Where the system gives less than a MiB, nothing was asked for, and the smallest that there is was given.
+    assert record.levelno == logging.INFO
+    assert record.getMessage() == f"the receive buffer for UDP has {given // 1024} KiB"
+    assert given >= enough * 2**20

@@ -39,6 +39,7 @@ class MemberReturned:
 @dataclass(frozen=True, slots=True)
 class MemberDied:
     server: str
+    has_left: bool = False  # it has said so
 
 
 @dataclass(frozen=True, slots=True)

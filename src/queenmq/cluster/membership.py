@@ -42,6 +42,7 @@ class Member:
     heartbeat_at: float
     confirmed: bool  # the server itself says that this is its address
     alive: bool = True
+    has_left: bool = False  # it has said that it stops
 
     @property
     def http_address(self) -> Address:
@@ -137,7 +138,7 @@ class Membership:
             member.stamp = stamp
             member.heartbeat, member.heartbeat_at = heartbeat, now
         member.alive = True
-        member.received_at = now
+        member.received_at, member.has_left = now, False
         self._aliases[address] = server
         if len(self._aliases) > self._bounds.max_greeted:
             del self._aliases[next(iter(self._aliases))]
@@ -159,7 +160,7 @@ class Membership:
         if change is not None:
             member.alive = True
             self._reachable = None
-        member.received_at = now
+        member.received_at, member.has_left = now, False
         return change
 
     def heartbeat(self, server: str, stamp: Stamp, heartbeat: Heartbeat, now: float) -> None:
@@ -174,20 +175,21 @@ class Membership:
     def left(self, server: str, now: float) -> None:
         """It has said that it stops: the next check finds it dead."""
         member = self._members[server]
+        member.has_left = True
         member.received_at = min(member.received_at, now - self._bounds.dead_after_s)
         self.goodbyes_received += 1
 
     def _is_silent(self, member: Member, now: float) -> bool:
         return now - member.received_at >= _SILENT_HEARTBEATS * self._bounds.heartbeat_s
 
-    def check(self, now: float) -> list[str]:
+    def check(self, now: float) -> list[Member]:
         """Who has died since the last time. The long dead are forgotten."""
         died = []
         for member in self.members():
             silent_s = now - member.received_at
             if member.alive and silent_s >= self._bounds.dead_after_s:
                 member.alive = False
-                died.append(member.id)
+                died.append(member)
             elif not member.alive and silent_s >= self._bounds.forget_after_s:
                 del self._members[member.id]
                 self._reachable = None

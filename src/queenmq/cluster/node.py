@@ -251,8 +251,11 @@ class Node:
                     log.info("server %s has joined", server)
                 case MemberRestarted(server):
                     log.info("server %s has restarted", server)
-                case MemberDied(server):
-                    log.warning("server %s is silent and counts as dead", server)
+                case MemberDied(server, has_left):
+                    if has_left:
+                        log.info("server %s has stopped", server)
+                    else:
+                        log.warning("server %s is silent and counts as dead", server)
                     if server in self._deaths:
                         self._deaths.pop(server).set_result(None)
                 case IdentityConflict(server, (host, port)):

@@ -99,9 +99,9 @@ class SharedState:
     def tick(self, now: float) -> Ticked:
         """Heartbeats, deaths, snapshots, and the end of what has had its time."""
         died = self.members.check(now)
-        for server in died:
-            self.presence.forget_server(server)
-            self.lease_hints.forget_server(server)
+        for member in died:
+            self.presence.forget_server(member.id)
+            self.lease_hints.forget_server(member.id)
         outgoing = self._reply(now)
         outgoing += self._greet_newcomers()
         outgoing += self._send_gone(now)
@@ -114,7 +114,7 @@ class SharedState:
             self.presence.expire(now)
             self.lease_hints.expire(now)
             outgoing += self.outbox.send_presence(self.own_consumers.queues(), self.members.reachable())
-        return Ticked(outgoing, [MemberDied(server) for server in died])
+        return Ticked(outgoing, [MemberDied(member.id, member.has_left) for member in died])
 
     def pushed(self, queues: Sequence[tuple[str, list[str]]]) -> list[Outgoing]:
         """Something became readable in these partitions of these queues; an empty list: in any of them."""

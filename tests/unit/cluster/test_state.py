@@ -383,7 +383,7 @@ def test_a_server_that_says_goodbye_is_dead_at_once() -> None:
     street.carry("b", street["b"].consumer_registered("q"))
     street.carry("b", street["b"].goodbye())
     street.pass_time(0.25, silent=["b"])
-    assert street.events["a"] == [MemberDied("b")]
+    assert street.events["a"] == [MemberDied("b", has_left=True)]
     assert street["a"].presence.queues_of("b") == set()
     assert street["a"].members.is_alive("c")
     street.restart("b", 2)
