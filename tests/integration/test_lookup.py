@@ -180,3 +180,93 @@ async def test_a_view_has_other_names_for_the_same(queen: Queen, sql: asyncpg.Co
         "SELECT queue_name, updated_at FROM queen.partition_lookup_by_name pl ORDER BY pl.queue_name"
     )
     assert row["queue_name"] == "orders"
+
+
+# What an operator checks a lookup table of those names with, as it was written for the table.
+TOTALS = """
+    SELECT COUNT(*) as total_partitions, COUNT(pl.id) as partitions_with_messages
+    FROM queen.partitions p
+    LEFT JOIN queen.partition_lookup pl ON pl.partition_id = p.id;
+"""
+STALE = """
+    SELECT COUNT(*) as partitions_with_stale_lookup
+    FROM queen.partition_lookup pl
+    WHERE EXISTS (
+        SELECT 1 FROM queen.messages m
+        WHERE m.partition_id = pl.partition_id
+          AND (m.created_at > pl.last_message_created_at
+               OR (m.created_at = pl.last_message_created_at AND m.id > pl.last_message_id))
+    );
+"""
+NEWER_ONLY = """
+    SELECT
+        pl.queue_name,
+        pl.partition_id,
+        pl.last_message_id,
+        (SELECT COUNT(*) FROM queen.messages m
+         WHERE m.partition_id = pl.partition_id
+           AND m.created_at > pl.last_message_created_at) as newer
+    FROM queen.partition_lookup pl
+    WHERE EXISTS (
+        SELECT 1 FROM queen.messages m
+        WHERE m.partition_id = pl.partition_id
+          AND m.created_at > pl.last_message_created_at
+    )
+    LIMIT 10;
+"""
+NEWER = (
+    """
+    SELECT
+        pl.queue_name,
+        pl.partition_id,
+        pl.last_message_id,
+        pl.last_message_created_at,
+        pl.updated_at,
+        (SELECT COUNT(*) FROM queen.messages m
+         WHERE m.partition_id = pl.partition_id
+           AND (m.created_at > pl.last_message_created_at
+                OR (m.created_at = pl.last_message_created_at AND m.id > pl.last_message_id))
+        ) as newer
+    FROM queen.partition_lookup pl
+    ORDER BY pl.queue_name, pl.last_message_created_at DESC
+    LIMIT 20;
+    """,
+    """
+    SELECT
+        pl.queue_name,
+        pl.partition_id,
+        pl.last_message_id,
+        pl.last_message_created_at,
+        pl.updated_at,
+        (SELECT COUNT(*) FROM queen.messages m
+         WHERE m.partition_id = pl.partition_id
+           AND m.created_at > pl.last_message_created_at) as newer
+    FROM queen.partition_lookup pl
+    ORDER BY pl.updated_at DESC
+    LIMIT 10;
+    """,
+)
+
+
+def on_the_view(query: str) -> str:
+    """As docs/operations.md says: with another name in the place of the table's, and nothing else."""
+    return query.replace("queen.partition_lookup ", "queen.partition_lookup_by_name ")
+
+
+async def test_what_checks_a_table_of_those_names_runs_on_the_view(queen: Queen, sql: asyncpg.Connection) -> None:
+    await queen.configure("empty")
+    await asyncio.gather(*(queen.push("orders", *range(5), partition=f"p{n % 2}") for n in range(10)))
+    await queen.pop("orders")
+    partitions = await sql.fetchval("SELECT count(*) FROM queen.partitions")
+    assert tuple(await sql.fetchrow(on_the_view(TOTALS))) == (partitions, 2)
+
+    assert await sql.fetchval(on_the_view(STALE)) == 0
+    assert await sql.fetch(on_the_view(NEWER_ONLY)) == []
+    for query in map(on_the_view, NEWER):
+        assert [(row["queue_name"], row["newer"]) for row in await sql.fetch(query)] == [("orders", 0)] * 2
+
+    # By hand, both heads are set to a moment before their messages.
+    await sql.execute("UPDATE queen.partition_lookup SET last_message_at = '2026-01-01' WHERE last_offset > 0")
+    assert await sql.fetchval(on_the_view(STALE)) == 2
+    for query in map(on_the_view, (*NEWER, NEWER_ONLY)):
+        assert [(row["queue_name"], row["newer"]) for row in await sql.fetch(query)] == [("orders", 25)] * 2
