@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 
+import aiohttp
 import pytest
 
 from integration.cluster import Member, cluster
+from integration.consuming import url_of
 
 GROUPS = [f"g{number}" for number in range(12)]
 IDLE_S = 10 if os.environ.get("QUEEN_LONG") == "1" else 3
@@ -52,3 +54,25 @@ async def test_groups_that_come_together_look_a_third_as_often(database_url: str
     assert apart >= 3 * len(GROUPS)
     # A third, and something for a machine that is busy at one time and not at the other.
     assert together < apart * 0.55
+
+
+@pytest.mark.slow
+async def test_consumer_connections_wait_where_they_were_opened(database_url: str) -> None:
+    """And each server probes for the groups that wait there."""
+    async with cluster(database_url, gathers=True) as members, aiohttp.ClientSession() as session:
+        await members[0].http.post("/api/v1/configure", json={"queue": "q"})
+        sockets = [
+            await session.ws_connect(url_of(member.server, "q"), params={"consumerGroup": group})
+            for member in members
+            for group in GROUPS
+        ]
+        async with asyncio.timeout(60):
+            while [member.server.broker.long_polls.registry.total for member in members] != [len(GROUPS)] * 3:
+                await asyncio.sleep(0.05)
+        before = [probes([member]) for member in members]
+        await asyncio.sleep(IDLE_S)
+        looked = [probes([member]) - first for member, first in zip(members, before, strict=True)]
+        for socket in sockets:
+            await socket.close()
+    print(f"in {IDLE_S} s: {looked} probes for connections to three servers")  # noqa: T201
+    assert min(looked) >= len(GROUPS)

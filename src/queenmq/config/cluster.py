@@ -113,7 +113,8 @@ class CoordinatorSettings:
     forward_threshold: float = setting(
         "QUEEN_COORDINATOR_FORWARD_THRESHOLD",
         0.1,
-        "Forward a pop only if the load of the other server is lower by at least this much.",
+        "Send the pops of a queue and group to the first server, by a hash of them, of those whose load is higher than "
+        "the lowest by at most this much.",
         parse.share,
     )
     timeout_ms: int = setting(
