@@ -17,14 +17,15 @@ from queenmq.cli import extras
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
+SERVER = extras.SERVER | extras.MCP | {"queen_bench"}
 # A finder before all others: what it names is not installed.
-BLOCK = f"""
+BLOCK = """
 import sys
 
 class NotInstalled:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(extras.SERVER | extras.MCP | {"queen_bench"})!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.partition(".")[0] in %r:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, NotInstalled())
 """
@@ -55,8 +56,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(installed: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BLOCK + code, *arguments]
+def run(
+    installed: Path, code: str, *arguments: str, without: frozenset[str] = SERVER | extras.UNIX
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BLOCK % sorted(without) + code, *arguments]
     variables = os.environ | {"PYTHONPATH": str(installed)}
     return subprocess.run(command, env=variables, cwd=installed, capture_output=True, text=True, timeout=60)
 
@@ -109,6 +112,15 @@ def test_a_command_of_the_server_says_what_to_install(installed: Path, command: 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["serve", "db url", "journal list", "verify run --faults kill"])
+def test_a_command_of_the_server_says_where_it_runs(installed: Path, command: str) -> None:
+    """As on Windows, which does not have these modules, and for which some libraries of the server are not made."""
+    done = run(installed, QUEEN, *command.split(), without=extras.UNIX)
+    assert done.returncode == 1
+    told = r"queen: this command needs the server \(.* Linux and macOS; \w+ is not there\): use .* another machine\n"
+    assert re.fullmatch(told, done.stderr)
+
+
 def test_the_command_for_assistants_says_what_to_install(installed: Path) -> None:
     done = queen(installed, "mcp")
     assert (done.returncode, done.stderr) == (
@@ -127,3 +139,5 @@ def test_the_doctor_skips_what_it_cannot_check(installed: Path) -> None:
     done = queen(installed, "doctor", "--server", "http://127.0.0.1:1", "--json")
     assert "not checked, because asyncpg is not installed" in done.stdout, done.stdout + done.stderr
     assert "pip install 'queenmq[server]'" in done.stdout
+    on_windows = run(installed, QUEEN, "doctor", "--server", "http://127.0.0.1:1", "--json", without=extras.UNIX)
+    assert "not checked, because the server runs on Linux and macOS" in on_windows.stdout, on_windows.stderr

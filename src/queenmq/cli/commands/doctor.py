@@ -109,9 +109,10 @@ def _database(settings: Settings) -> Iterator[Finding]:
     try:
         from queenmq.cli.database_checks import check_database
     except ModuleNotFoundError as error:
-        if (needed := extras.needed_for(error)) is None:
+        if (found := extras.server_missing(error)) is None:
             raise
-        yield skipped("database", f"not checked, because {error.name} is not installed", needed)
+        why, advice = found
+        yield skipped("database", f"not checked, because {why}", advice)
     else:
         yield from check_database(settings)
 
