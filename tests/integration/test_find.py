@@ -92,26 +92,43 @@ async def indexed(server: Server) -> AsyncIterator[None]:
         await finding_indexes.drop(server.database, kind, print)
 
 
-async def _with_headers(http: httpx.AsyncClient, queen: Queen) -> None:
+async def _with_headers(queen: Queen) -> None:
     items = [
         {"queue": "q", "partition": f"p{n}", "payload": n, "transactionId": f"t{n}", "headers": {"country": country}}
         for n, country in enumerate(("IT", "DE", "IT"))
     ]
     await queen.push_items(*items)
-    await http.post("/api/v1/stats/refresh")
 
 
 async def test_messages_by_header(http: httpx.AsyncClient, queen: Queen) -> None:
-    await _with_headers(http, queen)
+    await _with_headers(queen)
     found = await find(http, "country:IT")
     assert sorted(names(found["messages"], "transactionId")) == ["t0", "t2"]
     assert {one["byHeader"] for one in found["messages"]} == {True}
-    assert found["complete"] is False  # older ones were not looked at
+    assert found["complete"] is True
     assert (await find(http, "country:FR"))["messages"] == []
+    await queen.push("q", *[str(number) for number in range(100)], partition="p0")
+    behind = await find(http, "country:IT")
+    assert names(behind["messages"], "transactionId") == ["t2"]
+    assert behind["complete"] is False  # the oldest of 101 was not looked at
+
+
+async def test_partitions_that_were_written_last_are_examined_first(
+    http: httpx.AsyncClient, queen: Queen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queenmq.reports.finding.MOST_EXAMINED", 2)
+    await _with_headers(queen)
+    await http.post("/api/v1/stats/refresh")
+    await queen.push("q", "x", partition="p0")
+    await queen.push("q", "y", partition="p2")
+    await http.post("/api/v1/stats/refresh")
+    found = await find(http, "country:DE")
+    assert (found["messages"], found["complete"]) == ([], False)
+    assert len((await find(http, "country:IT"))["messages"]) == 2
 
 
 async def test_with_indexes_every_message_is_examined(http: httpx.AsyncClient, queen: Queen, indexed: None) -> None:
-    await _with_headers(http, queen)
+    await _with_headers(queen)
     found = await find(http, "country:IT")
     assert (sorted(names(found["messages"], "transactionId")), found["complete"]) == (["t0", "t2"], True)
     assert names((await find(http, "t"))["messages"], "transactionId") == ["t0", "t1", "t2"]
@@ -134,7 +151,6 @@ class TestWithTokens:
         for number in range(8):
             await queen.push_items({"queue": "theirs", "payload": 1, "transactionId": f"a{number}", "headers": headers})
         await queen.push_items({"queue": "mine", "payload": 1, "transactionId": "a9", "headers": headers})
-        await http.post("/api/v1/stats/refresh")
         everything = await find(http, "a")
         assert (len(everything["messages"]), everything["complete"]) == (5, False)
         http.headers["Authorization"] = bearer("mine")

@@ -42,6 +42,7 @@ class FoundPartition(Struct, frozen=True):
 
 class _Message(Struct, frozen=True):
     examined: int
+    is_whole: bool
     queue: str | None
     partition: str | None
     partition_id: UUID | None
@@ -132,7 +133,7 @@ async def _messages(
         and row.transaction_id is not None
         and row.created_at is not None
     ]
-    is_complete = len(found) < limit and rows[0].examined < MOST_EXAMINED and query is not _HEADERS
+    is_complete = len(found) < limit and rows[0].examined < MOST_EXAMINED and rows[0].is_whole
     return FoundMessages(found, is_complete)
 
 

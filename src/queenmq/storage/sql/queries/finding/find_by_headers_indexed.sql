@@ -2,7 +2,7 @@
 WITH candidate AS MATERIALIZED (
     SELECT m.partition_id, m.transaction_id, m.created_at FROM queen.messages m WHERE m.headers @> $1::text::jsonb LIMIT $4
 )
-SELECT e.examined, f.queue, f.partition, f.partition_id, f.transaction_id, f.created_at
+SELECT e.examined, true AS is_whole, f.queue, f.partition, f.partition_id, f.transaction_id, f.created_at
 FROM (SELECT count(*) AS examined FROM candidate) e
 LEFT JOIN (
     SELECT q.name AS queue, p.name AS partition, c.partition_id, c.transaction_id, c.created_at

@@ -15,7 +15,7 @@ WITH place AS MATERIALIZED (
     JOIN queen.queues q ON q.id = x.queue_id AND q.name IS NOT NULL
     ORDER BY x.turn LIMIT $4
 )
-SELECT e.examined, f.queue, f.partition, f.partition_id, f.transaction_id, f.created_at
+SELECT e.examined, true AS is_whole, f.queue, f.partition, f.partition_id, f.transaction_id, f.created_at
 FROM (SELECT count(*) AS examined FROM place) e
 LEFT JOIN (
     SELECT place.queue, p.name AS partition, m.partition_id, m.transaction_id, m.created_at

@@ -4,7 +4,7 @@ WITH candidate AS MATERIALIZED (
     WHERE m.transaction_id >= $1 AND m.transaction_id < $1 || chr(1114111)
     ORDER BY m.transaction_id LIMIT $4
 )
-SELECT e.examined, f.queue, f.partition, f.partition_id, f.transaction_id, f.created_at
+SELECT e.examined, true AS is_whole, f.queue, f.partition, f.partition_id, f.transaction_id, f.created_at
 FROM (SELECT count(*) AS examined FROM candidate) e
 LEFT JOIN (
     SELECT q.name AS queue, p.name AS partition, c.partition_id, c.transaction_id, c.created_at
