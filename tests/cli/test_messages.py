@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -414,6 +415,18 @@ def test_messages_are_listed_and_shown(queen: Run, name: str) -> None:
     assert queen("messages", "show", listed["partitionId"], "t-1", "--json").json["payload"] == {"n": [1]}
     assert "no such messages" in queen("messages", "--queue", name, "--status", "pending").err
     assert queen("messages", "--queue", name, "--until", "2020-01-01", "--json").json == []
+
+
+def test_a_dead_letter_is_told_with_all_its_attempts(queen: Run, client: BlockingQueen, name: str) -> None:
+    queen("queues", "create", name, "retryLimit=1", "retryDelay=0")
+    queen("push", name, "1", "--transaction-id", "t")
+    for _ in range(2):
+        [message] = client.queue(name).group("g").pop()
+        assert "g: leased" in queen("messages", "show", f"{name}/Default", "t").out
+        client.ack(message, "failed", error="no")
+    shown = queen("messages", "show", f"{name}/Default", "t").out
+    assert "g: dead letter, 2 attempts failed" in shown
+    assert re.search(r"attempts failed +2\b", shown)
 
 
 def test_a_message_is_buried_retried_and_deleted(queen: Run, name: str) -> None:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from server_settings import settings_with
 
-from integration.queen import Json, Message, Queen, age_messages, data, leases
+from integration.queen import Json, Message, Queen, age_messages, data, expire_leases, leases
 from integration.test_statistics import get, totals
 from queenmq.config import Settings
 
@@ -166,6 +166,45 @@ async def test_a_message_and_explain_tell_the_same_attempts(queen: Queen) -> Non
         assert place["attempts"] == bad["retryCount"] == failures
         assert (good["retryCount"], good["consumerGroups"][0]["attempts"]) == (0, 0)
         assert (bad["consumerGroups"][0]["attempts"], bad["status"]) == (failures, "pending")
+
+
+@pytest.mark.parametrize("how", ["failed", "dlq", "expired", "by hand"])
+async def test_a_dead_letter_has_all_its_attempts(queen: Queen, sql: asyncpg.Connection, how: str) -> None:
+    """Also when its message, and what is remembered of each attempt, is gone."""
+    await queen.configure("orders", retryLimit=1, retryDelay=0, dlqAfterMaxRetries=True)
+    await queen.push("orders", "t")
+    for _ in range(2 if how in ("failed", "expired") else 1):
+        [message] = await queen.pop("orders", consumerGroup="g")
+        match how:
+            case "failed" | "dlq":
+                await queen.ack(message, how, error="no")
+            case "expired":
+                await expire_leases(sql)
+            case "by hand":
+                await queen.ack(message, "failed", error="no")
+                await act(queen, message, "dlq")
+    assert await queen.pop("orders", consumerGroup="g") == []
+    await queen.pop("orders", consumerGroup="other")
+    failed = 2 if how in ("failed", "expired") else 1
+    shown = (await queen.http.get(path(message))).json()
+    assert (shown["status"], shown["retryCount"], len(shown["attempts"])) == ("dead_letter", failed, failed)
+    assert [
+        (group["name"], group["status"], group["consumed"], group["attempts"]) for group in shown["consumerGroups"]
+    ] == [
+        ("g", "dead_letter", True, failed),
+        ("other", "processing", False, 0),
+    ]
+    await queen.http.delete("/api/v1/queues/orders/clear")
+    assert (await queen.http.get(path(message))).json()["retryCount"] == failed
+
+
+async def test_a_group_that_reads_a_dead_letter_again_has_not_finished_it(queen: Queen) -> None:
+    await queen.push("orders", "t")
+    [message] = await queen.pop("orders", consumerGroup="g")
+    await queen.ack(message, "dlq", error="no")
+    await queen.seek("g", "orders", timestamp="2020-01-01T00:00:00Z")
+    [group] = (await queen.http.get(path(message))).json()["consumerGroups"]
+    assert (group["status"], group["consumed"]) == ("pending", False)
 
 
 async def test_a_dead_letter_that_is_not_stored_any_more_is_described(queen: Queen) -> None:

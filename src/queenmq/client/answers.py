@@ -529,10 +529,13 @@ class MessageConfig(TypedDict):
 
 
 class MessageGroup(TypedDict):
-    """`attempts`: how often the message has failed for this group, as explain says of the head."""
+    """`attempts`: how often the message has failed for this group, as explain says of the head, and the last time
+    included. `consumed`: the group has passed the message, which may then be a dead letter: `status` says so.
+    """
 
     name: str
     consumed: bool
+    status: Literal["completed", "dead_letter", "pending", "processing"]
     attempts: int
     leaseExpiresAt: str | None
 

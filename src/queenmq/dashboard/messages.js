@@ -123,7 +123,7 @@ export const message = {
           none: empty("No group has read this partition."),
           columns: [
             { name: "Group", cell: (row) => link(to.group(row.name, told.queue), groupName(row.name), { class: "strong" }) },
-            { name: "State", cell: (row) => (row.consumed ? badge("good", "Finished") : row.leaseExpiresAt ? badge("busy", "Leased") : badge("calm", "Not finished")) },
+            { name: "State", cell: (row) => (row.status === "dead_letter" ? badge("bad", "Dead letter") : row.consumed ? badge("good", "Finished") : row.leaseExpiresAt ? badge("busy", "Leased") : badge("calm", "Not finished")) },
             { name: "Failed attempts", num: true, cell: (row) => (row.attempts ? badge("bad", number(row.attempts)) : "0") },
             { name: "Lease until", cell: (row) => moment(row.leaseExpiresAt) },
           ],

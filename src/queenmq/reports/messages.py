@@ -82,6 +82,7 @@ class MessageGroup(Struct, frozen=True):
 
     name: str
     consumed: bool
+    status: MessageStatus
     attempts: int
     lease_expires_at: datetime | None
 

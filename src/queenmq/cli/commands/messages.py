@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from queenmq.client import StoredMessage
 
 STATES = ("pending", "processing", "completed", "dead_letter")
+_TOLD = {"processing": "leased", "dead_letter": "dead letter"}
 
 
 @group("messages", "queen messages list orders", "queen messages show orders/customer-7 order-17", default="list")
@@ -198,7 +199,9 @@ def _as_row(message: StoredMessage) -> dict[str, Any]:
 
 def _progress(group: Mapping[str, Any]) -> str:
     failed = f", {plural(group['attempts'], 'attempt')} failed" if group["attempts"] else ""
-    return f"{group['name']}: {'done' if group['consumed'] else 'not yet'}{failed}"
+    # A server of the version before has no `status`.
+    told = _TOLD.get(group.get("status", ""), "done" if group["consumed"] else "not yet")
+    return f"{group['name']}: {told}{failed}"
 
 
 @under(command, "retry", "queen messages retry orders/customer-7 order-17")

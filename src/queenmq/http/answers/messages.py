@@ -82,10 +82,12 @@ class MessageMode(Struct, kw_only=True, rename="camel"):
 
 
 class MessageGroup(Struct, kw_only=True, rename="camel"):
-    """`attempts`: how often the message has failed for this group, as explain says of the head."""
+    """`attempts`: how often the message has failed for this group, as explain says of the head, and the last time
+    included. `consumed`: the group has passed the message, which may then be a dead letter: `status` says so."""
 
     name: str
     consumed: bool
+    status: MessageStatus
     attempts: int
     lease_expires_at: Moment | None
 

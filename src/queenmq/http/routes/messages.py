@@ -268,6 +268,7 @@ def _described(found: messages.MessageDetail, payload: bytes | None) -> MessageD
             MessageGroup(
                 name=group.name,
                 consumed=group.consumed,
+                status=group.status,
                 attempts=group.attempts,
                 lease_expires_at=optional_iso_millis(group.lease_expires_at),
             )

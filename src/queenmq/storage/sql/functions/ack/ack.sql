@@ -206,7 +206,7 @@ BEGIN
                                    WHEN p_required IS NOT NULL THEN 'Unknown error'
                                    WHEN e.verdict = 'exhausted' THEN 'Retries exhausted'
                                    ELSE 'Dead-lettered by the consumer' END),
-                               c.failures)
+                               c.failures, true)
         FROM effect e
         JOIN queen.partition_consumers c ON c.ctid = e.version
         WHERE e.verdict IN ('dlq', 'exhausted')

@@ -38,7 +38,7 @@ BEGIN
         WHERE partition_id = p_partition AND consumer_group = p_group;
         RETURN;
     END IF;
-    PERFORM queen.bury(p_partition, p_group, v_poison, 'Lease expired too often', v_row.failures);
+    PERFORM queen.bury(p_partition, p_group, v_poison, 'Lease expired too often', v_row.failures, true);
     UPDATE queen.partition_consumers
     SET lease_id = NULL, lease_expires_at = NULL, lease_offsets = NULL,
         done = done + v_poison, total_consumed = total_consumed + 1
