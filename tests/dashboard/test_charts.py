@@ -86,6 +86,35 @@ def test_where_nobody_measured_there_is_a_gap(page: Page, served: Served) -> Non
     expect(chart.locator(".tip")).to_contain_text("pushed 0")
 
 
+def test_a_partition_shows_how_much_is_pushed_to_it(page: Page, served: Served) -> None:
+    queue = fresh("pushed")
+    served.shop.push(queue, "p", "first")
+    page.clock.install()
+    page.goto(f"/#/queues/{queue}")
+    table = page.get_by_role("region", name="Partitions")
+    cells = table.get_by_role("row").filter(has=page.get_by_role("link", name="p", exact=True)).get_by_role("cell")
+    expect(cells.nth(3)).to_have_text("–")
+    page.clock.fast_forward(10_000)
+    expect(cells.nth(3)).to_have_text("0")
+
+
+def test_how_fast_a_count_grows(page: Page) -> None:
+    page.clock.install()
+    page.goto("/")
+    page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))
+
+    def growth(count: int, later_ms: int = 0) -> str:
+        page.clock.fast_forward(later_ms)
+        shown: str = page.evaluate("n => import('/assets/rates.js').then(({ growth }) => growth('k', n, 4000))", count)
+        return shown
+
+    assert [growth(1), growth(5, 1000), growth(1001, 9000)] == ["–", "–", "100"]
+    assert growth(5000, 3999) == "100"  # so short a time says nothing
+    assert growth(1001, 1) == "0"
+    assert [growth(7, 4000), growth(15, 4000)] == ["–", "2"]  # another queue of that name
+    assert growth(16, 120_001) == "–"
+
+
 def test_the_server_says_when_it_was_there(served: Served) -> None:
     told = served.shop.call("GET", "/api/v1/status")
     at = told["measured"][-1]

@@ -6,9 +6,12 @@ import { h } from "./dom.js";
 import { compact, duration, groupName, number, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { changeSettings, createQueue, pushMessage } from "./queue_forms.js";
+import { growth } from "./rates.js";
 import { ask, badge, button, choice, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, problem, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
+const STATISTICS_MS = 10000; // figures of groups move that often, those of partitions are of the moment
+const CURRENT_MS = 4000;
 const BY_SETTINGS = ["window_open", "delayed", "expired"]; // what the settings of a queue keep back
 const PARTITION_STATES = [["", "all, by name"], ["failing", "failing heads"], ["leased", "leased"], ["waiting", "waiting longest"], ["dead_letters", "with dead letters"], ["unread", "unread"]];
 
@@ -268,24 +271,6 @@ function groupChooser(told, query, page) {
   return others.length > 0 && h("p", { class: "chips" }, h("span", { class: "note" }, "Ask for "), others.slice(0, 12).map((group) => button(groupName(group), () => page.set({ group }), { kind: "chip" })));
 }
 
-const consumedBefore = new Map(); // of each group in a queue: how much it had finished, and when, the time before
-
-/** How many messages a group finishes a second, between this answer of the server and an earlier one. */
-function finishedRate({ name, queueName, consumed }) {
-  const key = `${queueName}\n${name}`;
-  const now = Date.now();
-  const known = consumedBefore.get(key);
-  if (!known || now - known.at > 120000 || consumed < known.consumed) {
-    if (consumedBefore.size > 2000) consumedBefore.clear();
-    consumedBefore.set(key, { at: now, consumed, rate: null });
-    return "–";
-  }
-  // The statistics move every few seconds: a shorter time says nothing.
-  if (now - known.at >= 10000) consumedBefore.set(key, { at: now, consumed, rate: ((consumed - known.consumed) * 1000) / (now - known.at) });
-  const shown = consumedBefore.get(key).rate;
-  return shown === null ? "–" : rate(shown);
-}
-
 export function groupTable(groups) {
   const most = Math.max(1, ...groups.map((row) => row.unread ?? 0));
   return table({
@@ -300,7 +285,7 @@ export function groupTable(groups) {
       { name: "Unread", num: true, cell: (row) => lagBar(row.unread ?? 0, most, row.state === "Lagging" ? "bad" : "two") },
       { name: "Due", num: true, cell: (row) => number(row.totalLag ?? 0) },
       { name: "Due for", num: true, cell: (row) => (row.totalLag ? duration(row.maxTimeLag) : "–") },
-      { name: "Finished/s", num: true, cell: (row) => finishedRate(row) },
+      { name: "Finished/s", num: true, cell: (row) => growth(`${row.queueName}\n${row.name}`, row.consumed, STATISTICS_MS) },
       { name: "Failing", num: true, cell: (row) => (row.failing ? link(to.partitions(row.queueName, "failing"), badge("bad", number(row.failing))) : "0") },
       { name: "Dead", num: true, cell: (row) => (row.deadLetters ? link(to.deadLetters(row.queueName, row.name), badge("warn", number(row.deadLetters))) : "0") },
       { name: "Leases", num: true, cell: (row) => number(row.members) },
@@ -334,6 +319,7 @@ function partitionTable(name, heads, search) {
       { name: "Partition", cell: (row) => link(to.partition(name, row.name), row.name, { class: "strong" }) },
       { name: "Stored", num: true, cell: (row) => number(row.stored) },
       { name: "Offsets", num: true, cell: (row) => (row.stored ? `${number(row.firstOffset)}–${number(row.lastOffset)}` : "–") },
+      { name: "Pushed/s", num: true, cell: (row) => growth(row.id, row.lastOffset, CURRENT_MS) },
       { name: "Furthest behind", cell: (row) => furthest(row) },
       { name: "Due for", num: true, cell: (row) => dueFor(row) },
       { name: "State", cell: (row) => partitionState(row) },
