@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from dashboard.axe import serious_findings
 from dashboard.conftest import Served
-from dashboard.steps import confirm, dead_letters, dialog, fresh, told, type_name
+from dashboard.steps import confirm, dead_letters, dialog, fresh, press, told, type_name
 
 
 def test_release_a_lease(page: Page, served: Served) -> None:
@@ -20,7 +20,7 @@ def test_release_a_lease(page: Page, served: Served) -> None:
     held = shop.pop(queue, "workers", "p", batch=2)
     assert shop.pop(queue, "workers", "p") == []
     page.goto(f"/#/queues/{queue}/partitions/p")
-    page.get_by_role("button", name="Release", exact=True).click()
+    press(page, "Release", of="partition")
     expect(dialog(page)).to_contain_text("its acknowledgements are refused")
     confirm(page, "Release the lease")
     told(page, "The lease has ended; 2 messages will be delivered again.")
@@ -35,7 +35,7 @@ def test_release_a_lease(page: Page, served: Served) -> None:
 def test_create_a_queue(page: Page, served: Served) -> None:
     queue = fresh("made")
     page.goto("/#/queues")
-    page.get_by_role("button", name="Create a queue").click()
+    press(page, "Create a queue", of="queues")
     dialog(page).get_by_label("Name", exact=True).fill("orders")
     confirm(page, "Create it")
     expect(dialog(page).get_by_role("alert")).to_have_text("There is a queue orders already.")
@@ -57,7 +57,7 @@ def test_change_settings(page: Page, served: Served) -> None:
     shop, queue = served.shop, fresh("changed")
     shop.configure(queue, "shop", leaseTime=60, ttl=3600, deadLetterQueue=True)
     page.goto(f"/#/queues/{queue}")
-    page.get_by_role("button", name="Change settings").click()
+    press(page, "Change settings", of="queues")
     confirm(page, "Change them")
     expect(dialog(page).get_by_role("alert")).to_have_text("Nothing is changed yet.")
     dialog(page).get_by_label("Retries of a message").fill("")
@@ -81,7 +81,7 @@ def test_push_a_message(page: Page, served: Served) -> None:
     shop, queue = served.shop, fresh("tried")
     shop.configure(queue)
     page.goto(f"/#/queues/{queue}")
-    page.get_by_role("button", name="Push a message").click()
+    press(page, "Push a message", of="queues")
     dialog(page).get_by_label("Partition").fill("eu")
     dialog(page).get_by_label("Payload").fill("{nonsense")
     confirm(page, "Push it")
@@ -93,7 +93,7 @@ def test_push_a_message(page: Page, served: Served) -> None:
     told(page, "Message test-1 is stored.")
     [message] = shop.pop(queue, "g", "eu")
     assert (message["data"], message["headers"]) == ({"amount": 12345678901234567890}, {"country": "IT"})
-    page.get_by_role("button", name="Push a message").click()
+    press(page, "Push a message", of="queues")
     dialog(page).get_by_label("Partition").fill("eu")
     dialog(page).get_by_label("transactionId").fill("test-1")
     confirm(page, "Push it")
@@ -106,16 +106,16 @@ def test_redrive_those_that_are_selected(page: Page, served: Served) -> None:
     page.goto(f"/#/dead-letters?queue={queue}")
     page.get_by_label("Select mail-2").check()
     page.get_by_label("Select mail-4").check()
-    page.get_by_role("button", name="Redrive 2 selected").click()
+    press(page, "Redrive 2 selected", of="dead_letters")
     confirm(page, "Deliver again")
     told(page, "2 messages will be delivered again.")
     expect(page.locator(".letter")).to_have_count(2)
     back = {message["transactionId"] for message in served.shop.pop(queue, "smtp", batch=10, partitions=10)}
     assert back == {"mail-2", "mail-4"}
-    page.get_by_role("button", name="Select all shown").click()
+    press(page, "Select all shown", of="dead_letters")
     expect(page.get_by_label("Select mail-1")).to_be_checked()
     expect(page.get_by_role("button", name="Redrive 2 selected")).to_be_visible()
-    page.get_by_role("button", name="Select none").click()
+    press(page, "Select none", of="dead_letters")
     expect(page.get_by_label("Select mail-1")).not_to_be_checked()
 
 
@@ -130,7 +130,7 @@ def test_redrive_those_of_one_cause_among_many(page: Page, served: Served) -> No
     page.goto(f"/#/dead-letters?queue={queue}")
     expect(page.locator(".letter")).to_have_count(25)
     page.get_by_label("Error").fill("timeout")
-    page.get_by_role("button", name="Redrive all 15").click()
+    press(page, "Redrive all 15", of="dead_letters")
     confirm(page, "Deliver again")
     told(page, "15 messages will be delivered again.")
     expect(page.get_by_text("No dead letter matches.")).to_be_visible()
@@ -149,7 +149,7 @@ def test_redrive_those_of_one_cause_in_several_queues(page: Page, served: Served
         shop.ack([second], "dlq", "550 unknown")
     page.goto("/#/dead-letters")
     page.get_by_label("Error").fill(cause)
-    page.get_by_role("button", name="Redrive all 2").click()
+    press(page, "Redrive all 2", of="dead_letters")
     confirm(page, "Deliver again")
     told(page, "2 messages will be delivered again.")
     assert [shop.call("GET", "/api/v1/dlq", queue=queue)["total"] for queue in queues] == [1, 1]
@@ -166,7 +166,7 @@ def test_a_payload_is_seen_in_the_list_and_copied(page: Page, served: Served) ->
     expect(row).to_contain_text('{"amount": 12345678901234567890, "items": [1, null, "xxx')
     expect(row).to_contain_text("x…")
     row.get_by_role("link", name="m", exact=True).click()
-    page.get_by_role("region", name="Payload").get_by_role("button", name="Copy").click()
+    press(page.get_by_role("region", name="Payload"), "Copy", of="ui")
     told(page, "Copied.")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert json.loads(copied) == {"amount": 12345678901234567890, "items": [1, None, "x" * 200]}
@@ -177,7 +177,7 @@ def test_deleting_a_group_asks_for_its_name(page: Page, served: Served) -> None:
     shop.push(queue, "p", 1)
     shop.read(queue, group)
     page.goto(f"/#/groups/{group}?queue={queue}")
-    page.get_by_role("button", name="Forget").click()
+    press(page, "Forget", of="groups")
     type_name(page, group, "Delete the group")
     told(page, "The group was deleted.")
     assert len(shop.pop(queue, group)) == 1
@@ -210,7 +210,7 @@ def test_pause_one_group(page: Page, served: Served) -> None:
         shop.ack(shop.pop(queue, group), "retry")
     shop.refresh()
     page.goto(f"/#/groups/one?queue={queue}")
-    page.get_by_role("button", name="Pause", exact=True).click()
+    press(page, "Pause", of="groups")
     dialog(page).get_by_label("Reason").fill("repairs")
     confirm(page, "Pause the group")
     told(page, "The group is paused.")
@@ -218,7 +218,7 @@ def test_pause_one_group(page: Page, served: Served) -> None:
     assert len(shop.pop(queue, "other")) == 1
     paused = page.get_by_role("region", name="Paused", exact=True)
     expect(paused).to_contain_text("repairs")
-    paused.get_by_role("button", name="Resume").click()
+    press(paused, "Resume", of="queues")
     confirm(page, "Resume")
     told(page, "It is resumed.")
     assert len(shop.pop(queue, "one")) == 1
@@ -230,7 +230,7 @@ def test_skip_what_is_unread(page: Page, served: Served) -> None:
     shop.read(queue, "g", batch=2)
     shop.refresh()
     page.goto(f"/#/groups/g?queue={queue}")
-    page.get_by_role("button", name="Skip to the end").click()
+    press(page, "Skip to the end", of="groups")
     expect(dialog(page)).to_contain_text("In 1 partition: no finished message will be delivered again; 3 unread")
     confirm(page, "Skip the messages")
     told(page, "The group was moved in 1 partition")
@@ -240,7 +240,7 @@ def test_skip_what_is_unread(page: Page, served: Served) -> None:
 def test_make_a_token(page: Page, served: Served) -> None:
     name = fresh("till")
     page.goto("/#/access")
-    page.get_by_role("button", name="Make a token").click()
+    press(page, "Make a token", of="access")
     dialog(page).get_by_label("Name").fill(name)
     dialog(page).get_by_label("Role").select_option("read-only")
     dialog(page).get_by_label("Valid for").fill("30")

@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import Page, Route, expect
 
 from dashboard.conftest import Served
-from dashboard.steps import fresh
+from dashboard.steps import fresh, press
 
 
 def test_traces_by_name(page: Page, served: Served) -> None:
@@ -30,7 +30,7 @@ def test_traces_by_name(page: Page, served: Served) -> None:
     expect(page.get_by_role("heading", name="invoice-77")).to_be_visible()
     page.goto("/#/traces")
     page.get_by_label("Name", exact=True).fill("no such story")
-    page.get_by_role("button", name="Show").click()
+    press(page, "Show", of="traces")
     expect(page.get_by_text("No trace has this name.")).to_be_visible()
 
 
@@ -49,7 +49,7 @@ def test_a_chart_says_what_was_when(page: Page) -> None:
 
 def test_the_range_of_charts_is_chosen(page: Page) -> None:
     page.goto("/#/queues/orders")
-    page.get_by_role("button", name="Last week").click()
+    press(page, "Last week", of="history")
     chart = page.get_by_role("img", name="Messages a second of orders, last week")
     expect(chart.locator(".axis-x span").first).to_contain_text(re.compile(r"\d+ \w{3}|\w{3} \d+"))
     expect(page.get_by_text("Messages a second, by hour")).to_be_visible()

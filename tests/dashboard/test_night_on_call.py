@@ -31,7 +31,7 @@ from dashboard.axe import serious_findings
 from dashboard.browser import PATIENCE_MS, outside, visit
 from dashboard.conftest import two_servers
 from dashboard.scene import Shop
-from dashboard.steps import dialog, told
+from dashboard.steps import confirm, dialog, press, told
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -77,19 +77,21 @@ class Walk:
     def look(self, *words: str) -> None:
         """Follow the link of the trouble that has these words."""
         expect(self.trouble(*words)).to_have_count(1)
-        self.click(self.trouble(*words).get_by_role("link", name="Look"))
+        self.trouble(*words).get_by_role("link", name="Look").click()
+        self._count()
 
     def cause_is_known(self) -> None:
         self._mends = True
 
-    def press(self, button: str, *, within: Locator | None = None) -> None:
-        self.click((within or self.page).get_by_role("button", name=button, exact=True))
+    def press(self, button: str, *, of: str, within: Locator | None = None) -> None:
+        press(within or self.page, button, of=of)
+        self._count()
 
     def confirm(self, button: str) -> None:
-        self.press(button, within=dialog(self.page))
+        confirm(self.page, button)
+        self._count()
 
-    def click(self, what: Locator) -> None:
-        what.click()
+    def _count(self) -> None:
         if self._mends:
             self.to_mend += 1
         else:
@@ -271,7 +273,7 @@ def test_dead_consumer(walk: Walk, night: Night) -> None:
     why = walk.page.get_by_role("region", name="Why is nothing delivered?")
     expect(why).to_contain_text("Held by billing-worker on till-4, process 77")
     walk.cause_is_known()
-    walk.press("Release the lease", within=why)
+    walk.press("Release the lease", of="partition", within=why)
     walk.confirm("Release the lease")
     told(walk.page, "3 messages will be delivered again")
     assert night.shop.read("invoices", "billing", batch=3) == 3
@@ -286,7 +288,7 @@ def test_poison_message(walk: Walk, night: Night) -> None:
     expect(why).to_contain_text("The message at the head failed once")
     expect(why).to_contain_text("no such currency: XXY")
     walk.cause_is_known()
-    walk.press("Put the head to the dead letters")
+    walk.press("Put the head to the dead letters", of="partition")
     walk.confirm("To the dead letters")
     told(walk.page, "Message moved to the dead letters")
     [message] = night.shop.pop("payments", "ledger", "globex")
@@ -302,7 +304,7 @@ def test_open_window(walk: Walk, night: Night) -> None:
     walk.look("The window of readings / sensor-7 has been open for 2 h", "windowBuffer")
     expect(walk.page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("Gathering")
     walk.cause_is_known()
-    walk.press("Change these settings")
+    walk.press("Change these settings", of="queues")
     dialog(walk.page).get_by_label("Gather until nothing came").fill("0")
     walk.confirm("Change them")
     told(walk.page, "1 setting is changed.")
@@ -318,7 +320,7 @@ def test_paused_group(walk: Walk, night: Night) -> None:
     paused = walk.page.get_by_role("region", name="Paused", exact=True)
     expect(paused).to_contain_text("provider is moving")
     walk.cause_is_known()
-    walk.press("Resume", within=paused)
+    walk.press("Resume", of="queues", within=paused)
     walk.confirm("Resume")
     told(walk.page, "It is resumed.")
     assert night.shop.read("mails", "smtp") == 1
@@ -334,7 +336,7 @@ def test_full_queue(walk: Walk, night: Night) -> None:
     walk.look("Queue uploads is full: 5 of 5", "Its slowest group is scanner, with 5 unread")
     expect(walk.page.get_by_role("alert")).to_contain_text("The queue is full: 5 of 5 messages")
     walk.cause_is_known()
-    walk.press("Raise the limit")
+    walk.press("Raise the limit", of="queues")
     dialog(walk.page).get_by_label("Size limit").fill("500")
     walk.confirm("Change them")
     told(walk.page, "1 setting is changed.")
@@ -350,7 +352,7 @@ def test_held_horizon(walk: Walk, night: Night) -> None:
     held = walk.trouble("psql of ann", "has kept dead rows from being removed")
     expect(held).to_have_count(1)
     walk.cause_is_known()
-    walk.press("Copy the statement", within=held)
+    walk.press("Copy the statement", of="overview", within=held)
     told(walk.page, "Copied.")
     statement = walk.page.evaluate("navigator.clipboard.readText()")
     assert re.fullmatch(r"SELECT pg_terminate_backend\(\d+\)", statement)
@@ -384,7 +386,7 @@ def test_expired_token(walk: Walk, night: Night) -> None:
     row = walk.page.get_by_role("region", name="Tokens").last.get_by_role("row", name=re.compile("^till"))
     expect(row).to_contain_text("Expired")
     walk.cause_is_known()
-    walk.press("Make a new one", within=row)
+    walk.press("Make a new one", of="access", within=row)
     walk.confirm("Make it")
     shown = walk.page.get_by_role("dialog", name="The token till")
     new = shown.get_by_label("Token").input_value()
@@ -394,7 +396,7 @@ def test_expired_token(walk: Walk, night: Night) -> None:
         for one in (night.expired, new)
     ]
     assert answers == [401, 200]
-    shown.get_by_role("button", name="Close").click()
+    press(shown, "Close", of="access")
     walk.is_over("token till")
     arrived(walk, "expired token")
     assert night.is_said_by_doctor("The token till was in use and expired")
@@ -410,7 +412,7 @@ def test_lagging_group_among_hundreds(walk: Walk, night: Night) -> None:
     expect(readers).to_contain_text("Nobody reads.")
     expect(readers).to_contain_text(re.compile(r"The last was ledger-worker on till-4, process 77, 2\.\d h ago"))
     walk.cause_is_known()
-    walk.press("Skip to the end")
+    walk.press("Skip to the end", of="groups")
     expect(dialog(walk.page)).to_contain_text("1 unread message will be skipped")
     walk.confirm("Skip the messages")
     told(walk.page, "The group was moved in")
@@ -424,7 +426,7 @@ def test_dead_letters_of_one_cause_among_many(walk: Walk, night: Night) -> None:
     expect(walk.page.locator(".letter")).to_have_count(20)
     expect(walk.page.locator(".letter").filter(has_text="the stock service answers 503")).to_have_count(20)
     walk.cause_is_known()
-    walk.press("Redrive all 20")
+    walk.press("Redrive all 20", of="dead_letters")
     walk.confirm("Deliver again")
     told(walk.page, "20 messages will be delivered again.")
     assert night.shop.read("orders", "shop", batch=40) == 20

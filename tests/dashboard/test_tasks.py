@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from dashboard.browser import SCREENSHOTS, visit
 from dashboard.conftest import Served
 from dashboard.scene import HARM, HARMFUL_QUEUE, Shop
-from dashboard.steps import confirm, dead_letters, dialog, fresh, told, type_name
+from dashboard.steps import confirm, dead_letters, dialog, fresh, press, told, type_name
 
 
 def failing_head(shop: Shop, queue: str) -> None:
@@ -62,7 +62,7 @@ def test_choose_which_messages_a_group_gets_and_pause_it(page: Page, served: Ser
     shop.read(queue, "ledger", partition="p")
     shop.refresh()
     page.goto(f"/#/groups/ledger?queue={queue}")
-    page.get_by_role("button", name="Which messages").click()
+    press(page, "Which messages", of="groups")
     dialog(page).get_by_label("Only those that fit").fill("payload.n >")
     confirm(page, "Change it")
     expect(dialog(page)).to_contain_text("expected")
@@ -75,7 +75,7 @@ def test_choose_which_messages_a_group_gets_and_pause_it(page: Page, served: Ser
     assert message["data"] == {"n": 3}
     expect(page.get_by_role("region", name="Filter")).to_contain_text("payload.n > 1")
     expect(page.get_by_role("region", name="Conflation")).to_contain_text("only the newest message")
-    page.get_by_role("button", name="Pause", exact=True).click()
+    press(page, "Pause", of="groups")
     confirm(page, "Pause the group")
     told(page, "The group is paused.")
     expect(page.get_by_role("region", name="Why is nothing delivered?")).to_contain_text("paused")
@@ -91,7 +91,7 @@ def test_see_timers_and_cancel_one(page: Page, served: Served) -> None:
     page.goto(f"/#/queues/{queue}")
     timers = page.get_by_role("region", name="Timers", exact=True)
     expect(timers).to_contain_text("0 4 * * *")
-    timers.get_by_role("row", name=re.compile("once")).first.get_by_role("button", name="Cancel").click()
+    press(timers.get_by_role("row", name=re.compile("once")).first, "Cancel", of="queues")
     confirm(page, "Cancel the timer")
     told(page, "The timer is cancelled.")
     expect(timers.get_by_role("row", name=re.compile("once"))).to_have_count(0)
@@ -107,13 +107,13 @@ def test_pause_a_queue_and_resume_what_a_breaker_has_paused(page: Page, served: 
     page.goto(f"/#/queues/{queue}")
     paused = page.get_by_role("region", name="Paused")
     expect(paused).to_contain_text("1 of the last 1 messages failed")
-    page.get_by_role("button", name="Pause").click()
+    press(page, "Pause", of="queues")
     dialog(page).get_by_label("Reason").fill("repairs")
     confirm(page, "Pause the queue")
     told(page, "The queue is paused.")
     expect(paused).to_contain_text("repairs")
     for who in ("breaker", "repairs"):
-        paused.get_by_role("row", name=re.compile(who)).get_by_role("button", name="Resume").click()
+        press(paused.get_by_role("row", name=re.compile(who)), "Resume", of="queues")
         confirm(page, "Resume")
         told(page, "It is resumed.")
         expect(paused.get_by_role("row", name=re.compile(who))).to_have_count(0)
@@ -146,7 +146,7 @@ def test_find_why_a_partition_is_stuck_and_move_on(page: Page, served: Served) -
     expect(page.get_by_role("region", name="Payload")).to_contain_text('"n": 1')
     expect(page.get_by_role("region", name="History")).to_contain_text("503 from the bank")
     page.go_back()
-    page.get_by_role("button", name="Put the head to the dead letters").click()
+    press(page, "Put the head to the dead letters", of="partition")
     expect(dialog(page)).to_contain_text("invoice-1")
     confirm(page, "To the dead letters")
     told(page, "Message moved to the dead letters")
@@ -238,7 +238,7 @@ def test_a_head_that_failed_can_be_given_up_at_any_time(page: Page, served: Serv
     expect(give_up).to_have_count(0)
     served.shop.fail(queue, "g", "p", "no")
     expect(why).to_contain_text("failed once")
-    give_up.click()
+    press(page, "Put the head to the dead letters", of="partition")
     confirm(page, "To the dead letters")
     told(page, "Message moved to the dead letters")
     [message] = served.shop.pop(queue, "g", "p")
@@ -321,7 +321,7 @@ def test_redrive_a_dead_letter(page: Page, served: Served) -> None:
     expect(page.locator(".letter")).to_have_count(2)
     letter.get_by_text("Payload").click()
     expect(letter).to_contain_text('"mail": 1')
-    letter.get_by_role("button", name="Redrive").click()
+    press(letter, "Redrive", of="dead_letters")
     expect(dialog(page)).to_contain_text("mail-1")
     confirm(page, "Deliver again")
     told(page, "Message will be delivered again")
@@ -334,7 +334,7 @@ def test_redrive_all_of_a_queue(page: Page, served: Served) -> None:
     queue = fresh("mails")
     dead_letters(served.shop, queue, 4)
     page.goto(f"/#/dead-letters?queue={queue}")
-    page.get_by_role("button", name="Redrive all 4").click()
+    press(page, "Redrive all 4", of="dead_letters")
     confirm(page, "Deliver again")
     told(page, "4 messages will be delivered again")
     expect(page.get_by_text("No dead letter matches.")).to_be_visible()
@@ -345,12 +345,12 @@ def test_a_refusal_is_shown_in_the_words_of_the_server(page: Page, served: Serve
     queue = fresh("mails")
     dead_letters(served.shop, queue, 1)
     page.goto(f"/#/dead-letters?queue={queue}")
-    page.get_by_role("button", name="Redrive", exact=True).click()
+    press(page, "Redrive", of="dead_letters")
     [letter] = served.shop.call("GET", "/api/v1/dlq", queue=queue)["messages"]
     served.shop.call("POST", f"/api/v1/messages/{letter['partitionId']}/mail-1/retry", {})
     confirm(page, "Deliver again")
     expect(dialog(page).get_by_role("alert")).to_have_text("Dead letter not found")
-    dialog(page).get_by_role("button", name="Cancel").click()
+    press(dialog(page), "Cancel", of="ui")
     expect(dialog(page)).to_have_count(0)
 
 
@@ -367,7 +367,7 @@ def test_rewind_a_group(page: Page, served: Served, option: str, again: list[str
     rows = page.get_by_role("region", name="Consumer groups").locator("tbody tr")
     expect(rows).to_have_count(1)
     rows.get_by_role("link", name=group).click()
-    page.get_by_role("button", name="Rewind or skip").click()
+    press(page, "Rewind or skip", of="groups")
     dialog(page).get_by_text(option).click()
     confirm(page, "Move the group")
     told(page, "The group was moved in 1 partition")
@@ -381,7 +381,7 @@ def test_rewind_a_group_to_a_moment_in_one_partition(page: Page, served: Served)
         shop.push(queue, partition, 1, name="m")
         shop.read(queue, "readers", partition=partition)
     page.goto(f"/#/queues/{queue}/partitions/a")
-    page.get_by_role("button", name="Seek").click()
+    press(page, "Seek", of="partition")
     expect(dialog(page).locator("input:checked")).to_have_count(0)
     expect(dialog(page).get_by_role("button", name="Move the group")).to_be_disabled()
     dialog(page).get_by_text("To the end").click()
@@ -402,7 +402,7 @@ def test_a_large_queue_is_paged_and_searched(page: Page) -> None:
     page.goto("/#/queues/devices")
     rows = page.get_by_role("region", name="Partitions", exact=True).locator("tbody tr")
     expect(rows).to_have_count(50)
-    page.get_by_role("button", name="Next").click()
+    press(page, "Next", of="ui")
     expect(rows.first).to_contain_text("sensor-051")
     page.get_by_label("Search partitions").fill("SOR-12")
     expect(rows).to_have_count(10)
@@ -414,14 +414,14 @@ def test_clear_and_delete_a_queue(page: Page, served: Served) -> None:
     queue = fresh("doomed")
     served.shop.push(queue, "p", 1, 2, 3)
     page.goto(f"/#/queues/{queue}")
-    page.get_by_role("button", name="Clear").click()
+    press(page, "Clear", of="queues")
     page.keyboard.press("Escape")
     expect(dialog(page)).to_have_count(0)
-    page.get_by_role("button", name="Clear").click()
+    press(page, "Clear", of="queues")
     type_name(page, queue, "Delete the messages")
     told(page, "3 messages were deleted.")
     assert served.shop.pop(queue, "g") == []
-    page.get_by_role("button", name="Delete").click()
+    press(page, "Delete", of="queues")
     type_name(page, queue, "Delete the queue")
     told(page, "The queue was deleted.")
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
@@ -431,7 +431,7 @@ def test_clear_and_delete_a_queue(page: Page, served: Served) -> None:
 
 def test_an_operation_is_retried_and_cancelled(page: Page) -> None:
     page.goto("/#/operations?status=failed")
-    page.get_by_role("button", name="Cancel").click()
+    press(page, "Cancel", of="operations")
     confirm(page, "Drop the messages")
     told(page, "It was cancelled.")
     expect(page.get_by_text("No operation.")).to_be_visible()
@@ -440,7 +440,7 @@ def test_an_operation_is_retried_and_cancelled(page: Page) -> None:
 def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) -> None:
     page.goto("/#/cluster")
     row = page.locator(".switch-row").filter(has_text="Pop maintenance")
-    row.get_by_role("button", name="Switch on").click()
+    press(row, "Switch on", of="cluster")
     confirm(page, "Switch on")
     try:
         expect(row).to_contain_text("Consumers get no messages")
@@ -533,7 +533,7 @@ def test_the_theme_is_switched_and_remembered(page: Page) -> None:
     page.goto("/")
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
-    page.get_by_role("button", name="Dark or light").click()
+    press(page, "Dark or light", of="app")
     dark = page.evaluate(ground)
     assert dark != light
     page.reload()
@@ -571,7 +571,7 @@ def test_a_phone_has_everything_behind_a_menu(browser: Browser, served: Served) 
         page.goto("/")
         menu = page.get_by_role("navigation", name="Pages")
         expect(menu).to_be_hidden()
-        page.get_by_role("button", name="Menu").tap()
+        press(page, "Menu", of="app", touch=True)
         menu.get_by_role("link", name="Dead letters").tap()
         expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
         expect(menu).to_be_hidden()

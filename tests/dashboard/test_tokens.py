@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import jwt
 import pytest
 from cluster.processes import ServeProcess
+from httpx import URL
 from playwright.sync_api import Browser, Page, expect
 
 from dashboard.browser import outside, visit
 from dashboard.provider import CLIENT, Provider, provider
 from dashboard.scene import Shop
+from dashboard.steps import confirm, press
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -75,7 +77,7 @@ def page(browser: Browser, guarded: str, people: Provider) -> Iterator[Page]:
 
 def sign_in(page: Page, given: str) -> None:
     page.get_by_label("Token").last.fill(given)
-    page.get_by_role("button", name="Go on").click()
+    press(page, "Go on", of="app")
 
 
 def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page, people: Provider) -> None:
@@ -91,7 +93,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page, people: Provi
     assert page.evaluate("localStorage.length") == 0
     page.reload()
     expect(page.locator(".live")).to_have_text("Live")
-    page.get_by_role("button", name="Sign out").click()
+    press(page, "Sign out", of="app")
     expect(page.get_by_role("dialog")).to_contain_text("This server requires a token")
 
 
@@ -120,19 +122,19 @@ def test_an_administrator_sees_tokens_quotas_and_the_audit_log(page: Page, guard
     tokens = page.get_by_role("region", name="Tokens").last
     expect(tokens).to_contain_text("till")
     expect(page.get_by_text(made.json()["token"])).to_have_count(0)
-    tokens.get_by_role("button", name="Revoke").click()
-    page.get_by_role("button", name="Revoke it").click()
+    press(tokens, "Revoke", of="access")
+    confirm(page, "Revoke it")
     expect(tokens).to_contain_text("Revoked")
     assert (
         shop.http.get("/api/v1/session", headers={"Authorization": f"Bearer {made.json()['token']}"}).status_code == 401
     )
 
-    page.get_by_role("button", name="Set a quota").click()
+    press(page, "Set a quota", of="access")
     page.get_by_label("Namespace").fill("orders")
     page.get_by_label("Messages").fill("5000")
     page.get_by_label("Requests a second").fill("700")
     page.get_by_label("Long polls").fill("20")
-    page.get_by_role("button", name="Set it").click()
+    confirm(page, "Set it")
     quotas = page.get_by_role("region", name="Quotas").last
     for shown in ("1 of 5,000", "700", "0 of 20"):
         expect(quotas).to_contain_text(shown)
@@ -157,7 +159,7 @@ def test_others_see_quotas_only(page: Page, people: Provider) -> None:
 
 def test_somebody_signs_in_at_the_provider_and_comes_back(page: Page, people: Provider) -> None:
     page.goto("/#/queues/orders")
-    page.get_by_role("button", name="Sign in at 127.0.0.1").click()
+    press(page, f"Sign in at {URL(people.url).netloc.decode()}", of="app")
     before = people.issued
     page.get_by_role("link", name="Sign in as alice").click()
     expect(page.locator(".who")).to_have_text("alice: admin")
@@ -167,14 +169,14 @@ def test_somebody_signs_in_at_the_provider_and_comes_back(page: Page, people: Pr
     assert page.evaluate("[localStorage.length, Object.keys(sessionStorage)]") == [0, ["queen.token"]]
     page.reload()
     expect(page.locator(".live")).to_have_text("Live")
-    page.get_by_role("button", name="Sign out").click()
+    press(page, "Sign out", of="app")
     expect(page.get_by_role("dialog")).to_contain_text("or give a token")
     assert people.issued == before + 1
 
 
-def test_a_refusal_of_the_provider_is_shown(page: Page) -> None:
+def test_a_refusal_of_the_provider_is_shown(page: Page, people: Provider) -> None:
     page.goto("/")
-    page.get_by_role("button", name="Sign in at 127.0.0.1").click()
+    press(page, f"Sign in at {URL(people.url).netloc.decode()}", of="app")
     page.get_by_role("link", name="Refuse").click()
     expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("The provider refused: access_denied")
 
