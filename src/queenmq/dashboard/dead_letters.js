@@ -27,6 +27,8 @@ export const deadLetters = {
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
     const answer = await get("/api/v1/dlq", { ...filterOf(query), limit: PAGE, offset });
+    // The last page may have been redriven meanwhile.
+    if (answer.total && offset >= answer.total) return deadLetters.load({ query: { ...query, offset: answer.total - 1 - ((answer.total - 1) % PAGE) } });
     const shown = new Set(answer.messages.map(keyOf));
     for (const key of selected) if (!shown.has(key)) selected.delete(key);
     return { rows: answer.messages, total: answer.total, offset };

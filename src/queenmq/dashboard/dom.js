@@ -26,6 +26,11 @@ function append(element, children) {
   }
 }
 
+/** What is above everything else: the open dialog, or the page. Nothing outside an open dialog can be selected. */
+export function foremost() {
+  return document.querySelector("dialog[open]") ?? document.body;
+}
+
 /** Make what is in `container` look like `tree`, and keep every element that can stay: focus, selection and scrolling stay with it. */
 export function show(container, ...tree) {
   const wanted = document.createElement("div");

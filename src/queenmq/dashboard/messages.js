@@ -73,19 +73,20 @@ export const message = {
       get(path`/api/v1/traces/${partitionId}/${transactionId}`),
       null,
     ]);
-    const dead = told.status === "dead_letter" || told.errorMessage ? (await get("/api/v1/dlq", { queue: told.queue, partition: told.partition, limit: 200 })).messages.filter((row) => row.transactionId === transactionId && row.partitionId === partitionId) : [];
-    return { told, traces, dead };
+    const isDead = told.status === "dead_letter";
+    const dead = isDead ? (await get("/api/v1/dlq", { queue: told.queue, partition: told.partition, limit: 200 })).messages.filter((row) => row.transactionId === transactionId && row.partitionId === partitionId) : [];
+    return { told, traces, isDead, dead };
   },
 
-  view({ told, traces, dead }, route, page) {
+  view({ told, traces, isDead, dead }, route, page) {
     const key = path`/api/v1/messages/${told.partitionId}/${told.transactionId}`;
     return [
       heading(told.transactionId, {
         kind: "Message",
         crumbs: [["Queues", "#/queues"], [told.queue, to.queue(told.queue)], [told.partition, to.partition(told.queue, told.partition)]],
         actions: may("read-write") && [
-          dead.length > 0 && button("Redrive", () => redrive([told], page.reload), { kind: "primary" }),
-          told.status !== "completed" && !dead.length && button("To the dead letters", () => bury(key, told, page)),
+          isDead && button("Redrive", () => redrive([told], page.reload), { kind: "primary" }),
+          told.status !== "completed" && !isDead && button("To the dead letters", () => bury(key, told, page)),
           may("admin") && button("Delete", () => erase(key, told), { kind: "danger" }),
         ],
       }),
@@ -198,7 +199,7 @@ function bury(key, told, page) {
   });
 }
 
-export function erase(key, told, done = () => history.back()) {
+export function erase(key, told, done = () => (location.hash = to.partition(told.queue, told.partition))) {
   ask({
     title: "Delete this message?",
     text: `Message ${told.transactionId} is deleted with its traces and dead letters. This cannot be undone.`,

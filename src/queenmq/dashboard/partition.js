@@ -124,7 +124,7 @@ function clear(queue, name, page) {
     typed: name,
     act: async () => {
       const answer = await remove(path`/api/v1/queues/${queue}/clear?partition=${name}`);
-      return answer.operationId ? answer : `${number(answer.deleted)} messages were deleted.`;
+      return answer.operationId ? answer : `${plural(answer.deleted, "message was", "messages were")} deleted.`;
     },
     done: page.reload,
   });

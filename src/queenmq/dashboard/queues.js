@@ -3,7 +3,7 @@
 import { get, may, path, post, remove } from "./api.js";
 import { lines } from "./chart.js";
 import { h } from "./dom.js";
-import { compact, duration, groupName, number, rate } from "./format.js";
+import { compact, duration, groupName, number, plural, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { changeSettings, createQueue, pushMessage } from "./queue_forms.js";
 import { growth } from "./rates.js";
@@ -365,7 +365,7 @@ function clear(name, page) {
     typed: name,
     act: async () => {
       const answer = await remove(path`/api/v1/queues/${name}/clear`);
-      return answer.operationId ? answer : `${number(answer.deleted)} messages were deleted.`;
+      return answer.operationId ? answer : `${plural(answer.deleted, "message was", "messages were")} deleted.`;
     },
     done: page.reload,
   });

@@ -2,7 +2,7 @@
 
 import { Exact, get, path } from "./api.js";
 import { bar } from "./chart.js";
-import { h } from "./dom.js";
+import { foremost, h } from "./dom.js";
 import { NONE, ago, date, duration, groupName, number, time } from "./format.js";
 
 export function link(href, text, more = {}) {
@@ -284,7 +284,7 @@ export async function copy(text) {
   } catch {
     // Browsers have a clipboard for pages only over HTTPS or on this machine; elsewhere what is selected can be copied.
     const field = h("textarea", { class: "skip", value: text, "aria-hidden": "true" });
-    document.body.append(field);
+    foremost().append(field);
     field.select();
     const copied = document.execCommand("copy");
     field.remove();
