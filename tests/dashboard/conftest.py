@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class Served:
     url: str
     shop: Shop
+    database: str
 
 
 @pytest.fixture(scope="package")
@@ -74,7 +75,7 @@ def served(browser: Browser, postgres: Postgres, tmp_path_factory: pytest.TempPa
         fill(shop)
         if FOR_PICTURES:
             outside(neglect(shop, url))
-        yield Served(servers[0].url, shop)
+        yield Served(servers[0].url, shop, url)
 
 
 @pytest.fixture

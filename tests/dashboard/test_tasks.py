@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import asyncpg
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from dashboard.browser import SCREENSHOTS, visit
+from dashboard.browser import SCREENSHOTS, outside, visit
 from dashboard.conftest import Served
 from dashboard.scene import HARM, HARMFUL_QUEUE, Shop
 from dashboard.steps import confirm, dead_letters, dialog, fresh, press, told, type_name
@@ -429,12 +430,47 @@ def test_clear_and_delete_a_queue(page: Page, served: Served) -> None:
     expect(page.get_by_role("alert")).to_contain_text("Queue not found")
 
 
-def test_an_operation_is_retried_and_cancelled(page: Page) -> None:
+def test_a_failed_push_is_cancelled(page: Page) -> None:
     page.goto("/#/operations?status=failed")
     press(page, "Cancel", of="operations")
     confirm(page, "Drop the messages")
     told(page, "It was cancelled.")
     expect(page.get_by_text("No operation.")).to_be_visible()
+
+
+async def put_off_a_clear(database: str, queue: str) -> str:
+    """As it is when a step of it has failed and the next attempt is far away. Returns its id."""
+    sql = await asyncpg.connect(database)
+    operation = await sql.fetchval(
+        """
+        INSERT INTO queen.operation_queue (id, kind, queue_name, queue_id, parameters, total, next_attempt_at)
+        SELECT gen_random_uuid(), 'clear', name, id, '{}', 2, now() + interval '1 day' FROM queen.queues WHERE name = $1
+        RETURNING id
+        """,
+        queue,
+    )
+    await sql.close()
+    return str(operation)
+
+
+def test_an_operation_is_stopped_and_retried(page: Page, served: Served) -> None:
+    shop, queue = served.shop, fresh("cleared")
+    shop.push(queue, "p", 1, 2)
+    operation = outside(put_off_a_clear(served.database, queue))
+    page.goto(f"/#/operations/{operation}")
+    progress = page.get_by_role("region", name="Progress")
+    press(page, "Cancel", of="operations")
+    confirm(page, "Stop it")
+    told(page, "Cancelled before anything was done")
+    expect(progress).to_contain_text("Cancelled")
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+    assert shop.call("GET", f"/api/v1/operations/{operation}")["status"] == "cancelled"
+    press(page, "Retry", of="operations")
+    confirm(page, "Retry now")
+    told(page, "It waits for its turn.")
+    expect(progress).to_contain_text("Completed")
+    expect(page.get_by_role("button", name="Retry", exact=True)).to_have_count(0)
+    assert shop.pop(queue, "g") == []
 
 
 def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) -> None:
@@ -444,10 +480,17 @@ def test_maintenance_is_switched_and_seen_at_once(page: Page, served: Served) ->
     confirm(page, "Switch on")
     try:
         expect(row).to_contain_text("Consumers get no messages")
+        assert served.shop.call("GET", "/api/v1/system/maintenance/pop")["popMaintenanceMode"]
         page.goto("/#/")
         expect(page.get_by_role("list", name="What needs attention")).to_contain_text("Pop maintenance is on")
+        page.goto("/#/cluster")
+        press(row, "Switch off", of="cluster")
+        confirm(page, "Switch off")
+        expect(row).to_contain_text("Consumers get their messages")
+        assert not served.shop.call("GET", "/api/v1/system/maintenance/pop")["popMaintenanceMode"]
     finally:
         served.shop.call("POST", "/api/v1/system/maintenance/pop", {"enabled": False})
+    page.goto("/#/")
     expect(page.locator(".health")).not_to_contain_text("Pop maintenance")
 
 
@@ -458,6 +501,24 @@ def test_figures_come_in_live(page: Page, served: Served) -> None:
     expect(tile).to_contain_text(f" {queues} queues")
     served.shop.push(fresh("live"), "p", 1)
     expect(tile).to_contain_text(f" {queues + 1} queues")
+
+
+# No page asks again by itself.
+NO_POLLS = """
+const later = window.setTimeout;
+window.setTimeout = (work, ms, ...more) => (ms === 5000 ? 0 : later(work, ms, ...more));
+"""
+
+
+def test_try_again_after_a_refusal(page: Page, served: Served) -> None:
+    queue = fresh("late")
+    page.add_init_script(NO_POLLS)
+    page.goto(f"/#/queues/{queue}")
+    expect(page.get_by_role("alert")).to_contain_text("Queue not found")
+    served.shop.configure(queue)
+    press(page, "Try again", of="app")
+    expect(page.get_by_role("heading", name=queue)).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_without_the_server_it_says_so_and_comes_back(page: Page) -> None:
@@ -515,6 +576,9 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     page.keyboard.press("?")
     expect(dialog(page)).to_contain_text("Next and previous row")
     page.keyboard.press("Escape")
+    expect(dialog(page)).to_have_count(0)
+    press(page, "Keyboard", of="app")
+    press(dialog(page), "Close", of="app")
     expect(dialog(page)).to_have_count(0)
     page.keyboard.press("g")
     page.keyboard.press("q")
