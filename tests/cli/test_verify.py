@@ -110,7 +110,8 @@ def test_a_queue_that_cannot_be_deleted_costs_no_history(
         raise Unavailable(503, "not now")
 
     monkeypatch.setattr(Queue, "delete", fail)
-    ran = queen("verify", "run", "--workload", "log", "--seconds", "1", "--json", "--histories", str(tmp_path))
+    named = ("--workload", "log", "--seconds", "1", "--prefix", "undeleted")
+    ran = queen("verify", "run", *named, "--json", "--histories", str(tmp_path))
     assert ran.status == 1
     [one] = ran.json
     assert (one["valid"], one["unjudged"]) == (True, ["the queue could not be deleted: not now"])
