@@ -347,13 +347,15 @@ async def test_what_is_finished_behind_a_skipped_message_is_not_walked_over(
 
 
 async def cost(sql: asyncpg.Connection, query: str) -> int:
-    """The second time, when the session has read what it keeps of the catalogs; nothing is changed."""
-    for _ in range(2):
+    """The least of some times: first the session reads catalogs, and entries of indexes for rows that are dead are
+    touched until somebody has marked them. Nothing is changed."""
+    touched = []
+    for _ in range(6):
         transaction = sql.transaction()
         await transaction.start()
-        touched = await buffers(sql, query)
+        touched.append(await buffers(sql, query))
         await transaction.rollback()
-    return touched
+    return min(touched)
 
 
 POP = """SELECT * FROM queen.pop(ARRAY['q'], ARRAY[NULL::text], ARRAY['g'], ARRAY[1], ARRAY[1], ARRAY[false],

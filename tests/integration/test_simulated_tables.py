@@ -324,9 +324,11 @@ def _popped(row: Any) -> tuple[Any, ...]:
 
 
 def _pushed(row: Any) -> Row:
-    """Without the ids of operations, and with these in one order."""
+    """Without the ids of operations, and with these and the duplicates in one order: PostgreSQL promises none."""
     queued = sorted(zip(row["queued_target"] or (), row["queued_request"] or (), strict=True))
-    return {name: value for name, value in row.items() if not name.startswith("queued_")} | {"queued": queued}
+    stored = zip(*(row[f"duplicate_{name}"] or () for name in ("index", "id", "offset")), strict=True)
+    said = {name: value for name, value in row.items() if not name.startswith(("queued_", "duplicate_"))}
+    return said | {"queued": queued, "duplicates": sorted(stored)}
 
 
 def _operation(row: Row) -> tuple[Any, ...]:
