@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tomllib
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -73,3 +75,25 @@ def test_images_and_charts_have_the_version(release: Any) -> None:
     assert f"image: queen:{queenmq.__version__}\n" in (ROOT / "compose.yaml").read_text()
     chart = yaml.safe_load((ROOT / "deploy/helm/queen/Chart.yaml").read_text())
     assert chart["appVersion"] == queenmq.__version__
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH, to sign with")
+def test_the_tag_is_signed(release: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "--quiet")
+    for name, value in {"user.name": "a", "user.email": "a@example.org", "gpg.format": "ssh"}.items():
+        git(tmp_path, "config", name, value)
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "one", "--no-gpg-sign")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    git(tmp_path, "config", "user.signingkey", str(tmp_path / "nobody"))
+    with pytest.raises(SystemExit, match="could not be signed"):
+        release.sign("v1.2.3", "1.2.3")
+    assert git(tmp_path, "tag", "--list") == ""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    git(tmp_path, "config", "user.signingkey", str(key))
+    release.sign("v1.2.3", "1.2.3")
+    assert "BEGIN SSH SIGNATURE" in git(tmp_path, "cat-file", "tag", "v1.2.3")
