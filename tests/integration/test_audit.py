@@ -41,7 +41,6 @@ NOT_AUDITED = {
     "/api/v1/timers",
     "/api/v1/timers/{queue}/{timerKey...}",
     "/internal/api/notify",
-    "/streams/v1/queries",
     "/streams/v1/state/get",
     "/streams/v1/cycle",
 }

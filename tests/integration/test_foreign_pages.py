@@ -189,3 +189,19 @@ def test_hosts_have_no_ports() -> None:
     with pytest.raises(StartupError, match="QUEEN_ALLOWED_HOSTS"):
         load({"QUEEN_ALLOWED_HOSTS": "queen.example:6632"})
     assert load({"QUEEN_ALLOWED_HOSTS": " queen.example, ::1"}).http.allowed_hosts == ("queen.example", "::1")
+
+
+async def test_a_link_that_says_not_where_it_stands_pops_nothing(wire: Wire) -> None:
+    """Over plain HTTP at an address, a browser that follows a link without a referrer sends nothing that tells."""
+    await ask(wire, "POST", "/api/v1/push", host="192.0.2.7:6632", body=PUSH)
+    browser = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+    target = "/api/v1/pop/queue/q?autoAck=true&batch=100"
+    answer = await ask(wire, "GET", target, browser, host="192.0.2.7:6632")
+    assert (answer.status, answer.json()["code"]) == (403, "forbidden")
+    assert "JWT_ENABLED=true" in answer.json()["error"]
+    for shown in ("/", "/health", "/api/v1/resources/queues"):
+        assert (await ask(wire, "GET", shown, browser, host="192.0.2.7:6632")).status == 200
+    own = await ask(wire, "GET", target, browser, "Referer: http://192.0.2.7:6632/", host="192.0.2.7:6632")
+    assert (own.status, len(own.json()["messages"])) == (200, 1)
+    program = await ask(wire, "GET", target, "User-Agent: curl/8.0", host="192.0.2.7:6632")
+    assert program.status == 204

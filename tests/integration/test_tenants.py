@@ -21,6 +21,7 @@ from queenmq.config import Settings
 from queenmq.core.roles import Role
 from queenmq.http.app import ROUTES
 from queenmq.http.route import Route
+from queenmq.reports import keys
 from queenmq.server import Server
 from queenmq.services.sampler import Sampler
 from queenmq.storage import finding_indexes
@@ -127,8 +128,8 @@ def request_for(route: Route, owner: Things) -> tuple[str, str, Json]:
         "/streams/v1/queries": {
             "name": f"{owner.tenant}-query",
             "source_queue": queue,
-            "config_hash": "2",
-            "reset": True,
+            "config_hash": "1",
+            "reset": False,
             "sink_queue": queue,
         },
         "/streams/v1/state/get": query,
@@ -420,7 +421,7 @@ async def test_a_name_that_others_use_tells_nothing_of_them(world: World) -> Non
 
 
 def caller(http: httpx.AsyncClient, role: str = "read-write", **grant: Any) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {signed(role, queen=grant)}"}
+    headers = {"Authorization": f"Bearer {signed(role, queen=grant or None)}"}
     return httpx.AsyncClient(base_url=http.base_url, headers=headers, timeout=30)
 
 
@@ -670,3 +671,56 @@ async def test_listings_have_only_what_may_be_read(http: httpx.AsyncClient, serv
         assert (await reader.get("/api/v1/dlq?queue=two")).status_code == 403
         session = (await reader.get("/api/v1/session")).json()
         assert session["grants"] == [{"queues": ["one.a_b"]}]
+
+
+async def test_who_is_for_one_group_resets_no_state_of_others(http: httpx.AsyncClient) -> None:
+    http.headers["Authorization"] = f"Bearer {signed('admin')}"
+    body = {"name": "sums", "source_queue": "a.in", "config_hash": "1"}
+    assert (await http.post("/streams/v1/queries", json=body)).json()["fresh"] is True
+    mail = {"Authorization": f"Bearer {signed('read-write', queen={'queues': ['a.*'], 'groups': ['mail']})}"}
+    assert (await http.post("/streams/v1/queries", json=body, headers=mail)).status_code == 200
+    again = body | {"config_hash": "2", "reset": True}
+    refused = await http.post("/streams/v1/queries", json=again, headers=mail)
+    assert refused.status_code == 403
+    assert "restricted to some groups" in refused.json()["error"]
+    audited = (await http.get("/api/v1/audit", params={"action": "/streams"})).json()["entries"]
+    assert [one["status"] for one in audited] == [200, 200], audited
+
+
+async def test_names_of_expired_tokens_are_for_who_may_list_them(
+    http: httpx.AsyncClient, sql: asyncpg.Connection
+) -> None:
+    http.headers["Authorization"] = f"Bearer {signed('admin')}"
+    made = await http.post("/api/v1/tokens", json={"name": "till", "role": "read-write", "expiresInSeconds": 60})
+    assert made.status_code == 201
+    past = "created_at = now() - interval '1 day', expires_at = now() - interval '1 hour'"
+    await sql.execute(f"UPDATE queen.tokens SET {past}, last_used_at = now() - interval '90 minutes'")
+
+    async def kinds(**claims: Any) -> list[str]:
+        answer = await http.get("/api/v1/troubles", headers={"Authorization": f"Bearer {signed('admin', **claims)}"})
+        return [one["kind"] for one in answer.json()["troubles"]]
+
+    assert await kinds() == ["token_expired"]
+    assert await kinds(queen={"allow": ["read"]}) == []
+    assert await kinds(queen={"queues": ["*"], "groups": ["mail"]}) == []
+
+
+async def test_names_of_others_do_not_end_a_list_of_keys(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:
+    http.headers["Authorization"] = f"Bearer {signed('admin')}"
+    own = {"op": "put", "ns": "zebra", "key": "k", "value": 1, "forever": True}
+    assert (await http.post("/api/v1/kv", json={"operations": [own]})).status_code == 200
+    await sql.execute(
+        "INSERT INTO queen.kv (namespace, key, value, version) "
+        "SELECT 'other-' || n, 'k', '1', 1 FROM generate_series(1, 250) n"
+    )
+    zebra = {"Authorization": f"Bearer {signed('read-only', queen={'queues': ['zebra']})}"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "_LEAST_PAGE", 100)
+        found = (await http.get("/api/v1/kv", params={"limit": 1}, headers=zebra)).json()
+        assert [one["namespace"] for one in found["namespaces"]] == ["zebra"]
+        patch.setattr(keys, "_MOST_PAGES", 2)
+        refused = await http.get("/api/v1/kv", params={"limit": 1}, headers=zebra)
+        assert refused.status_code == 400
+        assert "ask with a prefix" in refused.json()["error"]
+        found = (await http.get("/api/v1/kv", params={"limit": 1, "prefix": "z"}, headers=zebra)).json()
+        assert [one["namespace"] for one in found["namespaces"]] == ["zebra"]

@@ -194,3 +194,19 @@ def test_what_every_queue_of_a_token_is_in(pattern: str, namespaces: set[str]) -
 def test_a_claim_with_an_empty_list_lets_nobody_in(claim: object) -> None:
     with pytest.raises(Unauthenticated):
         RoleClaims("role", "roles", {}).permissions({"queen": claim}, Role.ADMIN)
+
+
+def test_a_claim_that_restricts_nothing_is_refused() -> None:
+    for claim in ({}, [{}], [{"queues": ["a"]}, {}]):
+        with pytest.raises(Unauthenticated, match="a grant is empty"):
+            RoleClaims("role", "roles", {}).permissions({"queen": claim}, Role.READ_WRITE)
+
+
+def test_scopes_may_be_required() -> None:
+    claims = RoleClaims("role", "roles", {}, requires_scopes=True)
+    for without in ({}, {"queen": None}):
+        with pytest.raises(Unauthenticated, match="Missing token claim queen"):
+            claims.permissions(without, Role.ADMIN)
+    found = claims.permissions({"queen": {"queues": ["a"]}}, Role.READ_ONLY)
+    assert found is not None
+    assert found.allows(Verb.READ, "a") and not found.allows(Verb.READ, "b")

@@ -190,6 +190,12 @@ class AuthSettings:
         "queen",
         "Claim that restricts a token to queues, namespaces, groups and verbs. Without it the role alone decides.",
     )
+    requires_scopes: bool = setting(
+        "JWT_REQUIRE_SCOPES",
+        False,
+        "Refuse JWTs without the claim `JWT_SCOPES_CLAIM`: set it where every JWT is for one of several tenants.",
+        parse.flag,
+    )
     limits_claim: str = setting(
         "JWT_LIMITS_CLAIM",
         "queenLimits",

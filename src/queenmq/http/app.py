@@ -6,7 +6,7 @@ is unescaped, so an escaped slash can be part of a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from urllib.parse import unquote_to_bytes
 
@@ -201,18 +201,23 @@ class App:
         """
         headers, origins = request.headers, self._origins
         if headers.get(b"host") not in origins.known_hosts or not FROM_A_PAGE.isdisjoint(headers):
-            try:
-                origins.check(request)
-            except Forbidden as error:
-                self._trail.refused(request, None, error)
-                raise
+            self._check_origin(origins.check, request, None)
         route = self.router.resolve(request)
         if self._authenticator.enabled:
             await self._identify(request, route)
         else:
             request.role = Role.ADMIN
+            if route.method == "GET" and route.role is Role.READ_WRITE:
+                self._check_origin(origins.check_change_by_get, request, route)
         request.admitted = route
         return route
+
+    def _check_origin(self, check: Callable[[Request], None], request: Request, route: Route | None) -> None:
+        try:
+            check(request)
+        except Forbidden as error:
+            self._trail.refused(request, route, error)
+            raise
 
     async def _identify(self, request: Request, route: Route) -> None:
         authorization = request.headers.get(b"authorization")

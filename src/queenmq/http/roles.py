@@ -25,12 +25,15 @@ class RoleClaims:
         roles: dict[str, Role],
         scopes_claim: str = "queen",
         limits_claim: str = "queenLimits",
+        *,
+        requires_scopes: bool = False,
     ) -> None:
         self._claim = claim
         self._list_claim = list_claim
         self._roles = roles
         self._scopes_claim = scopes_claim
         self._limits_claim = limits_claim
+        self._requires_scopes = requires_scopes
 
     @classmethod
     def from_settings(cls, auth: AuthSettings) -> RoleClaims:
@@ -43,7 +46,10 @@ class RoleClaims:
             raise StartupError(
                 "JWT_ROLE_ADMIN, JWT_ROLE_READ_WRITE and JWT_ROLE_READ_ONLY must be three different names."
             )
-        return cls(auth.roles_claim, auth.roles_array_claim, roles, auth.scopes_claim, auth.limits_claim)
+        return cls(
+            *(auth.roles_claim, auth.roles_array_claim, roles, auth.scopes_claim, auth.limits_claim),
+            requires_scopes=auth.requires_scopes,
+        )
 
     def role(self, claims: dict[str, Any]) -> Role:
         listed = claims.get(self._list_claim)
@@ -55,12 +61,16 @@ class RoleClaims:
         """What the token is restricted to; None if it is not. Raises Unauthenticated if that cannot be read."""
         given = claims.get(self._scopes_claim)
         if given is None:
+            if self._requires_scopes:
+                raise Unauthenticated(f"Missing token claim {self._scopes_claim} (JWT_REQUIRE_SCOPES)")
             return None
         try:
             grants = msgspec.convert(given if isinstance(given, list) else [given], tuple[Grant, ...])
             check_grants(grants, self._scopes_claim)
         except (msgspec.ValidationError, InvalidRequest):
             raise Unauthenticated(f"Invalid token claim {self._scopes_claim}") from None
+        if Grant() in grants:  # restricts nothing: something was left out when the token was made
+            raise Unauthenticated(f"Invalid token claim {self._scopes_claim}: a grant is empty")
         return Permissions(role, grants)
 
     def limits(self, claims: dict[str, Any]) -> Limits | None:

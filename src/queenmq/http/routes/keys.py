@@ -111,7 +111,8 @@ async def locks(request: Request, context: Context) -> Response:
 @documented({200: KeyNamespaces}, query=_PAGE)
 async def list_key_namespaces(request: Request, context: Context) -> Response:
     """The namespaces that have keys, by name."""
-    rows, after = await listed.namespaces(context.reports, *_page(request), visible(request))
+    page = *_page(request), visible(request)
+    rows, after = await context.reports.search(lambda reader: listed.namespaces(reader, *page))
     shown = [KeyNamespace(namespace=row.namespace, keys=min(row.keys, MOST_COUNTED), more=row.has_more) for row in rows]
     return Response(200, KeyNamespaces(namespaces=shown, next_after=after))
 
@@ -119,7 +120,8 @@ async def list_key_namespaces(request: Request, context: Context) -> Response:
 @documented({200: LocksListed}, query=_PAGE)
 async def list_locks(request: Request, context: Context) -> Response:
     """The locks that somebody holds, by name, with their holders."""
-    held, after = await listed.locks(context.reports, *_page(request), visible(request))
+    page = *_page(request), visible(request)
+    held, after = await context.reports.search(lambda reader: listed.locks(reader, *page))
     shown = [LockListed(name=name, holders=[_seen(one) for one in holders]) for name, holders in held.items()]
     return Response(200, LocksListed(locks=shown, next_after=after))
 

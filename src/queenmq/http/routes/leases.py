@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from queenmq.broker.finish import NO_LEASE, Finished
 from queenmq.config import Settings
 from queenmq.core.acknowledgement import STATUSES, Excepted, Finish, read_error
 from queenmq.core.names import QUEUE_MODE, check_name, iso_millis
-from queenmq.errors import InvalidRequest
+from queenmq.errors import InvalidRequest, Overloaded
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import ANY_STRING, documented
 from queenmq.http.requests import DEFAULT_RENEW_S, ExceptedBody, ExtendBody, FinishBody, Finishing
@@ -76,7 +76,8 @@ async def finish_lease(request: Request, context: Context) -> Response:
     """Acknowledge all that a lease has delivered and that is not finished, with exceptions, and pop again (`take`).
 
     404 if the lease has ended, 409 if an exception is no message of it: then nothing is changed. With `take` the answer
-    is 200 and says of both halves what became of them; the lease is finished before the pop waits.
+    is 200 and says of both halves what became of them; the lease is finished before the pop waits, which it does not
+    while as many long polls wait as the token or the namespace may have.
     """
     body = decode(request.body, _finish_decoder, empty=b"{}")
     finish = read_finish(request.params[0], body, context.settings)
@@ -85,13 +86,16 @@ async def finish_lease(request: Request, context: Context) -> Response:
         finished = await broker.finish(finish)
         return Response(_http_status(finished), shown_finish(request.params[0], body, finished))
     claim, wait_ms = read_take(body.take, request, context.settings)
-    problem = None
-    # What was finished stays finished, also if the token is revoked while the pop waits.
-    is_revocable = wait_ms and request.token_id is not None and not claim.auto_ack
-    with (
-        context.revocable.waiting(request.token_id or "") if is_revocable else nullcontext(),
-        polling(request, context, claim.queue) if wait_ms else nullcontext(),
-    ):
+    problem = too_many = None
+    with ExitStack() as waiting:
+        if wait_ms:
+            try:
+                waiting.enter_context(polling(request, context, claim.queue))
+            except Overloaded as error:  # concerns the pop only, which does not wait then
+                wait_ms, too_many = 0, error.message
+        # What was finished stays finished, also if the token is revoked while the pop waits.
+        if wait_ms and request.token_id is not None and not claim.auto_ack:
+            waiting.enter_context(context.revocable.waiting(request.token_id))
         if body.take.if_finished:
             finished = await broker.finish(finish)
             delivered = None if finished.problem else await broker.pop(claim, wait_ms)
@@ -100,7 +104,7 @@ async def finish_lease(request: Request, context: Context) -> Response:
             finished, delivered, problem = taken.finished, taken.delivered, taken.problem
     answer = shown_finish(request.params[0], body, finished)
     answer.taken = cast(Any, Raw(encoded(delivered))) if delivered else None
-    answer.take_error = problem
+    answer.take_error = problem if delivered or problem else too_many
     return Response(200, answer)
 
 

@@ -158,10 +158,15 @@ def _pushed(request: Request) -> list[str]:
 
 
 async def _registered(request: Request, context: Context) -> Sequence[Need]:
-    """Where the query reads and writes."""
+    """Where the query reads and writes. Its state belongs to all who read with it, so that only who may acknowledge for
+    every group may reset it."""
     body = decode(request.body, _query_decoder, _QUERY_TEXTS)
-    pushed = [Need(Verb.PUSH, body.sink_queue)] if body.sink_queue else []
-    return [Need(Verb.POP, body.source_queue), *pushed]
+    needs = [Need(Verb.POP, body.source_queue)]
+    if body.sink_queue:
+        needs.append(Need(Verb.PUSH, body.sink_queue))
+    if body.reset:
+        needs.append(Need(Verb.ACK, body.source_queue))
+    return needs
 
 
 async def _stored_name(request: Request, body: QueryBody, context: Context) -> str:
@@ -237,7 +242,7 @@ def _read_ack(ack: CycleAckBody) -> StreamAck:
 
 
 ROUTES = (
-    Route("POST", "/streams/v1/queries", register_query, Role.READ_WRITE, scope=_registered),
+    Route("POST", "/streams/v1/queries", register_query, Role.READ_WRITE, scope=_registered, audited=True),
     Route("POST", "/streams/v1/state/get", get_state, Role.READ_ONLY, scope=_state_read),
     Route("POST", "/streams/v1/cycle", stream_cycle, Role.READ_WRITE, scope=_cycled, pushes=_pushed),
 )

@@ -11,7 +11,7 @@ from queenmq.http.openapi import documented
 from queenmq.http.roles import Role
 from queenmq.http.route import Context, Route
 from queenmq.http.routes.groups import starts_new
-from queenmq.http.scopes import all_queues
+from queenmq.http.scopes import all_queues, permissions_of
 from queenmq.httpserver.messages import Request, Response
 from queenmq.reports import troubles as report
 
@@ -49,9 +49,15 @@ async def list_troubles(request: Request, context: Context) -> Response:
         pops_paused=context.broker.pops_are_paused,
         held_long_s=context.settings.statistics.horizon_warning_s,
     )
-    # Who has tokens is shown only to those who may list them.
-    shown = [one for one in found if one.kind != "token_expired" or request.role >= Role.ADMIN]
+    shown = [one for one in found if one.kind != "token_expired" or _may_list_tokens(request)]
     return Response(200, TroublesListed(troubles=[_shown(one) for one in shown]))
+
+
+def _may_list_tokens(request: Request) -> bool:
+    permissions = permissions_of(request)
+    if permissions is not None and (permissions.restricts_groups or not permissions.allows(Verb.ADMINISTER, None)):
+        return False
+    return request.role >= Role.ADMIN
 
 
 def _shown(one: report.Trouble) -> TroubleShown:
