@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,19 @@ SETTINGS = (
 class Driver:
     """Runs jobs of `queen pipeline` in a process of its own, in a folder of its own."""
 
-    def __init__(self, master: str, url: str, folder: Path, environment: dict[str, str] | None = None) -> None:
-        folder.mkdir()
+    def __init__(
+        self,
+        master: str,
+        url: str,
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        settings: Sequence[str] = (),
+    ) -> None:
+        folder.mkdir(exist_ok=True)
         kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
         with (folder / "stderr").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), master, url, *SETTINGS],
+                [sys.executable, str(SCRIPT), master, url, *SETTINGS, *settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -4,14 +4,18 @@ and an environment without anything of its own.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.cluster import cluster
 from pipeline.db import Db
 from pipeline.driver import Driver
+from pipeline.test_tables import assert_equal
 
 WINDOW = """
 source: orders
@@ -23,17 +27,28 @@ emit: updates
 """
 
 
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster(tmp_path_factory.mktemp("cluster"), ["127.0.0.2"], {}, cores=1) as started:
+        yield started
+
+
+@contextmanager
+def driven(master: str, db: Db, folder: Path, *settings: str) -> Iterator[Driver]:
+    started = Driver(master, db.url, folder, settings=settings)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
 @pytest.fixture
-def driver(db: Db, tmp_path: Path) -> Iterator[Driver]:
-    with cluster(tmp_path, ["127.0.0.2"], {}, cores=1) as master:
-        started = Driver(master, db.url, tmp_path / "driver")
-        try:
-            yield started
-        finally:
-            started.stop()
+def driver(master: str, db: Db, tmp_path: Path) -> Iterator[Driver]:
+    with driven(master, db, tmp_path / "driver") as started:
+        yield started
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_every_job_on_a_cluster(driver: Driver, db: Db, tmp_path: Path) -> None:
     db.fill("orders", 3, 40)
     # A folder that is another one for every process: nothing may be published.
@@ -58,5 +73,66 @@ def test_every_job_on_a_cluster(driver: Driver, db: Db, tmp_path: Path) -> None:
     assert {name: [one["orders"] for one in found] for name, found in db.partitions("stats").items()} == {
         f"p{n}": [40] for n in range(3)
     }
+    for kind in ("delta", "iceberg"):
+        archive = ("archive", "--queue", "orders", "--lake", str(tmp_path / kind), "--format", kind)
+        assert driver.summary(*archive)["messages"] == 120
+        assert_equal(db, tmp_path / kind, kind)
+    copy = ("copy", "--queue", "orders", "--into", "copied", "--checkpoint", str(tmp_path / "copied"))
+    driver.summary(*copy, "--available-now")
+    db.assert_copied("orders", "copied")
+    query = "SELECT data.n * 2 AS double, partition FROM STREAM(orders) WHERE data.n > 30"
+    sql = ("sql", query, "--to", "doubled", "--schema", "orders=n INT", "--checkpoint", str(tmp_path / "doubled"))
+    driver.summary(*sql, "--available-now")
+    assert db.partitions("doubled") == {f"p{n}": [{"double": 2 * one} for one in range(31, 41)] for n in range(3)}
+    upsert = (
+        "upsert",
+        "--queue",
+        "orders",
+        "--table",
+        str(tmp_path / "newest"),
+        "--key",
+        "p",
+        "--schema",
+        "p INT, n INT",
+    )
+    driver.summary(*upsert, "--schema", "p INT, n INT", "--checkpoint", str(tmp_path / "upserted"), "--available-now")
+    newest = DeltaTable(str(tmp_path / "newest")).to_pyarrow_table().select(["p", "n"]).sort_by("p").to_pydict()
+    assert newest == {"p": [0, 1, 2], "n": [40, 40, 40]}
+    inferred = driver.summary("schema", "infer", "orders")["schema"]["properties"]
+    assert {name: one["type"] for name, one in inferred.items()} == {"n": "integer", "p": "integer", "pad": "string"}
     # What Java and Spark themselves have to say: nothing.
     assert (tmp_path / "driver" / "stderr").read_text() == ""
+
+
+BASE = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+OWN = f'exec {sys.executable} "$@"'
+AUDIT = ("audit", "--queue", "orders")  # begins with tasks
+PLANS = ("schema", "infer", "orders")  # begins with a plan, which Spark makes beside the driver
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("job", "python", "script", "told"),
+    [
+        (PLANS, "/nowhere/python", None, "the machine of the driver has no Python at /nowhere/python"),
+        (AUDIT, "./python", OWN, "the executors have no Python at ./python"),
+        (
+            AUDIT,
+            "{folder}/python",
+            f'case "$PWD" in {{folder}}) {OWN};; esac\nexec {BASE} "$@"',
+            "the Python of the executors lacks the package queenmq",
+        ),
+    ],
+)
+def test_what_is_lacking_is_told(
+    master: str, db: Db, tmp_path: Path, job: tuple[str, ...], python: str, script: str | None, told: str
+) -> None:
+    db.fill("orders", 1, 2)
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    if script is not None:
+        (folder / "python").write_text(f"#!/bin/sh\n{script.replace('{folder}', str(folder))}\n")
+        (folder / "python").chmod(0o755)
+    with driven(master, db, folder, f"spark.pyspark.python={python.replace('{folder}', str(folder))}") as driver:
+        status, _, err = driver.run(*job)
+    assert (status, err.splitlines()[-1].startswith(f"queen: {told}: ")) == (1, True), err

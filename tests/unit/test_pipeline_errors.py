@@ -29,6 +29,14 @@ ABORTED = ": org.apache.spark.SparkException: Job aborted due to stage failure: 
             "the Python of the executors lacks the package queenmq",
         ),
         (
+            f'{CALLING}: java.io.IOException: Cannot run program "/nowhere/python": error=2, No such file or directory',
+            "the machine of the driver has no Python at /nowhere/python",
+        ),
+        (
+            f"{CALLING}\nModuleNotFoundError: No module named 'queenmq'\n",
+            "the Python that Spark starts beside the driver lacks the package queenmq",
+        ),
+        (
             f"{CALLING}{ABORTED}\n\tat a.b\nCaused by: x.IOException: one\nCaused by: java.io.IOException: No space",
             "No space",
         ),

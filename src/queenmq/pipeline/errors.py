@@ -100,18 +100,22 @@ _STATE: Final = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")  # what Spark adds
 _SHOWN: Final = 500
 
 
-# What Spark says in many lines when the machines of a cluster lack something, and what to do.
+# What Spark says in many lines when the machines of a cluster lack something, and what to do. Who lacks it is in front.
 _KNOWN: Final = (
     (
         re.compile(r'Cannot run program "([^"]+)"'),
-        "the executors have no Python at {}: name one that they have, in PYSPARK_PYTHON or spark.pyspark.python",
+        "{who} no Python at {what}: name one that all machines have, in PYSPARK_PYTHON or spark.pyspark.python",
+        ("the executors have", "the machine of the driver has"),
     ),
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
-        "the Python of the executors lacks the package {}: it needs queenmq[pipeline], see docs/pipeline.md",
+        "{who} lacks the package {what}: it needs queenmq[pipeline], see docs/pipeline.md",
+        ("the Python of the executors", "the Python that Spark starts beside the driver"),
     ),
-    (re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"), "{}"),
+    (re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"), "{what}", ("", "")),
 )
+# Otherwise the driver was planning, for which Spark starts the same Python there.
+_IN_A_TASK: Final = "Job aborted due to stage failure"
 _CALLING: Final = "An error occurred while calling"
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(.+)$", re.MULTILINE)
 _THROWN: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
@@ -119,9 +123,9 @@ _THROWN: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 
 def _cause(text: str) -> str | None:
     """The reason in an error of Spark whose first line has none; None if the first line is it."""
-    for pattern, sentence in _KNOWN:
+    for pattern, sentence, who in _KNOWN:
         if found := pattern.search(text):
-            return sentence.format(found[1])
+            return sentence.format(who=who[_IN_A_TASK not in text], what=found[1])
     if _CALLING not in text:
         return None
     if causes := _CAUSE.findall(text):
