@@ -12,17 +12,25 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from chaos.mixed_rates import Bucket, Rates
+
 RETRY_LIMIT = 2
 LEASE_S = 3
 GROUPS = ("billing", "mail")
 MOVER = "mover"
 LATEST = "latest"
 WORK, SECRET, SMALL, MOVED, LATER = "work", "secret", "small", "moved", "later"
+# Queues that always have messages, each of one group: in one tenants share, the other gives so many a second.
+SHARED, SHARER = "shared", "sharer"
+METERED, METER = "metered", "meter"
 CONSUMED = (WORK, SECRET, SMALL, MOVED, LATER)
-# The queue and the group that has a breaker there, and those that get so many messages a second, after so many at once.
-WITH_BREAKER = (WORK, GROUPS[1])
-LIMITED = (SECRET, GROUPS[0])
-RATE, BURST = 150, 15
+WITH_BREAKER = (WORK, GROUPS[1])  # the queue and the group that has a breaker there
+# Of a group, of a queue and of each key: so many messages a second, after so many at once.
+BUCKETS = (
+    Bucket("rate of a group", SECRET, GROUPS[0], False, 150, 15),
+    Bucket("rate of a queue", METERED, None, False, 20, 4),
+    Bucket("rate of a key", METERED, None, True, 8, 3),
+)
 PUSHED_TO = {WORK: 10, SECRET: 4, SMALL: 4}
 OPTIONS: dict[str, dict[str, Any]] = {
     WORK: {},
@@ -30,6 +38,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     SMALL: {"maxSize": 30},
     MOVED: {},
     LATER: {},
+    SHARED: {},
+    METERED: {},
 }
 REQUEST_S = 30.0
 ACCEPTED = ("queued", "duplicate", "buffered")
@@ -82,14 +92,6 @@ class Breaker(NamedTuple):
     until: float
 
 
-class Delivery(NamedTuple):
-    """When messages were asked for and when they were there, and their number."""
-
-    asked: float
-    got: float
-    messages: int
-
-
 @dataclass
 class Ledger:
     """What was asked for, and what the answers promised."""
@@ -101,7 +103,10 @@ class Ledger:
     paused: Pause | None = None
     breaker: Breaker | None = None
     resumes: int = 0  # begun and ended; odd: one that closes the breaker is on its way
-    limited: list[Delivery] = field(default_factory=list)  # of the queue and group that have a rate
+    rates: Rates = field(default_factory=lambda: Rates(BUCKETS))
+    left: Counter[tuple[str, str]] = field(default_factory=Counter)  # of those queues, what nobody has got yet
+    sharing: Counter[str] | None = None  # what each key gets, while that is counted
+    shares: list[Counter[str]] = field(default_factory=list)
     controlled: Counter[str] = field(default_factory=Counter)  # how often each control was seen to hold something back
     strangers: dict[Name, bool | None] = field(default_factory=dict)  # committed, or None if nobody knows
     delivered: dict[str, set[Name]] = field(default_factory=lambda: defaultdict(set))
@@ -130,8 +135,7 @@ class Ledger:
 
     def deliver(self, group: str, queue: str, messages: list[Json], asked: float, by: str = "pop") -> None:
         got = time.monotonic()
-        if (queue, group) == LIMITED and messages:
-            self.limited.append(Delivery(asked, got, len(messages)))
+        self.rates.note(queue, group, [message["partition"] for message in messages], asked, got)
         if (queue, group) == WITH_BREAKER and self.breaker is not None and asked >= self.breaker.since:
             if messages and got < self.breaker.until:
                 self.violations.append(f"{group} got {len(messages)} of {queue} by {by} while its breaker was open")
@@ -147,6 +151,10 @@ class Ledger:
                 self.violations.append(f"{group} got {name} {asked - done.at:.2f} s after it had finished it")
             if self.paused is not None and self.paused.holds(group, name, asked):
                 self.violations.append(f"{group} got {name} by {by} while it was paused: {self.paused}")
+            if group in (SHARER, METER):
+                self.left[queue, name.partition] -= name not in self.delivered[group]
+            if group == SHARER and self.sharing is not None:
+                self.sharing[name.partition.partition(":")[0]] += 1
             self.redelivered += name in self.delivered[group]
             self.delivered[group].add(name)
         self.runs += runs.values()
@@ -187,6 +195,7 @@ class Load:
         self.pushing = True
         self.consuming = True
         self.calm = False  # nobody misbehaves any more
+        self.still = False  # nothing else goes wrong for a moment
 
     def chance(self, who: str) -> random.Random:
         return random.Random(f"{self.seed}/{who}")
@@ -214,9 +223,9 @@ class Load:
                         numbers[queue, partition] += 1
                         item = {"queue": queue, "partition": partition, "payload": numbers[queue, partition]}
                         items.append(item | {"transactionId": f"{number}:{numbers[queue, partition]}"})
-                await self._push(client, chance, items)
+                await self.push(client, chance, items)
 
-    async def _push(self, client: httpx.AsyncClient, chance: random.Random, items: list[Json]) -> None:
+    async def push(self, client: httpx.AsyncClient, chance: random.Random, items: list[Json]) -> None:
         """Until all of it is accepted: the same transactionIds make repeats harmless."""
         while items:
             # Each new connection may reach another worker.

@@ -27,27 +27,26 @@ from chaos.mixed_control import follow, pause, schedule, watch_breaker
 from chaos.mixed_faults import BROKEN, FAILING, Faults
 from chaos.mixed_finish import consume_connected, finish_and_take
 from chaos.mixed_load import (
-    BURST,
+    BUCKETS,
+    CONSUMED,
     GROUPS,
     LATER,
     LATEST,
     LEASE_S,
-    LIMITED,
     MOVED,
     MOVER,
     OPTIONS,
-    RATE,
     RETRY_LIMIT,
     SECRET,
     SMALL,
     WITH_BREAKER,
     WORK,
-    Delivery,
     Ledger,
     Load,
     Mine,
     Name,
 )
+from chaos.mixed_shares import METERS, SHARES, STOCKS, empty, fill, measure, unfair
 from queenmq.journal.push_records import RecordCodec
 from queenmq.journal.quarantine import set_aside_in
 from queenmq.storage.embedded import EmbeddedPostgres
@@ -67,7 +66,7 @@ PATIENCE_S = 120.0 + CHAOS_S  # the longer it lasts, the more is left to be read
 THE_KEY = "ab" * 32
 MOST_LEASES = 3
 MOST_LEASES_OF_KEY = 2
-RATED_S = 5.0  # the longest time in which messages are counted
+TURN_S = 30.0  # so long there are faults, then shares are measured
 
 STORED = """
     SELECT q.name AS queue, p.name AS partition, m.transaction_id, m."offset", m.created_at
@@ -94,16 +93,20 @@ UNREAD = """
            c.lease_expires_at, c.ready_at
     FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id
     JOIN queen.partition_lookup l ON l.partition_id = p.id
-    CROSS JOIN unnest($1::text[]) AS g (name)
+    JOIN unnest($1::text[], $2::text[]) AS g (name, queue) ON g.queue = q.name
     LEFT JOIN queen.partition_consumers c ON c.partition_id = p.id AND c.consumer_group = g.name
-    WHERE l.last_offset > coalesce(c.position, 0) AND (g.name <> ALL ($2::text[]) OR q.name = $3)
+    WHERE l.last_offset > coalesce(c.position, 0)
 """
 LETTERS = """
     SELECT d.consumer_group, q.name, d.partition_name, d.transaction_id
     FROM queen.dead_letter_queue d JOIN queen.queues q ON q.id = d.queue_id
 """
-# The first group skips what fails, and the second one pauses itself for a moment now and then. One queue is limited,
-# the first group gets another one at a rate, and in the third one keys take turns and are limited each.
+# What each group reads to the end.
+READERS = [(group, queue) for group in GROUPS for queue in CONSUMED]
+READERS += [(MOVER, WORK), (LATEST, WORK), *((stock.group, stock.queue) for stock in STOCKS)]
+OF_A_GROUP, OF_A_QUEUE, OF_A_KEY = BUCKETS
+# The first group skips what fails, and the second one pauses itself for a moment now and then. Each kind of limit is
+# somewhere, and in three queues keys take turns.
 POLICIES: list[dict[str, Any]] = [
     {"queue": queue, "consumerGroup": GROUPS[0], "retry": {"strategy": "fixed", "delayMs": 50, "poison": "skip"}}
     for queue in (WORK, SECRET)
@@ -115,14 +118,16 @@ POLICIES: list[dict[str, Any]] = [
     }
 ]
 POLICIES += [
-    {"queue": SMALL, "limits": {"leases": MOST_LEASES, "rate": 3000}},
-    {"queue": LIMITED[0], "consumerGroup": LIMITED[1], "limits": {"rate": RATE, "burst": BURST}},
+    {"queue": SMALL, "limits": {"leases": MOST_LEASES}},
+    {"queue": SECRET, "consumerGroup": OF_A_GROUP.group, "limits": OF_A_GROUP.limits},
     {
         "queue": WORK,
         "fairness": {"separator": ":", "weights": {"1": 3}},
-        "limits": {"perKey": {"leases": MOST_LEASES_OF_KEY * (len(GROUPS) + 1), "rate": 3000}},
+        "limits": {"perKey": {"leases": MOST_LEASES_OF_KEY * (len(GROUPS) + 1)}},
     },
     {"queue": WORK, "consumerGroup": GROUPS[1], "limits": {"perKey": {"leases": MOST_LEASES_OF_KEY}}},
+    {"queue": SHARES.queue, "fairness": SHARES.rule},
+    {"queue": METERS.queue, "fairness": METERS.rule, "limits": OF_A_QUEUE.limits | OF_A_KEY.limits},
 ]
 OPEN_LEASES = """
     SELECT count(*) FROM queen.partition_consumers c JOIN queen.queues q ON q.id = c.queue_id
@@ -135,7 +140,7 @@ LEASES_OF_KEYS = """
     WHERE q.name = $1 AND c.consumer_group = $2 AND c.lease_expires_at > clock_timestamp()
     GROUP BY 1, 2 HAVING count(*) > $3
 """
-# Whether the bucket of the group that gets a queue at a rate is empty.
+# Whether the bucket of a queue ('') or of a group of it is empty.
 NO_TOKENS = """
     SELECT sum(queen.tokens_at(t.tokens, l.rate / l.shards, l.burst / l.shards, t.refilled_at, clock_timestamp())) < 1
     FROM queen.limits l JOIN queen.queues q ON q.id = l.queue_id
@@ -147,8 +152,19 @@ NO_TOKENS = """
     ) t
     WHERE q.name = $1 AND l.consumer_group = $2
 """
+# Whether that of a key is.
+NO_TOKENS_OF_KEY = """
+    SELECT bool_or(queen.tokens_at(t.tokens, l.key_rate, l.key_burst, t.refilled_at, clock_timestamp()) < 1)
+    FROM queen.limits l JOIN queen.queues q ON q.id = l.queue_id
+    CROSS JOIN LATERAL (
+        SELECT DISTINCT ON (x.key) x.tokens, x.refilled_at FROM queen.limit_keys x
+        WHERE x.queue_id = l.queue_id AND x.scope = l.consumer_group ORDER BY x.key, x.generation DESC
+    ) t
+    WHERE q.name = $1 AND l.consumer_group = $2
+"""
 # What has to be seen to hold something back in each run: a check of what never happens would show nothing.
-CONTROLS = ("pause, pop", "pause, connection", "breaker opened", "rate", "leases", "leases of a key")
+CONTROLS: tuple[str, ...] = ("pause, pop", "pause, connection", "breaker opened", "leases", "leases of a key")
+CONTROLS += tuple(bucket.name for bucket in BUCKETS)
 OPERATIONS = "SELECT status, count(*) FROM queen.operation_queue WHERE status <> 'completed' GROUP BY status"
 
 
@@ -212,15 +228,36 @@ async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> No
     assert answer.status_code == 200, answer.text
 
 
-async def harm(faults: Faults, load: Load, hand: int, until: float) -> None:
+class Hand:
     """One fault after the other, each kind once before any comes again."""
-    chance = load.chance(f"hand-{hand}")
-    deck: list[Any] = []
-    while time.monotonic() < until:
-        if not deck:
-            deck = chance.sample(faults.all, k=len(faults.all))
-        await faults.run(deck.pop(), chance, chance.uniform(0.2, LONGEST_S))
-        await asyncio.sleep(chance.uniform(0, 0.5))
+
+    def __init__(self, faults: Faults, load: Load, number: int) -> None:
+        self._faults = faults
+        self._chance = load.chance(f"hand-{number}")
+        self._deck: list[Any] = []
+
+    async def harm(self, until: float) -> None:
+        chance = self._chance
+        while time.monotonic() < until:
+            if not self._deck:
+                self._deck = chance.sample(self._faults.all, k=len(self._faults.all))
+            await self._faults.run(self._deck.pop(), chance, chance.uniform(0.2, LONGEST_S))
+            await asyncio.sleep(chance.uniform(0, 0.5))
+
+
+async def harm(faults: Faults, load: Load) -> None:
+    """By turns there are faults, and for a moment there are none."""
+    hands = [Hand(faults, load, number) for number in range(HANDS)]
+    left_s = CHAOS_S
+    while left_s > 0:
+        until = time.monotonic() + min(left_s, TURN_S)
+        async with asyncio.TaskGroup() as tasks:
+            for hand in hands:
+                tasks.create_task(hand.harm(until))
+        left_s -= TURN_S
+        print(f"{asyncio.get_running_loop().time():.2f} nothing", flush=True)  # noqa: T201
+        await measure(faults.url, load)
+        print(f"{asyncio.get_running_loop().time():.2f} shared: {dict(load.ledger.shares[-1])}", flush=True)  # noqa: T201
 
 
 async def watch(url: str, load: Load) -> None:
@@ -249,7 +286,11 @@ async def watch_limits(connection: asyncpg.Connection, ledger: Ledger) -> None:
     of_keys = await connection.fetch(LEASES_OF_KEYS, WORK, GROUPS[1], MOST_LEASES_OF_KEY - 1, timeout=20)
     ledger.violations += [f"leases of a key at once: {tuple(row)}" for row in of_keys if row[2] > MOST_LEASES_OF_KEY]
     ledger.controlled["leases of a key"] += bool(of_keys)
-    ledger.controlled["rate"] += bool(await connection.fetchval(versioned(NO_TOKENS), *LIMITED, timeout=20))
+    for bucket in BUCKETS:
+        query = versioned(NO_TOKENS_OF_KEY if bucket.per_key else NO_TOKENS)
+        ledger.controlled[bucket.name] += bool(
+            await connection.fetchval(query, bucket.queue, bucket.group or "", timeout=20)
+        )
 
 
 async def settled(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
@@ -270,8 +311,8 @@ async def settled(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
                 await asyncio.sleep(0.1)
             while shown := await sql.fetchval("SELECT count(*) FROM queen.timers"):
                 await asyncio.sleep(0.1)
-            readers = [*GROUPS, MOVER, LATEST]
-            while shown := [tuple(row) for row in await sql.fetch(UNREAD, readers, [MOVER, LATEST], WORK)]:
+            groups, queues = zip(*READERS, strict=True)
+            while shown := [tuple(row) for row in await sql.fetch(UNREAD, groups, queues)]:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise AssertionError(f"not settled after {PATIENCE_S:.0f} s: {shown}; {load.ledger.answers}") from None
@@ -302,7 +343,7 @@ async def audit(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
                 f"reordered: {place} {ours[first - 1 : first + 3]} instead of {accepted[first - 1 : first + 3]}"
             )
     wrong += of_timers(ledger, pushed_at)
-    wrong += of_rate(ledger.limited)
+    wrong += ledger.rates.exceeded() + unfair(ledger.shares)
     if CHAOS_S >= ENOUGH_S:
         wrong += [f"nothing was held back: {control}" for control in CONTROLS if not ledger.controlled[control]]
     newest = {Name(*place, names[-1]) for place, names in stored.items() if place[0] == WORK}
@@ -313,8 +354,8 @@ async def audit(faults: Faults, sql: asyncpg.Connection, load: Load) -> None:
     for place, names in stored.items():
         if place[0] == WORK and stored.get((MOVED, place[1])) != names:
             wrong.append(f"moved otherwise than stored: {place}")
-    for group in (*GROUPS, MOVER):
-        expected = {name for name in places if group != MOVER or name.queue == WORK}
+    for group in (*GROUPS, MOVER, *(stock.group for stock in STOCKS)):
+        expected = {name for name in places if (group, name.queue) in READERS}
         if unseen := expected - ledger.delivered[group]:
             wrong.append(f"{group} never got {sorted(unseen)[:3]} ({len(unseen)})")
         if strange := ledger.delivered[group] - expected:
@@ -351,22 +392,6 @@ def of_timers(ledger: Ledger, pushed_at: dict[Name, datetime]) -> list[str]:
     return wrong
 
 
-def of_rate(deliveries: list[Delivery]) -> list[str]:
-    """Where more came than the bucket can have had: what was asked for after a moment and there before another."""
-    deliveries = sorted(deliveries, key=lambda delivery: delivery.got)
-    for first in deliveries:
-        count = 0
-        for last in deliveries:
-            if last.asked < first.asked:
-                continue
-            count, lasted = count + last.messages, last.got - first.asked
-            if count > BURST + RATE * lasted + 1:
-                return [f"more than the rate: {count} messages in {lasted:.3f} s"]
-            if lasted > RATED_S:
-                break
-    return []
-
-
 def report(faults: Faults, load: Load, stored: int, letters: int) -> None:
     ledger = load.ledger
     accepted = sum(map(len, ledger.accepted.values()))
@@ -376,7 +401,8 @@ def report(faults: Faults, load: Load, stored: int, letters: int) -> None:
         f"{ledger.redelivered} redelivered, {ledger.told_twice} told twice to be finished, "
         f"{faults.injected.total()} faults\n"
         f"  {dict(faults.injected)}\n  {dict(sorted(ledger.answers.items()))}\n"
-        f"  held back: {dict(sorted(ledger.controlled.items()))}"
+        f"  held back: {dict(sorted(ledger.controlled.items()))}\n"
+        f"  shares: {[dict(sorted(one.items())) for one in ledger.shares]}"
     )
 
 
@@ -403,6 +429,9 @@ async def test_whatever_is_promised_holds_whatever_happens(tmp_path: Path, turn:
                     consumers.create_task(consume_connected(load, number, group))
             for number in range(MOVERS):
                 consumers.create_task(load.move(number))
+            for stock in STOCKS:
+                for number in range(stock.consumers):
+                    consumers.create_task(empty(load, stock, number))
             consumers.create_task(follow(load))
             consumers.create_task(watch(faults.url, load))
             async with asyncio.TaskGroup() as producers:
@@ -410,9 +439,9 @@ async def test_whatever_is_promised_holds_whatever_happens(tmp_path: Path, turn:
                     producers.create_task(load.produce(number, PRODUCERS))
                 producers.create_task(schedule(load, 0))
                 producers.create_task(pause(load, 0))
-                async with asyncio.TaskGroup() as hands:
-                    for hand in range(HANDS):
-                        hands.create_task(harm(faults, load, hand, time.monotonic() + CHAOS_S))
+                for stock in STOCKS:
+                    producers.create_task(fill(load, stock))
+                await harm(faults, load)
                 load.calm = True
                 load.pushing = False
             sql = await asyncpg.connect(faults.url)
