@@ -33,6 +33,24 @@ async def test_a_database_that_refuses_to_listen_is_there(database: Database) ->
     assert not database.is_listening
 
 
+@pytest.mark.parametrize("when", ["while it is asked", "while it begins to listen"])
+async def test_what_the_driver_says_of_a_connection_that_was_cut(
+    database: Database, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Whatever it is, the database did not answer on it."""
+
+    async def cut(connection: asyncpg.Connection, *_: object) -> None:
+        connection.terminate()
+        raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
+
+    database.on_notice("news", lambda _: None)
+    name = "fetchrow" if when == "while it is asked" else "add_listener"
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg.Connection, name, cut)
+        assert not await database._ask()
+    assert await database.is_alive(PATIENCE_S)
+
+
 @pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_many_who_ask_at_once_make_one_connection(database: Database, sql: asyncpg.Connection) -> None:
     database.on_notice("news", lambda _: None)

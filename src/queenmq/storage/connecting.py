@@ -24,7 +24,7 @@ from asyncpg.protocol import protocol
 from queenmq.config import DatabaseSettings
 from queenmq.core.lineage import Lineage, Lineages, Verdict
 from queenmq.errors import StartupError
-from queenmq.storage.failures import NotTheWriter, is_connection_lost, without_details
+from queenmq.storage.failures import NotTheWriter, is_connection_lost, known_if_cut, without_details
 from queenmq.storage.sqlstates import Cause, cause_of
 from queenmq.storage.statements import statement
 
@@ -219,8 +219,9 @@ class Connector:
 
     async def require_writer(self, connection: _Connection) -> asyncpg.Record:
         """Raises NotTheWriter unless it leads to the PostgreSQL that was found. Returns what `writable` says."""
-        row = await self._require_writable(connection)
-        found = await self._lineage(connection)
+        with known_if_cut(connection):
+            row = await self._require_writable(connection)
+            found = await self._lineage(connection)
         match self._lineages.judge(found):
             case Verdict.OLDER:
                 raise _older(found)

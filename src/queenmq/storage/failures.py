@@ -176,6 +176,19 @@ def is_connection_lost(error: BaseException) -> bool:
     return broken or cause_of(sqlstate_of(error)) is Cause.CONNECTION
 
 
+@contextmanager
+def known_if_cut(connection: asyncpg.Connection[asyncpg.Record]) -> Iterator[None]:
+    """Of a connection that was cut below it the driver raises what it does not foresee: here that is an OSError."""
+    try:
+        yield
+    except (asyncpg.PostgresError, QueenError, *BROKEN):
+        raise
+    except Exception as error:
+        if connection.is_closed():
+            raise ConnectionAbortedError("the connection was cut") from error
+        raise
+
+
 def is_not_the_writer(error: BaseException) -> bool:
     return isinstance(error, NotTheWriter) or sqlstate_of(error) == sqlstates.READ_ONLY
 

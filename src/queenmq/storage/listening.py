@@ -17,7 +17,7 @@ from queenmq.clock import SYSTEM
 from queenmq.config import DatabaseSettings
 from queenmq.errors import QueenError
 from queenmq.storage.connecting import Connector
-from queenmq.storage.failures import BROKEN, without_details
+from queenmq.storage.failures import BROKEN, known_if_cut, without_details
 from queenmq.storage.statements import statement
 
 log = logging.getLogger(__name__)
@@ -40,10 +40,11 @@ class Listener:
         return self._on is not None and not self._on.is_closed()
 
     async def listen_on(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
-        for channel, callback in self.callbacks.items():
-            await connection.add_listener(
-                channel, lambda _c, _pid, _channel, payload, callback=callback: callback(payload)
-            )
+        with known_if_cut(connection):
+            for channel, callback in self.callbacks.items():
+                await connection.add_listener(
+                    channel, lambda _c, _pid, _channel, payload, callback=callback: callback(payload)
+                )
         self._on = connection
 
     def keep(self) -> None:
@@ -67,7 +68,8 @@ class Listener:
             else:
                 deadline = SYSTEM.call_later(self._within_s, self._on.terminate)
                 try:
-                    await self._on.fetchval(statement("ping"))
+                    with known_if_cut(self._on):
+                        await self._on.fetchval(statement("ping"))
                 finally:
                     deadline.cancel()
         except (asyncpg.PostgresError, QueenError, *BROKEN) as error:
