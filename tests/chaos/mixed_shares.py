@@ -22,7 +22,7 @@ FEW, MANY = "few", "many"
 LEAST, MOST = 0.63, 0.87  # of what is counted, for the few
 ENOUGH = 25
 COUNTED = 120  # no more than the few could deliver of what they have
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,10 @@ async def measure(url: str, load: Load) -> None:
                 if not await sql.fetchval(SCARCE, SHARED, SHARER, SHARES.batch * SHARES.consumers):
                     ledger.shares.append(counted)
                     return
+    except TimeoutError:
+        scarce = await sql.fetchval(SCARCE, SHARED, SHARER, ENOUGH)
+        told = f"{scarce} partitions have few messages, {ledger.sharing} were counted"
+        raise AssertionError(f"shares were not counted in {PATIENCE_S:.0f} s: {told}; {ledger.answers}") from None
     finally:
         load.still = False
         ledger.sharing = None
