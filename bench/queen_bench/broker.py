@@ -16,6 +16,7 @@ class Want:
     auto_ack: bool = False
     take: bool = False  # finish the last lease and pop in one request
     connected: bool = False  # over a consumer connection
+    client: bool = False  # through our own Python client; the libraries of other brokers are used anyhow
     prefetch: int = 0  # batches that it fetches beyond those in hand
     queue: str | None = None  # instead of the first queue of the layout
     partition: str | None = None  # instead of any
@@ -45,7 +46,8 @@ class Consumer(Protocol):
 
 
 class Broker(Protocol):
-    async def producer(self, number: int) -> Producer: ...
+    async def producer(self, number: int, *, client: bool = False) -> Producer:
+        """`client`: through our own Python client."""
 
     async def consumer(self, number: int, want: Want) -> Consumer:
         """A consumer; together those with the numbers from 0 up to the connections of the run read everything."""

@@ -60,10 +60,12 @@ class Load:
         lanes: int,
         cold: bool = False,
         shared: bool = False,
+        client: bool = False,
     ) -> None:
         self.audit = audit
         self.lanes = max(lanes, producers)
         self._broker = broker
+        self._client = client
         if shared:
             self._own = [_lanes_everywhere(number, self.lanes) for number in range(producers)]
         else:
@@ -163,7 +165,7 @@ class Load:
 
     @asynccontextmanager
     async def _producers(self) -> AsyncIterator[Sequence[Producer]]:
-        opened = [await self._broker.producer(number) for number in range(len(self._own))]
+        opened = [await self._broker.producer(number, client=self._client) for number in range(len(self._own))]
         async with _sessions(opened) as sessions:
             yield sessions
 

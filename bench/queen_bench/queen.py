@@ -14,6 +14,7 @@ from queen_bench.connected import SHARED_BY, ConnectedConsumer, Link
 from queen_bench.connection import NO_CONTENT, Connection, get_request
 from queen_bench.errors import BenchError
 from queen_bench.layout import Layout
+from queen_bench.own_client import ClientConsumer, ClientProducer, Workers
 
 PUSH: Final = b"/api/v1/push"
 ACK: Final = b"/api/v1/ack/batch"
@@ -172,12 +173,22 @@ class QueenBroker:
         self._host = host
         self._port = port
         self._layout = layout
+        self._url = f"http://{host}:{port}"
         self._links: dict[str, Link] = {}  # of each group the one that more consumers may share
+        self._workers: dict[str, Workers] = {}  # the same
 
-    async def producer(self, number: int) -> HttpProducer:
+    async def producer(self, number: int, *, client: bool = False) -> HttpProducer | ClientProducer:
+        if client:
+            return ClientProducer(self._url, self._layout)
         return HttpProducer(await self._open(), self._layout)
 
-    async def consumer(self, number: int, want: Want) -> HttpConsumer | ConnectedConsumer:
+    async def consumer(self, number: int, want: Want) -> HttpConsumer | ConnectedConsumer | ClientConsumer:
+        if want.client:
+            workers = self._workers.get(want.group)
+            if workers is None or not 0 < workers.consumers < SHARED_BY:
+                workers = self._workers[want.group] = Workers(self._url, self._layout, want)
+                workers.open()
+            return ClientConsumer(workers, want)
         if want.connected:
             link = self._links.get(want.group)
             if link is None or not 0 < link.consumers < SHARED_BY:
@@ -187,11 +198,13 @@ class QueenBroker:
             return ConnectedConsumer(link, want)
         return HttpConsumer(await self._open(), self._layout, want)
 
-    async def drainers(self, group: str, lanes: int, wait_ms: int) -> list[HttpConsumer | ConnectedConsumer]:
+    async def drainers(
+        self, group: str, lanes: int, wait_ms: int
+    ) -> list[HttpConsumer | ConnectedConsumer | ClientConsumer]:
         queues = self._layout.queues(lanes)
         draining = Want(DRAIN_BATCH, group, auto_ack=True, partitions=DRAIN_PARTITIONS, wait_ms=wait_ms)
-        wants = [replace(draining, queue=queue) for queue in queues]
-        return [await self.consumer(0, want) for want in wants * max(1, DRAINERS // len(queues))]
+        wants = [replace(draining, queue=queue) for queue in queues] * max(1, DRAINERS // len(queues))
+        return [HttpConsumer(await self._open(), self._layout, want) for want in wants]
 
     async def _open(self) -> Connection:
         return await Connection.open(self._host, self._port)

@@ -45,6 +45,9 @@ ONE_OF_EACH_KIND = (
     "pop-ack-10",
     "pop-auto-10",
     "pop-take-10",
+    "push-client-10",
+    "pop-client-1",
+    "pop-client-10",
     "both-10-paced",
     "groups-pop-ack-10",
     "partitions-*-push",
@@ -93,6 +96,7 @@ class TestRealServer:
         assert results["pop-ack-10"]["ack_mode"] == "ack/batch"
         assert results["pop-auto-10"]["ack_mode"] == "autoAck"
         assert results["pop-take-10"]["ack_mode"] == "take"
+        assert results["pop-client-1"]["ack_mode"] == results["pop-client-10"]["ack_mode"] == "our client"
         assert results["push-1"]["pending"] >= results["push-1"]["messages"]
         assert set(results["pop-ack-10"]["latency"]) == {"pop", "ack"}
         assert results["age"]["worst_age_ms"] > 0

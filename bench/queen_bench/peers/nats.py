@@ -115,7 +115,7 @@ class NatsBroker:
     def subject(self, lane: int) -> str:
         return f"{self.layout.run}.{lane % self.connections}"
 
-    async def producer(self, number: int) -> NatsProducer:
+    async def producer(self, number: int, *, client: bool = False) -> NatsProducer:
         return NatsProducer(await self._open(), self)
 
     async def consumer(self, number: int, want: Want) -> NatsConsumer:

@@ -105,7 +105,7 @@ class JobBroker:
     url: str
     layout: Layout
 
-    async def producer(self, number: int) -> JobProducer:
+    async def producer(self, number: int, *, client: bool = False) -> JobProducer:
         return JobProducer(self.app, self.layout)
 
     async def consumer(self, number: int, want: Want) -> JobConsumer:

@@ -137,7 +137,7 @@ class RabbitBroker:
     def queue(self, lane: int) -> str:
         return f"{self.layout.run}-{lane % self.connections}"
 
-    async def producer(self, number: int) -> RabbitProducer:
+    async def producer(self, number: int, *, client: bool = False) -> RabbitProducer:
         channel = await Channel.open(self.port)
         await channel.declare(self.queue(number))
         return RabbitProducer(channel, self)

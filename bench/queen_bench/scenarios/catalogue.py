@@ -41,6 +41,8 @@ def scenarios(options: Options) -> list[Scenario]:
         *(Pop(f"pop-auto-{batch}", batch, auto_ack=True) for batch in BATCHES),
         *(Pop(f"pop-take-{batch}", batch, take=True) for batch in BATCHES),
         *(Pop(f"pop-connected-{batch}", batch, connected=True) for batch in BATCHES),
+        *(Push(f"push-client-{batch}", batch, client=True) for batch in BATCHES),
+        *(Pop(f"pop-client-{batch}", batch, client=True) for batch in BATCHES),
         Both("both-10", 10),
         Both("both-10-paced", 10, paced=True),
         Both("both-100", 100),

@@ -16,6 +16,7 @@ from queen_bench.subject import Subject
 LEASES: Final = "ack/batch"
 AUTO_ACK: Final = "autoAck"
 TAKE: Final = "take"
+CLIENT: Final = "our client"
 
 
 class Course:
@@ -33,6 +34,7 @@ class Course:
         shared: bool = False,
         payload: str = RANDOM,
         keys: int = 0,
+        client: bool = False,
     ) -> None:
         self.audit = Audit(*(f"g{number}" for number in range(groups)))
         self.layout = Layout(partitions, options.payload, cold, payload, keys)
@@ -44,6 +46,7 @@ class Course:
             lanes=partitions,
             cold=cold,
             shared=shared,
+            client=client,
         )
         self._subject = subject
 

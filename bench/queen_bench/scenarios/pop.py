@@ -11,7 +11,7 @@ from queen_bench.load import now
 from queen_bench.meter import Meter
 from queen_bench.options import Options
 from queen_bench.result import Result
-from queen_bench.scenarios.course import AUTO_ACK, LEASES, TAKE, Course, for_seconds
+from queen_bench.scenarios.course import AUTO_ACK, CLIENT, LEASES, TAKE, Course, for_seconds
 from queen_bench.subject import Subject
 
 # A trial on a small stock tells how much the measurement will need; about half a second's worth for ten seconds.
@@ -30,6 +30,7 @@ class Pop:
     auto_ack: bool = False
     take: bool = False
     connected: bool = False
+    client: bool = False
     partitions: int | None = None
     groups: int = 0
     most_consumers: int | None = None
@@ -42,6 +43,7 @@ class Pop:
     def about(self) -> str:
         how = "pop with autoAck" if self.auto_ack else "finish and pop in one request" if self.take else "pop + ack"
         how = "consumer connections" if self.connected else how
+        how = "consume with the Python client" if self.client else how
         groups = f" by each of {self.groups} groups" if self.groups else ""
         few = f", at most {self.most_consumers} connections" if self.most_consumers else ""
         return f"{how}, batch {self.batch}, {self.partitions or 'all'} partitions{groups}{few}"
@@ -58,6 +60,7 @@ class Pop:
         meter.stop()
         result = await course.close(meter.result("pop"))
         result.ack_mode = AUTO_ACK if self.auto_ack else TAKE if self.take or self.connected else LEASES
+        result.ack_mode = CLIENT if self.client else result.ack_mode
         return result
 
     async def _trial(self, course: Course, options: Options) -> float:
@@ -81,5 +84,12 @@ class Pop:
         over = for_seconds(options.seconds)
         consumers = min(options.connections, self.most_consumers or options.connections)
         least = course.audit.pending * rest
-        want = Want(self.batch, auto_ack=self.auto_ack, take=self.take, connected=self.connected, prefetch=SHARED_BY)
+        want = Want(
+            self.batch,
+            auto_ack=self.auto_ack,
+            take=self.take,
+            connected=self.connected,
+            client=self.client,
+            prefetch=SHARED_BY,
+        )
         await course.load.pop(meter, lambda: over() or course.audit.pending <= least, want, consumers)

@@ -19,6 +19,7 @@ class Push:
     groups: int = 0
     cold: bool = False
     spread: bool = False  # each item of a request to another partition, all connections to all partitions
+    client: bool = False  # through our own client
 
     @property
     def peers(self) -> bool:
@@ -30,11 +31,20 @@ class Push:
         if self.spread:
             where = "each item to another partition, all connections to all partitions"
         groups = f", {self.groups} groups subscribed" if self.groups else ""
-        return f"push, batch {self.batch}, {where}{groups}"
+        how = "push through the Python client" if self.client else "push"
+        return f"{how}, batch {self.batch}, {where}{groups}"
 
     async def run(self, subject: Subject, options: Options) -> Result:
         partitions = self.partitions or options.partitions
-        course = Course(subject, options, partitions=partitions, groups=self.groups, cold=self.cold, shared=self.spread)
+        course = Course(
+            subject,
+            options,
+            partitions=partitions,
+            groups=self.groups,
+            cold=self.cold,
+            shared=self.spread,
+            client=self.client,
+        )
         pushing = Pushing(self.batch, self.spread or options.spread)
         if not self.cold:
             await course.load.touch()
