@@ -231,7 +231,7 @@ class TestRate:
             used = (allowed["shards"], allowed["tokens"], allowed["queue_shards"], allowed["at"])
             await sql.execute(versioned("SELECT queen.use_limits('g', '{}', 0, $1, $2, $3, $4, '{}', '{}', 4)"), *used)
             bucket = await sql.fetchrow("SELECT tokens, refilled_at FROM queen.limit_tokens")
-        assert tuple(bucket) == (6.0, allowed["at"])
+        assert tuple(bucket) == (6.0, *allowed["at"])
 
     async def test_with_a_filter(self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection) -> None:
         await fill(queen, each=9, partitions=1)

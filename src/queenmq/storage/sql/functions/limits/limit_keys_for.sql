@@ -12,7 +12,7 @@ DECLARE
     k          record;
     s          record;
     a          record;
-    v_now      timestamptz := clock_timestamp();
+    v_now      timestamptz;
     v_found    boolean;
     v_leases   integer;     -- partitions of the key, and messages of all of them
     v_messages bigint;
@@ -22,6 +22,7 @@ DECLARE
     v_version  tid;
     v_versions tid[];       -- for each scope: the row, and what is in it
     v_tokens   double precision[];
+    v_at       timestamptz[];
 BEGIN
     taken := 0;
     messages := array_fill(0, ARRAY[cardinality(p_keys)]);
@@ -32,6 +33,7 @@ BEGIN
         v_by_rate := false;
         v_versions := '{}';
         v_tokens := '{}';
+        v_at := '{}';
         FOR n IN 1 .. cardinality(p_scopes) LOOP
             SELECT x.ctid AS version, x.partitions, x.groups, x.tokens, x.refilled_at INTO s FROM queen.limit_keys x
             WHERE x.ctid = (
@@ -44,7 +46,7 @@ BEGIN
             THEN
                 -- It is used for the first time, or another pop holds it.
                 INSERT INTO queen.limit_keys AS x (queue_id, scope, key, generation, partitions, groups, tokens)
-                SELECT p_queue, p_scopes[n], k.key, extract(epoch FROM v_now) * 1000000, '{}', '{}', p_bursts[n]
+                SELECT p_queue, p_scopes[n], k.key, extract(epoch FROM clock_timestamp()) * 1000000, '{}', '{}', p_bursts[n]
                 WHERE NOT EXISTS (SELECT 1 FROM queen.limit_keys y WHERE y.queue_id = p_queue AND y.scope = p_scopes[n] AND y.key = k.key)
                 RETURNING x.ctid AS version, x.partitions, x.groups, x.tokens, x.refilled_at INTO s;
                 v_found := FOUND;
@@ -54,6 +56,9 @@ BEGIN
                 v_wait := 5;
                 EXIT;
             END IF;
+            -- Under the lock: with an earlier time, what another pop has refilled meanwhile would be refilled again.
+            v_now := clock_timestamp();
+            v_at := v_at || v_now;
             v_version := s.version;
             -- Those that have ended are removed when it matters, and now and then.
             IF p_leased AND (cardinality(s.partitions) + v_leases > p_leases[n]
@@ -103,7 +108,7 @@ BEGIN
             UPDATE queen.limit_keys x
             SET partitions = CASE WHEN p_leased AND p_leases[n] IS NOT NULL THEN x.partitions || v_taken ELSE x.partitions END,
                 groups = CASE WHEN p_leased AND p_leases[n] IS NOT NULL THEN x.groups || array_fill(p_group, ARRAY[v_leases]) ELSE x.groups END,
-                tokens = v_tokens[n] - v_leases * v_messages, refilled_at = v_now, generation = x.generation + 1
+                tokens = v_tokens[n] - v_leases * v_messages, refilled_at = v_at[n], generation = x.generation + 1
             WHERE x.ctid = v_versions[n];
         END LOOP;
     END LOOP;

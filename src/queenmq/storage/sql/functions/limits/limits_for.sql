@@ -1,12 +1,12 @@
 -- What the limits of a queue and of a group of it allow now to a pop that wants so many leases (none with autoAck) and messages: `leases` and
 -- `messages`. If that is nothing, `wait_ms` says when to ask again, and `by_rate` whether the end of a lease changes nothing about it.
--- What is used is to be written with queen.use_limits: of `slots` and `shards`, which are locked; `tokens` are what each shard has at the moment `at`. Those
+-- What is used is to be written with queen.use_limits: of `slots` and `shards`, which are locked; `tokens` are what each shard has, at the moment that `at` has for it. Those
 -- of the queue's own limit come first, so many as `queue_slots` and `queue_shards` say. key_…: the limits of keys (see queen.limit_keys_for), null if there are none.
 -- Locks: rows of limit_slots and limit_tokens, never waiting (SKIP LOCKED).
 CREATE OR REPLACE FUNCTION queen.limits_for(
     p_queue uuid, p_group text, p_leases integer, p_messages bigint,
     OUT leases integer, OUT messages integer, OUT wait_ms double precision, OUT by_rate boolean, OUT slots tid[], OUT queue_slots integer,
-    OUT shards tid[], OUT tokens double precision[], OUT queue_shards integer, OUT at timestamptz,
+    OUT shards tid[], OUT tokens double precision[], OUT queue_shards integer, OUT at timestamptz[],
     OUT key_scopes text[], OUT key_leases integer[], OUT key_rates double precision[], OUT key_bursts double precision[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -23,7 +23,6 @@ BEGIN
     messages := least(p_messages, 1000000);
     queue_slots := 0;
     queue_shards := 0;
-    at := v_now;
     FOR l IN
         SELECT x.consumer_group AS scope, x.leases, x.rate, x.burst, x.shards, x.key_leases, x.key_rate, x.key_burst FROM queen.limits x
         WHERE x.queue_id = p_queue AND x.consumer_group IN ('', p_group) ORDER BY x.consumer_group
@@ -81,15 +80,18 @@ BEGIN
             v_missed := false;
             v_from := floor(random() * l.shards);
             FOR v_shard IN 0 .. l.shards - 1 LOOP
-                SELECT x.ctid AS version, queen.tokens_at(x.tokens, l.rate / l.shards, l.burst / l.shards, x.refilled_at, v_now) AS tokens INTO t
-                FROM queen.limit_tokens x
+                SELECT x.ctid AS version, x.tokens, x.refilled_at INTO t FROM queen.limit_tokens x
                 WHERE x.ctid = (
                     SELECT n.ctid FROM queen.limit_tokens n
                     WHERE n.queue_id = p_queue AND n.scope = l.scope AND n.shard = (v_from + v_shard) % l.shards ORDER BY n.generation DESC LIMIT 1)
                 FOR NO KEY UPDATE SKIP LOCKED;
                 IF FOUND THEN
+                    -- Under the lock: with an earlier time, what another pop has refilled meanwhile would be refilled again.
+                    v_now := clock_timestamp();
+                    t.tokens := queen.tokens_at(t.tokens, l.rate / l.shards, l.burst / l.shards, t.refilled_at, v_now);
                     shards := shards || t.version;
                     tokens := tokens || t.tokens;
+                    at := at || v_now;
                     queue_shards := CASE WHEN l.scope = '' THEN queue_shards + 1 ELSE queue_shards END;
                     v_tokens := v_tokens + t.tokens;
                     EXIT WHEN v_tokens >= messages;

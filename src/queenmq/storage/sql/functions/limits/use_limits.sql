@@ -2,7 +2,7 @@
 -- The other arguments are what it has returned. The rows are locked by the caller, who calls this in the same transaction.
 CREATE OR REPLACE FUNCTION queen.use_limits(
     p_group text, p_slots tid[], p_queue_slots integer, p_shards tid[], p_tokens double precision[], p_queue_shards integer,
-    p_at timestamptz, p_partitions uuid[], p_leases uuid[], p_messages integer)
+    p_at timestamptz[], p_partitions uuid[], p_leases uuid[], p_messages integer)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_left  double precision := p_messages;
@@ -26,7 +26,7 @@ BEGIN
         END IF;
         v_taken := least(v_left, p_tokens[v_shard]);
         v_left := v_left - v_taken;
-        UPDATE queen.limit_tokens t SET tokens = p_tokens[v_shard] - v_taken, refilled_at = p_at, generation = t.generation + 1
+        UPDATE queen.limit_tokens t SET tokens = p_tokens[v_shard] - v_taken, refilled_at = p_at[v_shard], generation = t.generation + 1
         WHERE t.ctid = p_shards[v_shard] AND v_taken > 0;
     END LOOP;
 END $$;
