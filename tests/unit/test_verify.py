@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 import pytest
+from histories import generated
 
 from queenmq.client import NetworkError, Operation, Overloaded, ServerFailed, TransactionFailed
 from queenmq.clock import SYSTEM
-from queenmq.errors import StartupError
+from queenmq.errors import HttpError, StartupError
 from queenmq.verify import BadHistory, check, read_history, workload, write_history
 from queenmq.verify.clients import Clients, Load
 from queenmq.verify.corruptions import CORRUPTIONS, Corruption, a_partition_is_leased_twice, corrupted
@@ -45,7 +48,7 @@ from queenmq.verify.history import (
 )
 from queenmq.verify.model import ModelQueue
 from queenmq.verify.plot import plot
-from queenmq.verify.recorder import Recorder, outcome_of
+from queenmq.verify.recorder import NOTHING_KEPT, Recorder, outcome_of
 from queenmq.verify.shrink import minimal
 from queenmq.verify.workload import WORKLOADS
 
@@ -379,7 +382,51 @@ def test_what_an_error_says_about_the_outcome() -> None:
     assert outcome_of(ServerFailed(503, "away", {"code": "database_unavailable"})) == "fail"
     assert outcome_of(ServerFailed(503, "lost", {"code": "outcome_unknown"})) == "info"
     assert outcome_of(ServerFailed(500, "broken")) == "info"
+    # Not from Queen: a proxy may have passed the request on, and lost the answer.
+    for status in (502, 503, 504):
+        assert outcome_of(ServerFailed(status, "<html>Service Unavailable</html>")) == "info"
+        assert outcome_of(ServerFailed(status, "upstream", {"code": "upstream_reset"})) == "info"
     assert outcome_of(NetworkError("cut", sent=True)) == "info"
     assert outcome_of(NetworkError("refused", sent=False)) == "fail"
     assert outcome_of(TransactionFailed("refused", uncertain=False)) == "fail"
     assert outcome_of(TransactionFailed("refused", uncertain=True)) == "info"
+
+
+def test_the_codes_that_say_that_nothing_was_kept_are_those_of_the_server() -> None:
+    """Each 503 of the server but that which says that nobody knows, and that which only servers tell each other."""
+
+    def below(kind: type[HttpError]) -> Iterator[type[HttpError]]:
+        yield kind
+        for one in kind.__subclasses__():
+            yield from below(one)
+
+    importlib.import_module("queenmq.server")
+    codes = {kind.code for kind in below(HttpError) if kind.status == 503 and kind.__module__.startswith("queenmq.")}
+    assert codes - {"outcome_unknown", "would_journal"} == NOTHING_KEPT
+
+
+def test_the_cost_of_a_check_grows_with_the_history_and_not_faster() -> None:
+    """Counted in instructions of Python, so that it is the same on every machine."""
+    short, long = (list(generated(operations, small=2)) for operations in (500, 4000))
+    counts = [_instructions(history) for history in (short, long)]
+    length = len(long) / len(short)
+    assert counts[1] / counts[0] < 1.05 * length, counts
+
+
+def _instructions(history: list[Event]) -> int:
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        verdict = check(history)
+    finally:
+        sys.settrace(before)
+    assert verdict.violations == []
+    return count

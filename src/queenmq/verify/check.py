@@ -38,8 +38,8 @@ from queenmq.verify.delivery_rules import (
     order_of_delivery,
     stale_leases_are_refused,
 )
-from queenmq.verify.facts import FOREVER, Copy, Facts, Finding, Tally
-from queenmq.verify.history import Drain, Event, Fault, ListDead, Operation, Read, operations
+from queenmq.verify.facts import Copy, Facts, Finding, Partition, Tally
+from queenmq.verify.history import FOREVER, Drain, Event, Fault, ListDead, Operation, Read, operations
 from queenmq.verify.verdict import Verdict, Violation
 
 Rule: TypeAlias = Callable[[Facts, Tally], Iterator[Finding]]
@@ -48,16 +48,25 @@ _MOST = 100
 
 def check(history: Iterable[Event]) -> Verdict:
     """Judge a history by all rules; of each, the first hundred violations are kept. Raises BadHistory."""
-    events = list(history)
-    done = operations(events)
-    facts = Facts(done, [event for event in events if isinstance(event, Fault)])
+    faults: list[Fault] = []
+    done = operations(_without_faults(history, faults))
+    count, outcomes, unjudged = len(done), Counter(str(one.outcome) for one in done), _unjudged(done)
+    facts = Facts(done, faults)
+    del done  # a long one takes much memory
     checked: Counter[str] = Counter()
     violations: list[Violation] = []
     for name, rule in RULES.items():
         found = rule(facts, partial(_count, checked, name))
         violations += (Violation(name, text, ops) for text, ops in islice(found, _MOST))
-    outcomes = Counter(str(one.outcome) for one in done)
-    return Verdict(len(done), dict(outcomes), {name: checked[name] for name in RULES}, violations, _unjudged(done))
+    return Verdict(count, dict(outcomes), {name: checked[name] for name in RULES}, violations, unjudged)
+
+
+def _without_faults(history: Iterable[Event], faults: list[Fault]) -> Iterator[Event]:
+    for event in history:
+        if isinstance(event, Fault):
+            faults.append(event)
+        else:
+            yield event
 
 
 def _count(checked: Counter[str], name: str, count: int) -> None:
@@ -82,15 +91,16 @@ def _unjudged(done: Sequence[Operation]) -> list[str]:
 
 
 def one_message_an_offset(facts: Facts, tally: Tally) -> Iterator[Finding]:
-    by_offset: dict[tuple[str, str, int], tuple[str, int]] = {}
-    by_id: dict[Copy, tuple[int, int]] = {}
+    by_offset: dict[Partition, dict[int, tuple[str, int]]] = defaultdict(dict)
+    by_id: dict[Partition, dict[str, tuple[int, int]]] = defaultdict(dict)
     for op, queue, seen in facts.observations():
         tally(1)
-        name, other = by_offset.setdefault((queue, seen.partition, seen.offset), (seen.id, op))
+        of = queue, seen.partition
+        name, other = by_offset[of].setdefault(seen.offset, (seen.id, op))
         if name != seen.id:
             where = f"offset {seen.offset} of {queue}/{seen.partition}"
             yield f"{where} is {name} and {seen.id}", (other, op)
-        offset, other = by_id.setdefault((queue, seen.partition, seen.id), (seen.offset, op))
+        offset, other = by_id[of].setdefault(seen.id, (seen.offset, op))
         if offset != seen.offset:
             yield f"{seen.id} is at the offsets {offset} and {seen.offset} of {queue}/{seen.partition}", (other, op)
 
@@ -146,11 +156,8 @@ def stored_once(facts: Facts, tally: Tally) -> Iterator[Finding]:
 def order_of_pushes(facts: Facts, tally: Tally) -> Iterator[Finding]:
     offsets = _offsets(facts)
     for (queue, partition), messages in facts.sent.items():
-        known = [
-            (offsets[queue, partition, name], sent, name)
-            for name, sent in messages.items()
-            if (queue, partition, name) in offsets
-        ]
+        there = offsets[queue, partition]
+        known = [(there[name], sent, name) for name, sent in messages.items() if name in there]
         answered = sorted((one for one in known if one[1].known < FOREVER), key=lambda one: one[1].known)
         # What a server has journalled is behind what came before it, and before what comes to the same server.
         newest_of: dict[str | None, tuple[int, int, str]] = defaultdict(lambda: (0, -1, ""))
@@ -162,19 +169,23 @@ def order_of_pushes(facts: Facts, tally: Tally) -> Iterator[Finding]:
                 newest_of[by] = max(newest_of[by], (before, earlier.known_by, called))
                 index += 1
             tally(1)
-            newest = max(newest_of[None], newest_of[min(sent.servers)] if len(sent.servers) == 1 else (0, -1, ""))
+            newest = max(newest_of[None], (0, -1, "") if sent.is_spread else newest_of[sent.server])
             if offset < newest[0]:
                 text = f"{name} was pushed to {queue}/{partition} after the answer for {newest[2]}, and is before it"
                 yield text, (newest[1], sent.first)
-    for op, copies in facts.requests:
-        own = [copy for copy in copies if facts.sent[copy[:2]][copy[2]].first == op and copy in offsets]
+    for op, push in facts.requests:
+        messages, there = facts.sent[push.queue, push.partition], offsets[push.queue, push.partition]
+        own = [name for name in push.ids if messages[name].first == op and name in there]
         for one, following in pairwise(own):
-            if one[:2] == following[:2] and offsets[following] <= offsets[one] and following != one:
-                yield f"{following[2]} stood behind {one[2]} in one push, and is before it", (op,)
+            if there[following] <= there[one] and following != one:
+                yield f"{following} stood behind {one} in one push, and is before it", (op,)
 
 
-def _offsets(facts: Facts) -> dict[Copy, int]:
-    return {(queue, seen.partition, seen.id): seen.offset for _, queue, seen in facts.observations()}
+def _offsets(facts: Facts) -> dict[Partition, dict[str, int]]:
+    found: dict[Partition, dict[str, int]] = defaultdict(dict)
+    for _, queue, seen in facts.observations():
+        found[queue, seen.partition][seen.id] = seen.offset
+    return found
 
 
 def all_or_nothing(facts: Facts, tally: Tally) -> Iterator[Finding]:

@@ -6,21 +6,20 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from queenmq.verify.facts import FOREVER, Delivery, Facts, Finding, Group, Lease, Tally
-from queenmq.verify.history import Delivered
+from queenmq.verify.facts import Delivery, Facts, Finding, Group, Lease, Partition, Tally
+from queenmq.verify.history import FOREVER, Delivered
 
 
 def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    partitions: dict[str, list[str]] = defaultdict(list)
+    for queue, partition in facts.sent:
+        partitions[queue].append(partition)
     for (queue, group), op in facts.drained.items():
         got = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group]}
         leased = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group] if one.lease}
-        unfinished = leased - {
-            (said.lease.partitions.get(said.id, ""), said.id) for said in facts.said[queue, group] if said.may_finish
-        }
-        for (of, partition), messages in facts.sent.items():
-            if of != queue:
-                continue
-            for name, sent in messages.items():
+        unfinished = leased - {(said.partition, said.id) for said in facts.said[queue, group] if said.may_finish}
+        for partition in partitions[queue]:
+            for name, sent in facts.sent[queue, partition].items():
                 if sent.known < FOREVER:
                     tally(1)
                     if (partition, name) not in got:
@@ -32,11 +31,12 @@ def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
 def order_of_delivery(facts: Facts, tally: Tally) -> Iterator[Finding]:
     """Seeks with an unknown outcome do not matter: whether they took place or not, what a group has finished now, it
     has finished since the last certain seek."""
-    known = sorted({(queue, seen.partition, seen.offset, seen.id) for _, queue, seen in facts.observations()})
-    by_partition: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for queue, partition, offset, name in known:
-        by_partition[queue, partition].append((offset, name))
-    for group, leases in _by_epoch(facts).items():
+    seen_in: dict[Partition, dict[tuple[int, str], None]] = defaultdict(dict)
+    for _, queue, seen in facts.observations():
+        seen_in[queue, seen.partition][seen.offset, seen.id] = None
+    by_partition = {partition: sorted(seen_in.pop(partition)) for partition in list(seen_in)}
+    for group in facts.deliveries:
+        leases = _by_epoch(facts, group)
         finished = _earliest_finishes(facts, group)
         for (epoch, partition), deliveries in leases.items():
             messages, index = by_partition[group[0], partition], 0
@@ -54,19 +54,16 @@ def order_of_delivery(facts: Facts, tally: Tally) -> Iterator[Finding]:
                         yield text, (delivery.op,)
 
 
-def _by_epoch(facts: Facts) -> dict[Group, dict[tuple[int, str], list[tuple[Delivery, list[Delivered]]]]]:
-    """The batches of each group, by epoch of its seeks and by partition, in the order in which they came."""
-    found: dict[Group, dict[tuple[int, str], list[tuple[Delivery, list[Delivered]]]]] = {}
-    for group, deliveries in facts.deliveries.items():
-        batches: dict[tuple[int, int, str], tuple[Delivery, list[Delivered]]] = {}
-        for one in deliveries:
-            epoch = _epoch(facts, group, one.begun, one.ended)
-            if epoch is not None and one.lease:
-                batches.setdefault((one.op, epoch, one.message.partition), (one, []))[1].append(one.message)
-        ordered = sorted(batches.items(), key=lambda item: item[1][0].ended)
-        own = found.setdefault(group, defaultdict(list))
-        for (_, epoch, partition), batch in ordered:
-            own[epoch, partition].append(batch)
+def _by_epoch(facts: Facts, group: Group) -> dict[tuple[int, str], list[tuple[Delivery, list[Delivered]]]]:
+    """The batches of a group, by epoch of its seeks and by partition, in the order in which they came."""
+    batches: dict[tuple[int, int, str], tuple[Delivery, list[Delivered]]] = {}
+    for one in facts.deliveries[group]:
+        epoch = _epoch(facts, group, one.begun, one.ended)
+        if epoch is not None and one.lease:
+            batches.setdefault((one.op, epoch, one.message.partition), (one, []))[1].append(one.message)
+    found: dict[tuple[int, str], list[tuple[Delivery, list[Delivered]]]] = defaultdict(list)
+    for (_, epoch, partition), batch in sorted(batches.items(), key=lambda item: item[1][0].ended):
+        found[epoch, partition].append(batch)
     return found
 
 
@@ -77,9 +74,8 @@ def _earliest_finishes(facts: Facts, group: Group) -> dict[tuple[int | None, str
     """
     earliest: dict[tuple[int | None, str, str], float] = defaultdict(lambda: FOREVER)
     for said in facts.said[group]:
-        partition = said.lease.partitions.get(said.id)
-        if said.may_finish and partition is not None:
-            key = (_epoch(facts, group, said.lease.begun, said.lease.ended), partition, said.id)
+        if said.may_finish and said.partition is not None:
+            key = (_epoch(facts, group, said.lease.begun, said.lease.ended), said.partition, said.id)
             earliest[key] = min(earliest[key], said.begun)
     return earliest
 
@@ -98,10 +94,9 @@ def nothing_after_its_ack(facts: Facts, tally: Tally) -> Iterator[Finding]:
     for group, acks in facts.said.items():
         finished: dict[tuple[int, str, str], list[tuple[float, int]]] = defaultdict(list)
         for said in sorted(acks, key=lambda said: said.ended):
-            partition = said.lease.partitions.get(said.id)
             epoch = _epoch(facts, group, said.lease.begun, said.ended)
-            if said.is_finish and partition is not None and epoch is not None:
-                times = finished[epoch, partition, said.id]
+            if said.is_finish and said.partition is not None and epoch is not None:
+                times = finished[epoch, said.partition, said.id]
                 if not times or times[-1][0] < said.lease.begun:
                     times.append((said.ended, said.op))
         for one in facts.deliveries[group]:
@@ -147,14 +142,13 @@ def stale_leases_are_refused(facts: Facts, tally: Tally) -> Iterator[Finding]:
     for group, acks in facts.said.items():
         before: set[tuple[str, str]] = set()
         for said in sorted(acks, key=lambda said: said.begun):
-            partition = said.lease.partitions.get(said.id)
-            if partition is None:
+            if said.partition is None:
                 continue
             tally(1)
-            ended, op = successors[said.lease.id, partition]
+            ended, op = successors[said.lease.id, said.partition]
             # One that is repeated may be answered as the first one was.
             if said.taken is True and ended < said.begun and (said.lease.id, said.id) not in before:
-                where = f"{group[0]}/{partition}"
+                where = f"{group[0]}/{said.partition}"
                 yield (
                     f"{group[1]} finished {said.id} of {where} under a lease that was over",
                     (said.lease.op, op, said.op),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from queenmq.verify.history import (
+    FOREVER,
     Ack,
     Acked,
     AckStatus,
@@ -38,15 +41,14 @@ Partition: TypeAlias = tuple[str, str]  # queue, partition
 Copy: TypeAlias = tuple[str, str, str]  # queue, partition, id: where a message is stored at most once
 Finding: TypeAlias = tuple[str, tuple[int, ...]]  # what happened, and the operations that show it
 Tally: TypeAlias = Callable[[int], None]
-FOREVER = float("inf")
 # Faults that end PostgreSQL. What a pop commits is not waited for on disk, so leases of the last moment are forgotten:
 # their messages come again, and their acknowledgements are refused.
+_KNOWN = frozenset({"stored", "duplicate", "accepted", "buffered"})
 _CRASHES = frozenset({"restart", "failover", "full-disk"})
 _FORGOTTEN_S = 1.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Sent:
+class Sent(Struct, kw_only=True, gc=False):
     """All pushes of an id to a partition, taken together."""
 
     begun: float = FOREVER
@@ -57,15 +59,18 @@ class Sent:
     known_by: int = -1
     buffered_by: str | None = None
     """The server that answered so, if it put it into its journal."""
-    servers: set[str] = field(default_factory=set)
+    server: str | None = None
+    """Where the first one was sent to."""
+    is_spread: bool = False
+    """Whether others were sent to other servers."""
     possible: int = 0
     """How many of them may have taken place."""
-    stored: list[int] = field(default_factory=list)
+    stored: tuple[int, ...] = ()
     """Those that were answered with `stored`; one at most is right."""
-    duplicates: list[int] = field(default_factory=list)
+    duplicates: tuple[int, ...] = ()
 
 
-class Delivery(NamedTuple):
+class Delivery(Struct, frozen=True, gc=False):
     op: int
     begun: float
     ended: float
@@ -73,8 +78,7 @@ class Delivery(NamedTuple):
     message: Delivered
 
 
-@dataclass(slots=True, kw_only=True)
-class Lease:
+class Lease(Struct, kw_only=True, gc=False):
     op: int
     id: str
     group: Group
@@ -82,11 +86,9 @@ class Lease:
     ended: float
     seconds: float
     messages: list[Delivered]
-    partitions: dict[str, str]
-    """Of each message."""
     released: float = FOREVER
     """When the first request was sent that may have ended it."""
-    renewals: list[tuple[float, float, float]] = field(default_factory=list)
+    renewals: tuple[tuple[float, float, float], ...] = ()
     """Begun, ended, seconds, of those that the server took."""
 
     def held_until(self) -> float:
@@ -98,7 +100,7 @@ class Lease:
         return min(end, self.released)
 
 
-class Said(NamedTuple):
+class Said(Struct, frozen=True, gc=False):
     """An acknowledgement of one message."""
 
     op: int
@@ -106,6 +108,8 @@ class Said(NamedTuple):
     ended: float
     lease: Lease
     id: str
+    partition: str | None
+    """None if it is no message of the lease."""
     status: AckStatus
     taken: bool | None
     """None if nobody knows."""
@@ -122,8 +126,7 @@ class Said(NamedTuple):
         return self.taken is not False and self.status != "retry"
 
 
-@dataclass(slots=True)
-class Timer:
+class Timer(Struct, gc=False):
     """A message that is to be stored later."""
 
     op: int
@@ -153,10 +156,25 @@ class Seeks:
     def __init__(self) -> None:
         self._begun: list[float] = []
         self._ended: list[float] = []
+        self._certain_ends: list[float] = []
         self._unknown: list[float] = []
+        self._overs: list[float] = []
+        self._earliest: list[float] = []
+
+    def arrange(self) -> None:
+        """For `first_over_after`, when all are known: by their ends, the earliest beginning of those that end later."""
+        ends = sorted([*zip(self._certain_ends, self._begun, strict=True), *((FOREVER, one) for one in self._unknown)])
+        self._overs = [over for over, _ in ends]
+        self._earliest = list(accumulate((begun for _, begun in reversed(ends)), min))[::-1]
+
+    def first_over_after(self, moment: float) -> float:
+        """When the first of those began that were not over at that moment; FOREVER if there is none."""
+        index = bisect_right(self._overs, moment)
+        return self._earliest[index] if index < len(self._earliest) else FOREVER
 
     def add(self, begun: float, ended: float) -> None:
         self._begun.append(begun)
+        self._certain_ends.append(ended)
         self._ended.append(max([ended, *self._ended[-1:]]))
 
     def add_unknown(self, begun: float) -> None:
@@ -174,7 +192,7 @@ class Seeks:
 class Facts:
     def __init__(self, operations: Sequence[Operation], faults: Sequence[Fault] = ()) -> None:
         self.sent: dict[Partition, dict[str, Sent]] = defaultdict(lambda: defaultdict(Sent))
-        self.requests: list[tuple[int, list[Copy]]] = []
+        self.requests: list[tuple[int, Push]] = []
         self.deliveries: dict[Group, list[Delivery]] = defaultdict(list)
         self.leases: dict[str, Lease] = {}
         self.said: dict[Group, list[Said]] = defaultdict(list)
@@ -183,7 +201,7 @@ class Facts:
         self.drained: dict[Group, int] = {}
         self.dead: dict[Group, tuple[int, int, set[str]]] = {}
         self.torn: list[Torn] = []
-        self._crashes = [(fault.at - _FORGOTTEN_S, fault.ended) for fault in faults if fault.name in _CRASHES]
+        self._crashes = _united((fault.at - _FORGOTTEN_S, fault.ended) for fault in faults if fault.name in _CRASHES)
         self.given_twice: list[tuple[Lease, int]] = []
         self.timers: dict[Copy, Timer] = {}
         self._timer_of: dict[tuple[str, str], Timer] = {}
@@ -213,6 +231,7 @@ class Facts:
                     self.drained[queue, group] = one.op
                 case ListDead(queue=queue, group=group, retry_limit=limit) if isinstance(one.answer, Dead):
                     self.dead[queue, group] = (one.op, limit, set(one.answer.ids))
+        self._release_sought()
 
     def _popped(self, one: Operation, pop: Pop) -> None:
         if not isinstance(one.answer, Popped):
@@ -231,26 +250,25 @@ class Facts:
                 ended=one.ended,
                 seconds=pop.lease_s,
                 messages=one.answer.messages,
-                partitions={message.id: message.partition for message in one.answer.messages},
             )
 
-    def _pushed(self, one: Operation, push: Push, statuses: Sequence[str]) -> list[Copy]:
-        copies = [(push.queue, push.partition, name) for name in push.ids]
-        self.requests.append((one.op, copies))
-        for copy, status in zip(copies, statuses, strict=True):
-            sent = self.sent[copy[:2]][copy[2]]
+    def _pushed(self, one: Operation, push: Push, statuses: Sequence[str]) -> None:
+        self.requests.append((one.op, push))
+        messages = self.sent[push.queue, push.partition]
+        for name, status in zip(push.ids, statuses, strict=True):
+            sent = messages[name]
             if one.begun < sent.begun:
                 sent.begun, sent.first = one.begun, one.op
             sent.possible += status != "refused"
-            sent.servers.add(push.server)
-            if status in ("stored", "duplicate", "accepted", "buffered") and one.ended < sent.known:
+            sent.is_spread |= sent.server not in (None, push.server)
+            sent.server = push.server
+            if status in _KNOWN and one.ended < sent.known:
                 sent.known, sent.known_by = one.ended, one.op
                 sent.buffered_by = push.server if status == "buffered" else None
             if status == "stored":
-                sent.stored.append(one.op)
+                sent.stored += (one.op,)
             elif status == "duplicate":
-                sent.duplicates.append(one.op)
-        return copies
+                sent.duplicates += (one.op,)
 
     def _acked(self, one: Operation, ack: Ack) -> None:
         lease = self.leases.get(ack.lease)
@@ -259,19 +277,21 @@ class Facts:
         if one.outcome != "fail":
             lease.released = min(lease.released, one.begun)
         answer = one.answer if isinstance(one.answer, Acked) else None
-        for index, name in enumerate(ack.ids):
+        for index, (name, partition) in enumerate(_places(lease, ack.ids)):
             taken = answer.taken[index] if answer else False if one.outcome == "fail" else None
             dead = bool(answer and answer.dead and answer.dead[index])
-            self.said[lease.group].append(Said(one.op, one.begun, one.ended, lease, name, ack.status, taken, dead))
+            said = Said(one.op, one.begun, one.ended, lease, name, partition, ack.status, taken, dead)
+            self.said[lease.group].append(said)
 
     def _renewed(self, one: Operation, renew: Renew) -> None:
         lease = self.leases.get(renew.lease)
         if lease is not None and isinstance(one.answer, Renewed) and one.answer.taken:
-            lease.renewals.append((one.begun, one.ended, renew.seconds))
+            lease.renewals += ((one.begun, one.ended, renew.seconds),)
 
     def _transacted(self, one: Operation, transaction: Transact) -> None:
         word = {"ok": "stored", "fail": "refused", "info": "unknown"}[one.outcome]
-        copies = [copy for push in transaction.pushes for copy in self._pushed(one, push, [word] * len(push.ids))]
+        for push in transaction.pushes:
+            self._pushed(one, push, [word] * len(push.ids))
         acks = []
         taken = {"ok": True, "fail": False, "info": None}[one.outcome]
         for ack in transaction.acks:
@@ -280,10 +300,12 @@ class Facts:
                 continue
             if one.outcome != "fail":
                 lease.released = min(lease.released, one.begun)
-            for name in ack.ids:
-                self.said[lease.group].append(Said(one.op, one.begun, one.ended, lease, name, ack.status, taken))
+            for name, partition in _places(lease, ack.ids):
+                said = Said(one.op, one.begun, one.ended, lease, name, partition, ack.status, taken)
+                self.said[lease.group].append(said)
                 acks.append((lease, name))
         if one.outcome == "info":
+            copies = [(push.queue, push.partition, name) for push in transaction.pushes for name in push.ids]
             self.torn.append(Torn(one.op, copies, acks))
 
     def _scheduled(self, one: Operation, timer: Schedule) -> None:
@@ -301,19 +323,24 @@ class Facts:
         timer.may_be_cancelled |= not isinstance(one.answer, Cancelled) or one.answer.taken
 
     def _sought(self, one: Operation, group: Group) -> None:
-        over = FOREVER
         if one.outcome == "ok":
-            over = one.ended
             self.seeks[group].add(one.begun, one.ended)
         else:
             self.seeks[group].add_unknown(one.begun)
+
+    def _release_sought(self) -> None:
+        """A seek may end every lease that was asked for before the seek was over."""
+        for seeks in self.seeks.values():
+            seeks.arrange()
         for lease in self.leases.values():
-            if lease.group == group and lease.begun < over:
-                lease.released = min(lease.released, max(lease.ended, one.begun))
+            if lease.group in self.seeks:
+                begun = self.seeks[lease.group].first_over_after(lease.begun)
+                lease.released = min(lease.released, max(lease.ended, begun))
 
     def may_be_forgotten(self, lease: Lease) -> bool:
         """Whether PostgreSQL may have ended before the lease was on disk."""
-        return any(begun < lease.ended and lease.begun < ended for begun, ended in self._crashes)
+        index = bisect_right(self._crashes, lease.begun, key=lambda crash: crash[1])
+        return index < len(self._crashes) and self._crashes[index][0] < lease.ended
 
     def observations(self) -> Iterator[tuple[int, str, Delivered]]:
         """Every message that was seen, with the operation that saw it and its queue."""
@@ -323,6 +350,23 @@ class Facts:
         for (queue, _), deliveries in self.deliveries.items():
             for delivery in deliveries:
                 yield delivery.op, queue, delivery.message
+
+
+def _united(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """In their order, those that overlap as one."""
+    found: list[tuple[float, float]] = []
+    for begun, ended in sorted(spans):
+        if found and begun < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], ended))
+        else:
+            found.append((begun, ended))
+    return found
+
+
+def _places(lease: Lease, ids: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The partition of each message."""
+    partitions = {message.id: message.partition for message in lease.messages}
+    return [(name, partitions.get(name)) for name in ids]
 
 
 def _statuses(

@@ -12,7 +12,21 @@ from queenmq.verify.history import Answer, Completion, Fault, History, Invocatio
 
 T = TypeVar("T")
 _LONGEST_ERROR = 200
-UNKNOWN = "outcome_unknown"
+# The codes of Queen's 503 that say that nothing was kept. One with another code says that nobody knows. One without any
+# is from a proxy, which may have passed the request on before.
+NOTHING_KEPT = frozenset(
+    {
+        "unavailable",
+        "database_unavailable",
+        "row_locked",
+        "server_stopping",
+        "maintenance",
+        "no_encryption_key",
+        "journal_failed",
+        "too_many_connections",
+        "statement_failed",
+    }
+)
 
 
 class Recorder:
@@ -52,14 +66,14 @@ class Recorder:
 def outcome_of(error: QueenError) -> Outcome:
     """What is known after an error of a call that was tried once.
 
-    429 and 503 say that nothing was kept, but for a 503 with the code `outcome_unknown`.
+    429 says that nothing was kept, and so does 503 with one of the codes of `NOTHING_KEPT`.
     """
     match error:
         case TransactionFailed(uncertain=False) | NetworkError(sent=False):
             return "fail"
         case ResponseError(status=status) if 400 <= status < 500 and status != 408:
             return "fail"
-        case ResponseError(status=503) if error.code != UNKNOWN:
+        case ResponseError(status=503) if error.code in NOTHING_KEPT:
             return "fail"
         case _:
             return "info"

@@ -245,12 +245,15 @@ def _queue(prefix: str, name: str, load: Load, tell: Callable[[str], None]) -> s
 def check_(files: tuple[Path, ...], as_json: bool) -> int:
     """Check histories that were recorded before, by `queen verify run --histories` or by programs of your own."""
     from queenmq.verify import BadHistory, check, read_history
+    from queenmq.verify.history import Fault
 
     results = []
     for file in files:
         try:
-            history = list(read_history(file))
-            results.append((file.name, check(history), history))
+            verdict = check(read_history(file))
+            # Of a long one, no more is kept in memory than is shown.
+            shown = [one for one in read_history(file) if verdict.violations or isinstance(one, Fault)]
+            results.append((file.name, verdict, shown))
         except BadHistory as error:
             raise exits.Failed(str(error), exits.USAGE) from None
     return _report(results, as_json)
