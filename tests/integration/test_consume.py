@@ -238,6 +238,27 @@ class TestAcknowledgement:
             assert (result["success"], result["error"], result["code"]) == (False, NO_LEASE, "lease_not_found")
             assert (await queen.finish(again["leaseId"]))["success"]
 
+    async def test_that_is_said_again_and_again_brings_nothing_more(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection
+    ) -> None:
+        """What is not finished keeps its place among what may be in flight."""
+        for number in range(6):
+            await queen.push("orders", number, partition=str(number))
+        wrong = {"except": [{"transactionId": "nobody", "status": "failed"}]}
+        async with consuming(server, inFlight=1) as connection:
+            batch = await connection.next_batch()
+            for _ in range(4):
+                assert (await connection.finish(batch, **wrong))["code"] == "message_not_found"
+                await nothing_comes(connection, server)
+
+            async def one_is_held() -> bool:
+                return await leases(sql) == 1
+
+            await until(one_is_held)
+            await connection.finish(batch)
+            await connection.next_batch()
+            await nothing_comes(connection, server)
+
     async def test_of_a_lease_of_somebody_else(self, queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
         await queen.push("orders", 1)
         [popped] = await queen.pop("orders")
@@ -281,6 +302,28 @@ class TestAcknowledgement:
                 patched.setattr(server.database, "fetch", away)
                 result = await connection.finish(batch)
                 assert (result["success"], result["code"]) == (False, "database_unavailable")
+            assert (await connection.finish(batch))["success"]
+            assert await connection.next_data() == [2]
+
+
+class TestALockedRow:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(database={"lock_timeout_ms": 300})
+
+    async def test_brings_nothing_more(self, queen: Queen, server: Server, sql: asyncpg.Connection) -> None:
+        await queen.push("orders", 1, partition="x")
+        async with consuming(server, inFlight=1) as connection:
+            batch = await connection.next_batch()
+            await queen.push("orders", 2, partition="y")
+            await sql.execute("BEGIN")
+            await sql.execute(
+                "SELECT 1 FROM queen.partition_consumers WHERE lease_id = $1 FOR UPDATE", batch["leaseId"]
+            )
+            for _ in range(2):
+                assert (await connection.finish(batch))["code"] == "row_locked"
+                await nothing_comes(connection, server)
+            await sql.execute("ROLLBACK")
             assert (await connection.finish(batch))["success"]
             assert await connection.next_data() == [2]
 

@@ -126,7 +126,10 @@ class TestExceptions:
         wrong = {"except": [{"transactionId": "a", "status": "failed"}, {"transactionId": "x", "status": "failed"}]}
         refused = await queen.finish(answer["leaseId"], 409, **wrong)
         assert (refused["success"], refused["code"], refused["messages"]) == (False, "message_not_found", 0)
-        assert refused["except"][1]["error"] == "Message not found"
+        assert [one["error"] for one in refused["except"]] == [
+            "Nothing was changed, because another exception is no message of the lease",
+            "Message not found",
+        ]
         assert (await queen.finish(answer["leaseId"]))["messages"] == 2
 
 
@@ -245,6 +248,21 @@ class TestTake:
         again = await queen.pop_answer("orders")
         taken = await queen.take(again["leaseId"], "orders", ifFinished=True)
         assert data(taken["taken"]["messages"]) == [2]
+
+    async def test_what_is_finished_is_said_although_the_pop_after_it_fails(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await queen.push("orders", 1)
+        answer = await queen.pop_answer("orders")
+
+        async def away(*_: object) -> Any:
+            raise DatabaseUnavailable("away")
+
+        monkeypatch.setattr(server.broker, "pop", away)
+        taken = await queen.take(answer["leaseId"], "orders", ifFinished=True)
+        assert (taken["success"], taken["taken"]) == (True, None)
+        assert "away" in taken["takeError"]
+        assert await leases(sql) == 0
 
     async def test_a_failure_comes_again_with_the_same_answer(self, queen: Queen) -> None:
         await queen.configure("orders", retryDelay=0)

@@ -22,6 +22,8 @@ from queenmq.storage.failures import AnswerLost, RowLocked
 from queenmq.storage.statements import statement
 
 NO_LEASE = "Invalid or expired lease"
+FINAL = frozenset({None, "lease_not_found"})  # after all other codes the lease is as it was, and may be finished again
+_NOT_DONE = "Nothing was changed, because another exception is no message of the lease"
 _UNKNOWN = "the connection to the database was lost, and it is not known whether the lease is finished"
 
 
@@ -100,8 +102,13 @@ class Finisher:
         return await self._wait(taken, claim, left_ms)
 
     async def take_now(self, finish: Finish, claim: Claim) -> Taken:
-        """The same without waiting for messages. The caller goes on to its end, also if its client goes away."""
-        return await self._wait(await self._both(finish, claim), claim, 0)
+        """The same without waiting for messages, and only if the lease is over then: else the client, which will
+        finish it again, would have one more each time. The caller goes on to its end, also if its client goes away."""
+        taken = await self._both(finish, claim)
+        if taken.finished.code in FINAL:
+            return await self._wait(taken, claim, 0)
+        self._give_back(taken)
+        return Taken(taken.finished, None)
 
     async def _wait(self, taken: Taken, claim: Claim, left_ms: int) -> Taken:
         """Make the pop that is still to be made, if there is one."""
@@ -194,6 +201,8 @@ class Finisher:
                 freed.add((row["queue_name"], row["finished_in"], row["consumer_group"]))
                 self._activity.finished(row["queue_name"], row["messages"], row["dead_lettered"])
         for request, result in zip(requests, results, strict=True):
+            if result.code == "message_not_found":
+                result.excepted = [(_NOT_DONE if said == NO_LEASE else said, dead) for said, dead in result.excepted]
             if request.lost and result.problem == NO_LEASE:
                 result.problem, result.code, result.is_unknown = _UNKNOWN, AnswerLost.code, True
                 result.excepted = [(_UNKNOWN, False)] * len(result.excepted)

@@ -14,11 +14,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
 
-from queenmq.broker.finish import NO_LEASE, Finished, Taken
+from queenmq.broker.finish import FINAL, NO_LEASE, Finished, Taken
 from queenmq.broker.pop import Claim, Delivered
 from queenmq.clock import Clock
 from queenmq.core.acknowledgement import Finish
@@ -32,8 +32,7 @@ _LAST_PAUSE_S: Final = 5.0
 _HELD_S: Final = 60.0  # then a lease is checked: it may have ended without a word
 _LEAST_RENEWAL_S: Final = 1
 _MOST_AT_ONCE: Final = 32  # claims, whose size nobody knows before
-# After these the lease is as it was: the client may finish it again.
-_FINAL: Final = frozenset({None, "lease_not_found"})
+_FADING: Final = 16  # the size of the largest batch loses so much of itself, a 16th, with each that comes after it
 
 
 class Verbs(Protocol):
@@ -41,7 +40,9 @@ class Verbs(Protocol):
 
     def pop(self, claim: Claim, wait_ms: int = 0) -> Awaitable[Delivered]: ...
 
-    def take_now(self, finish: Finish, claim: Claim) -> Awaitable[Taken]: ...
+    def take_now(self, finish: Finish, claim: Claim) -> Awaitable[Taken]:
+        """Takes nothing unless the lease is over."""
+        ...
 
     def finish(self, finish: Finish) -> Awaitable[Finished]: ...
 
@@ -50,10 +51,19 @@ class Verbs(Protocol):
     def give_back(self, *leases: tuple[str, str]) -> None: ...
 
 
+@dataclass(slots=True)
+class _Lease:
+    """One that the client holds. `is_kept`: finishing it did not work, so the client says it again."""
+
+    size: int
+    since: float
+    is_kept: bool = False
+
+
 class InFlight:
     """`deliver` sends a batch to the client and returns its size; `room` waits until the client reads, and `has_room`
-    says whether it would not have to. The size of a batch that is being claimed is taken for that of the largest so
-    far."""
+    says whether it would not have to. The size of a batch that is being claimed is taken for that of the largest, which
+    fades as smaller ones come."""
 
     def __init__(
         self,
@@ -75,7 +85,7 @@ class InFlight:
         self._most = most
         self._most_bytes = most_bytes
         self._clock = clock
-        self._held: dict[str, tuple[int, float]] = {}  # leases that the client has, their size, and since when
+        self._held: dict[str, _Lease] = {}
         self._bytes = 0  # of these
         self._largest = 0
         self._claiming = 0  # batches that are being claimed, or finished
@@ -144,19 +154,19 @@ class InFlight:
             async with asyncio.timeout(_HELD_S):
                 await self._changed.wait()
         now = self._clock.monotonic()
-        old = [lease_id for lease_id, (_, since) in self._held.items() if now - since >= _HELD_S]
+        old = [lease_id for lease_id, lease in self._held.items() if now - lease.since >= _HELD_S]
         # The client may have renewed them elsewhere: only the database knows. This never shortens a lease.
         renewals = (self._verbs.renew(lease_id, _LEAST_RENEWAL_S) for lease_id in old)
         for lease_id, expiry in zip(old, await asyncio.gather(*renewals, return_exceptions=True), strict=True):
-            if lease_id not in self._held:
+            lease = self._held.get(lease_id)
+            if lease is None:
                 continue
-            size, _ = self._held[lease_id]
             if expiry is None:
                 del self._held[lease_id]
-                self._bytes -= size
+                self._bytes -= lease.size
                 self._changed.set()
             else:
-                self._held[lease_id] = size, now
+                lease.since = now
 
     async def _claim_one(self, wait_ms: int) -> bool:
         delivered = await self._verbs.pop(self._claim, wait_ms)
@@ -166,15 +176,15 @@ class InFlight:
 
     def finish(self, finish: Finish, done: Callable[[Finished], None]) -> None:
         """Finish a lease that the client holds, and take the next batch in the same call. `done` gets the result."""
-        size, _ = self._held.pop(finish.lease_id, (None, 0.0))
-        if size is None:
+        lease = self._held.pop(finish.lease_id, None)
+        if lease is None:
             done(Finished(NO_LEASE, "lease_not_found", excepted=[(NO_LEASE, False)] * len(finish.excepted)))
             return
-        self._bytes -= size
-        takes = not self._is_draining and self._claimable() > 0 and self._has_room()
+        self._bytes -= lease.size
+        takes = not lease.is_kept and not self._is_draining and self._claimable() > 0 and self._has_room()
         self._claiming += 1  # in its place
         self._taking += takes
-        task = asyncio.get_running_loop().create_task(self._finish(finish, size, done, takes=takes))
+        task = asyncio.get_running_loop().create_task(self._finish(finish, lease.size, done, takes=takes))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
 
@@ -191,8 +201,8 @@ class InFlight:
         finally:
             self._claiming -= 1
             self._taking -= takes
-        if finished.code not in _FINAL:
-            self._hold(finish.lease_id, size, is_new=False)
+        if finished.code not in FINAL:
+            self._hold(finish.lease_id, size, is_kept=True)
         if not self._is_closed:
             done(finished)
         if taken is not None and taken.delivered is not None:
@@ -247,11 +257,12 @@ class InFlight:
         self._hold(lease_id, self._deliver(delivered))
         self.delivered += 1
 
-    def _hold(self, lease_id: str, size: int, *, is_new: bool = True) -> None:
+    def _hold(self, lease_id: str, size: int, *, is_kept: bool = False) -> None:
         if self._is_closed:
-            if is_new or self._gives_back:
+            if not is_kept or self._gives_back:
                 self._verbs.give_back((lease_id, self._claim.queue))
             return
-        self._held[lease_id] = size, self._clock.monotonic()
+        self._held[lease_id] = _Lease(size, self._clock.monotonic(), is_kept)
         self._bytes += size
-        self._largest = max(self._largest, size)
+        if not is_kept:
+            self._largest = max(size, self._largest - self._largest // _FADING)

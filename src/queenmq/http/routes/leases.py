@@ -15,7 +15,7 @@ from queenmq.broker.finish import NO_LEASE, Finished
 from queenmq.config import Settings
 from queenmq.core.acknowledgement import STATUSES, Excepted, Finish, read_error
 from queenmq.core.names import QUEUE_MODE, check_name, iso_millis
-from queenmq.errors import InvalidRequest, Overloaded
+from queenmq.errors import InvalidRequest, Overloaded, QueenError
 from queenmq.http.decoding import decode
 from queenmq.http.openapi import ANY_STRING, documented
 from queenmq.http.requests import DEFAULT_RENEW_S, ExceptedBody, ExtendBody, FinishBody, Finishing
@@ -97,8 +97,11 @@ async def finish_lease(request: Request, context: Context) -> Response:
         if wait_ms and request.token_id is not None and not claim.auto_ack:
             waiting.enter_context(context.revocable.waiting(request.token_id))
         if body.take.if_finished:
-            finished = await broker.finish(finish)
-            delivered = None if finished.problem else await broker.pop(claim, wait_ms)
+            finished, delivered = await broker.finish(finish), None
+            try:
+                delivered = None if finished.problem else await broker.pop(claim, wait_ms)
+            except QueenError as error:  # the lease is finished, and that must be said
+                problem = str(error)
         else:
             taken = await broker.take(finish, claim, wait_ms)
             finished, delivered, problem = taken.finished, taken.delivered, taken.problem
