@@ -13,11 +13,13 @@ import pytest
 from integration.queen import expire_leases, leases, until
 from server_settings import changed, settings_with
 
+from queenmq.broker.finish import Finished, Taken
 from queenmq.client import InvalidUse, Message, NotFound, Queen
 from queenmq.client.errors import InvalidResponse
 from queenmq.client.queue import Queue
 from queenmq.client.transport import Socket, Transport
 from queenmq.config import Settings
+from queenmq.errors import DatabaseUnavailable
 from queenmq.server import Server
 
 
@@ -442,3 +444,77 @@ async def test_one_by_one_with_failures_is_one_finish(queen: Queen, server: Serv
     assert [data for data in seen if data[0] == "b"] == ["b0", "b1", "b2", "b3", "b4"]
     assert (stats.handled, stats.failed, stats.refused) == (10, 1, 0)
     assert await queen.queue("q").wait(False).pop() == []
+
+
+WAYS = pytest.mark.parametrize("connection", [True, False], ids=["connection", "polls"])
+
+
+class TestWhatCannotBeFinished:
+    @WAYS
+    async def test_because_a_message_was_deleted_while_its_handler_failed(
+        self, queen: Queen, sql: asyncpg.Connection, connection: bool
+    ) -> None:
+        """Of what is gone nothing can be said; what is said of the rest of its lease is done all the same."""
+        await queen.queue("q").config(retry_delay=1).create()
+        for name in ("a", "b"):
+            await queen.queue("q").partition(name).push([f"{name}{number}" for number in range(4)])
+        seen: list[str] = []
+        done = asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            seen.append(message.data)
+            if message.data in ("a1", "b1"):
+                if message.data == "a1":
+                    await queen.admin.delete_message(message.partition_id, message.transaction_id)
+                if seen.count(message.data) == 1:
+                    raise RuntimeError("not yet")
+            if {"a3", "b3"} <= set(seen):
+                done.set()
+
+        words = queen.queue("q").batch(8).partitions(2).each().connection(connection)
+        async with asyncio.timeout(30):
+            stats = await words.consume(handle, signal=done)
+        assert [data for data in seen if data[0] == "a"] == ["a0", "a1", "a2", "a3"]
+        assert [data for data in seen if data[0] == "b"] == ["b0", "b1", "b1", "b2", "b3"]
+        assert stats.refused == 0
+        assert await leases(sql) == 0
+
+    async def test_by_a_poll_because_a_row_is_locked_is_finished_later(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(3):
+            await queen.queue("q").partition(str(number)).push(number)
+        seen = Seen(3)
+        both = server.broker._finisher._both
+
+        async def locked(finish: Any, claim: Any) -> Taken:
+            monkeypatch.setattr(server.broker._finisher, "_both", both)
+            return Taken(Finished("a row is locked", "row_locked"), None)
+
+        monkeypatch.setattr(server.broker._finisher, "_both", locked)
+        async with asyncio.timeout(30):
+            stats = await queen.queue("q").connection(False).consume(seen, signal=seen.done)
+        assert (seen.data, stats.refused) == ([0, 1, 2], 0)
+        assert await leases(sql) == 0
+        assert await sql.fetchval("SELECT sum(position) FROM queen.partition_consumers") == 3
+
+    async def test_until_the_lease_is_over_is_told(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing was done by the tries before, so nobody can take the refusal for that of a repetition."""
+        await queen.queue("q").push([1])
+        done = asyncio.Event()
+        monkeypatch.setattr("queenmq.client.link._REPEAT_S", 0.01)
+
+        async def away(*_: object) -> Any:
+            if not done.is_set():
+                await expire_leases(sql)
+                monkeypatch.undo()
+                done.set()
+            raise DatabaseUnavailable("away")
+
+        for verb in ("take_now", "finish"):
+            monkeypatch.setattr(server.broker, verb, away)
+        async with asyncio.timeout(30):
+            stats = await queen.queue("q").consume(lambda _: None, signal=done)
+        assert stats.refused == 1

@@ -313,6 +313,15 @@ class TestTake:
         assert (await queen.http.post(switch, json={"enabled": False})).status_code == 200
         assert await leases(sql) == 0
 
+    async def test_nothing_waits_for_messages_while_the_lease_is_not_finished(self, queen: Queen) -> None:
+        """The client must hear of it, or its partitions would be held for as long as the pop waits."""
+        await queen.push("orders", 1)
+        answer = await queen.pop_answer("orders")
+        wrong = {"except": [{"transactionId": "nobody", "status": "failed"}]}
+        async with asyncio.timeout(20):
+            taken = await queen.take(answer["leaseId"], "orders", finish=wrong, wait=True, timeout=30_000)
+        assert (taken["success"], taken["code"], taken["taken"]) == (False, "message_not_found", None)
+
     async def test_consumed_at_delivery(self, queen: Queen, sql: asyncpg.Connection) -> None:
         await queen.push("orders", 1, 2)
         answer = await queen.pop_answer("orders")

@@ -88,7 +88,8 @@ class Finisher:
         return finished
 
     async def take(self, finish: Finish, claim: Claim, wait_ms: int = 0) -> Taken:
-        """Finish a lease and pop. With `wait_ms`, hold the pop until there is something or the time is over."""
+        """Finish a lease and pop. With `wait_ms`, hold the pop until there is something or the time is over; but not if
+        the lease is as it was, which the client must hear."""
         end = self._clock.monotonic() + wait_ms / 1000
         both = asyncio.get_running_loop().create_task(self._both(finish, claim))
         try:
@@ -98,7 +99,7 @@ class Finisher:
             self._deserted.add(both)
             both.add_done_callback(self._desert)
             raise
-        left_ms = max(0, int((end - self._clock.monotonic()) * 1000))
+        left_ms = max(0, int((end - self._clock.monotonic()) * 1000)) if taken.finished.code in FINAL else 0
         return await self._wait(taken, claim, left_ms)
 
     async def take_now(self, finish: Finish, claim: Claim) -> Taken:

@@ -122,6 +122,7 @@ class Consumer(Awaitable[ConsumerStats]):
             try:
                 await self._until_all_end()
             finally:
+                await self._handling.end(_CLOSE_S)
                 if self._link is not None:
                     await self._link.close(_CLOSE_S)
         return self.stats
@@ -250,7 +251,7 @@ class Consumer(Awaitable[ConsumerStats]):
             worker.handled = None
             return await self._polls.pop(size, wait_ms)
         worker.handled = None
-        self._handling.note(taken, len(handled.messages), was_uncertain)
+        self._handling.taken(taken, handled, was_uncertain)
         if taken.take_error is not None:
             logger.warning("consuming %s: nothing could be popped: %s", self._options.name, taken.take_error)
         answer = taken.taken or PopAnswer()

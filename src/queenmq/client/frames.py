@@ -7,22 +7,18 @@ from typing import Final
 
 import msgspec
 
+from queenmq.client.finish import Finish
 from queenmq.client.models import FinishResult, PopAnswer
 from queenmq.client.sizing import Size
-from queenmq.client.verbs import Finish
 
 # In one message to the server, which takes 1 MiB and so many elements of a list.
 _MOST_BYTES: Final = 512 * 1024
 _MOST_FINISHED: Final = 64
 
 
-class Finished(FinishResult, kw_only=True, rename="camel"):
-    code: str = ""
-
-
 class Received(msgspec.Struct, kw_only=True):
     delivered: list[PopAnswer] = []
-    finished: list[Finished] = []
+    finished: list[FinishResult] = []
 
 
 class FinishLease(Finish, kw_only=True, rename="camel", omit_defaults=True):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queenmq.client.errors import InvalidUse, QueenError, Reject
+from queenmq.client.finish import Excepted, Finish, finish_what_is_left, to_excepted
 from queenmq.client.link import Link
 from queenmq.client.models import FinishResult, Message
 from queenmq.client.options import ConsumerOptions
@@ -20,7 +21,7 @@ from queenmq.client.push import finished
 from queenmq.client.renewal import Renewal
 from queenmq.client.session import Session
 from queenmq.client.tracing import in_trace_of
-from queenmq.client.verbs import Ack, Excepted, Finish, to_ack, to_excepted
+from queenmq.client.verbs import Ack, to_ack
 from queenmq.clock import SYSTEM
 
 logger = logging.getLogger("queenmq.client")
@@ -136,6 +137,7 @@ class Handling:
         self._stopping = stopping
         self._link = link
         self._can_take = can_take
+        self._finishing: set[asyncio.Task[None]] = set()
 
     def note(self, result: FinishResult, messages: int, was_uncertain: bool) -> None:
         if result.success or result.uncertain or was_uncertain:
@@ -143,13 +145,31 @@ class Handling:
         logger.warning("consuming %s: %d acks refused: %s", self._options.name, messages, result.error)
         self.stats.refused += messages
 
+    def taken(self, result: FinishResult, handled: Handled, was_uncertain: bool) -> None:
+        """What became of the lease that was to be finished with a poll. If it is as it was, it is finished behind the
+        handler, so that its partitions are not held until it expires."""
+        if result.is_over:
+            self.note(result, len(handled.messages), was_uncertain)
+            return
+        handled.is_uncertain = was_uncertain or result.uncertain or result.code == "outcome_unknown"
+        task = asyncio.create_task(self.finish(handled))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
+    async def end(self, within_s: float) -> None:
+        """Wait for what is finished behind the handler."""
+        if self._finishing:
+            await asyncio.wait(self._finishing, timeout=within_s)
+        for task in self._finishing:
+            task.cancel()
+
     async def finish(self, handled: Handled) -> None:
         """Acknowledge what was handled without popping again."""
         if not self._session.can_take:
             await self._ack(handled)
             return
         try:
-            result = await self._session.verbs.finish(handled.lease_id, handled.finish)
+            result = await finish_what_is_left(self._session.verbs.finish, handled.lease_id, handled.finish)
         except QueenError as failure:
             logger.warning("consuming %s: not acknowledged: %s", self._options.name, failure)
             if not handled.is_uncertain:

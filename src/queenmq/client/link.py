@@ -22,13 +22,13 @@ from typing import Any, Final
 import msgspec
 
 from queenmq.client.errors import InvalidResponse, InvalidUse, NetworkError, QueenError, RequestError
-from queenmq.client.frames import Finished, FinishLease, frames, received
+from queenmq.client.finish import Finish, finish_what_is_left, without_missing
+from queenmq.client.frames import FinishLease, frames, received
 from queenmq.client.models import FinishResult, Message, PopAnswer, TakeResult
 from queenmq.client.polls import Polls
 from queenmq.client.session import Session
 from queenmq.client.sizing import Size
 from queenmq.client.transport import Socket
-from queenmq.client.verbs import Finish
 from queenmq.clock import SYSTEM
 
 logger = logging.getLogger("queenmq.client")
@@ -43,7 +43,7 @@ _STALE_S: Final = 5.0
 _LASTING_S: Final = 5.0  # a connection that lives so long, or delivers, is a good one
 _CLOSE_S: Final = 2.0
 _LEASE_SECONDS: Final = 60
-_NO_LEASE: Final = "lease_not_found"
+_UNKNOWN: Final = "outcome_unknown"
 _BACK: Final = "retry"
 _KNOWN_REFUSALS: Final = frozenset({401, 403})  # a poll is refused for the same reason, and raises it
 
@@ -70,7 +70,7 @@ class Link:
         self._batches: deque[tuple[Batch, float]] = deque()
         self._waiters: deque[asyncio.Future[Batch | None]] = deque()
         self._leases: dict[str, int] = {}  # that came on this connection and are not finished, with their messages
-        self._answers: dict[str, asyncio.Future[Finished | None]] = {}
+        self._answers: dict[str, asyncio.Future[FinishResult | None]] = {}
         self._outgoing: list[FinishLease | None] = []
         self._size: Size | None = None  # of batches, if it is another one than the path asks for
         self._tasks: set[asyncio.Task[None]] = set()
@@ -236,19 +236,24 @@ class Link:
         try:
             while lease_id in self._leases:
                 result = await self._finish_here(lease_id, finish)
-                if result is not None and (result.success or result.code == _NO_LEASE):
+                if result is not None and result.is_over:
                     self._note(result, messages, is_uncertain)
                     return
-                is_uncertain = True
+                if result is None or result.code == _UNKNOWN:
+                    is_uncertain = True
+                elif (left := without_missing(finish, result)) is not None:
+                    finish = left
+                    continue
                 if result is not None:
                     await SYSTEM.sleep(_REPEAT_S)
-            self._note(await self._session.verbs.finish(lease_id, finish), messages, is_uncertain)
+            result = await finish_what_is_left(self._session.verbs.finish, lease_id, finish)
+            self._note(result, messages, is_uncertain)
         except QueenError as error:
             self._note(FinishResult(lease_id=lease_id, success=False, error=str(error)), messages, is_uncertain)
 
-    async def _finish_here(self, lease_id: str, finish: Finish) -> Finished | None:
+    async def _finish_here(self, lease_id: str, finish: Finish) -> FinishResult | None:
         """On the connection; None if it is lost."""
-        answer: asyncio.Future[Finished | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[FinishResult | None] = asyncio.get_running_loop().create_future()
         self._answers[lease_id] = answer
         self._queue(FinishLease(lease_id=lease_id, status=finish.status, error=finish.error, excepted=finish.excepted))
         return await answer
@@ -346,8 +351,8 @@ class Link:
                 self._deliver(batch)
         return bool(frame.delivered)
 
-    def _leases_done(self, result: Finished) -> None:
-        if result.success or result.code == _NO_LEASE:
+    def _leases_done(self, result: FinishResult) -> None:
+        if result.is_over:
             self._leases.pop(result.lease_id, None)
         answer = self._answers.pop(result.lease_id, None)
         if answer is not None:

@@ -202,6 +202,13 @@ class AckResult(Struct, kw_only=True, rename="camel"):
     operation_id: str | None = None
 
 
+class ExceptedResult(Struct, kw_only=True):
+    """What became of what was said of one message of a lease."""
+
+    index: int
+    error: str | None = None
+
+
 class FinishResult(Struct, kw_only=True, rename="camel"):
     """Whether a lease was finished, and how many messages that was about; of them `dlq` are dead letters now.
 
@@ -211,9 +218,16 @@ class FinishResult(Struct, kw_only=True, rename="camel"):
     lease_id: str
     success: bool
     error: str | None = None
+    code: str = ""
     messages: int = 0
     dlq: int = 0
     uncertain: bool = False
+    excepted: list[ExceptedResult] = field(name="except", default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lease has ended; else it is as it was, and may be finished again."""
+        return self.success or self.code in ("", "lease_not_found")
 
 
 class TakeResult(FinishResult, kw_only=True, rename="camel"):

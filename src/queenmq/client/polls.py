@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from queenmq.client.finish import Finish
 from queenmq.client.models import Message, TakeResult
 from queenmq.client.sizing import Size
-from queenmq.client.verbs import Finish
 
 Pop = Callable[[Size, int], Awaitable[list[Message]]]
 Take = Callable[[str, Finish, Size, int], Awaitable[TakeResult]]

@@ -18,6 +18,7 @@ from queenmq.client.buffer import BufferLimits
 from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterQuery
 from queenmq.client.errors import InvalidUse
+from queenmq.client.finish import Finish
 from queenmq.client.handling import check_handler
 from queenmq.client.items import Item, to_push_items
 from queenmq.client.link import Link
@@ -31,7 +32,7 @@ from queenmq.client.said import Said
 from queenmq.client.session import Session
 from queenmq.client.sizing import Size
 from queenmq.client.timers import Timer, cancel_timer, list_timers, moment, set_timer
-from queenmq.client.verbs import Finish, path_of
+from queenmq.client.verbs import path_of
 
 logger = logging.getLogger("queenmq.client")
 

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from queenmq.client.caller import Caller
 from queenmq.client.errors import (
+    Conflict,
     InvalidResponse,
     NetworkError,
     NotFound,
@@ -22,6 +23,7 @@ from queenmq.client.errors import (
     TransactionFailed,
     Unavailable,
 )
+from queenmq.client.finish import Finish
 from queenmq.client.items import PushItem
 from queenmq.client.models import (
     Accepted,
@@ -73,23 +75,6 @@ class Ack(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     lease_id: str = ""
 
 
-class Excepted(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What is said of one message of a lease instead."""
-
-    transaction_id: str
-    partition_id: str
-    status: str = ""
-    error: str | None = None
-
-
-class Finish(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What is said of all messages of a lease that are not finished, as it is sent."""
-
-    status: str = "completed"
-    error: str | None = None
-    excepted: list[Excepted] = msgspec.field(name="except", default_factory=list)
-
-
 def to_ack(message: Message, status: str, error: str | None) -> Ack:
     return Ack(
         transaction_id=message.transaction_id,
@@ -97,15 +82,6 @@ def to_ack(message: Message, status: str, error: str | None) -> Ack:
         status=status,
         error=error,
         lease_id=message.lease_id,
-    )
-
-
-def to_excepted(message: Message, finish: Finish) -> Excepted:
-    return Excepted(
-        transaction_id=message.transaction_id,
-        partition_id=message.partition_id,
-        status=finish.status,
-        error=finish.error,
     )
 
 
@@ -186,12 +162,13 @@ class Verbs:
         return results
 
     async def finish(self, lease_id: str, finish: Finish) -> FinishResult:
-        """Acknowledge the rest of a lease. One that is over is a result, not an error."""
+        """Acknowledge the rest of a lease. One that is over is a result, not an error, and so is a wrong exception."""
         request = Request("POST", _finish_path(lease_id), _encode(finish))
         try:
             return await self._caller.call(request, lambda reply: _finished.decode(reply.content))
-        except NotFound as error:
-            return FinishResult(lease_id=lease_id, success=False, error=error.message)
+        except (NotFound, Conflict) as error:
+            said = {"leaseId": lease_id, "success": False, "error": error.message, "code": error.code}
+            return msgspec.convert(said | {"except": error.body.get("except", [])}, FinishResult)
 
     async def take(self, lease_id: str, finish: Finish, pop: Mapping[str, Any], waits_ms: int | None) -> TakeResult:
         """Finish a lease, then pop with these parameters, in one request. Raises NotFound if the server cannot."""
