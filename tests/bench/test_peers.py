@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from queen_bench.errors import PeerMissing
@@ -39,3 +41,12 @@ async def test_every_message_arrives_once_and_in_order(name: str, monkeypatch: p
 def test_a_library_that_is_not_installed_is_named() -> None:
     with pytest.raises(PeerMissing, match=r"no_such_library is not installed: .*\./bench\[peers\]"):
         daemon.library("no_such_library")
+
+
+def test_the_program_of_a_package_is_found_without_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "nats-server"
+    program.write_text("#!/bin/sh\necho 'nats-server: v2.15.1'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    assert find("nats", None).facts()["version"] == "2.15.1"

