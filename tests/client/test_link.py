@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -16,6 +16,7 @@ from server_settings import changed, settings_with
 from queenmq.broker.finish import Finished, Taken
 from queenmq.client import InvalidUse, Message, NotFound, Queen
 from queenmq.client.errors import InvalidResponse
+from queenmq.client.link import Link
 from queenmq.client.queue import Queue
 from queenmq.client.transport import Socket, Transport
 from queenmq.config import Settings
@@ -35,6 +36,13 @@ class Seen:
         self.data.append(message.data)
         if len(set(self.data)) == self._enough:
             self.done.set()
+
+
+async def until_true(find: Callable[[], Awaitable[Any]], fits: Callable[[Any], bool]) -> None:
+    async def found() -> bool:
+        return fits(await find())
+
+    await until(found)
 
 
 def cut_all(server: Server) -> None:
@@ -269,7 +277,7 @@ async def test_a_batch_whose_lease_is_gone_makes_room_for_the_next(
     queen: Queen, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was fetched and became stale is dropped; its place at the server is free again."""
-    monkeypatch.setattr("queenmq.client.link._STALE_S", 0.0)
+    monkeypatch.setattr("queenmq.client.prefetched._STALE_S", 0.0)
     for number in range(4):
         await queen.queue("q").partition(str(number)).push(number)
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -518,3 +526,89 @@ class TestWhatCannotBeFinished:
         async with asyncio.timeout(30):
             stats = await queen.queue("q").consume(lambda _: None, signal=done)
         assert stats.refused == 1
+
+
+class TestWhatWasFetched:
+    """Batches that wait for a worker, behind a handler that takes long."""
+
+    @pytest.fixture
+    async def begun(self, queen: Queen) -> tuple[asyncio.Event, asyncio.Event, Callable[[Message], Any], Seen]:
+        await queen.queue("q").config(lease_time=5).create()
+        for number in range(4):
+            await queen.queue("q").partition(str(number)).push(number)
+        begun, go_on, seen = asyncio.Event(), asyncio.Event(), Seen(4)
+
+        async def handle(message: Message) -> None:
+            begun.set()
+            await go_on.wait()
+            seen(message)
+
+        return begun, go_on, handle, seen
+
+    async def test_is_renewed(self, queen: Queen, sql: asyncpg.Connection, begun: Any) -> None:
+        event, go_on, handle, seen = begun
+        words = queen.queue("q").prefetch(3).renew_lease(interval_millis=50)
+        running = asyncio.ensure_future(words.consume(handle, signal=seen.done))
+        await event.wait()
+
+        async def all_live_for_long() -> bool:
+            return (
+                await sql.fetchval(
+                    "SELECT count(*) FROM queen.partition_consumers WHERE lease_expires_at > clock_timestamp() + '30s'"
+                )
+                == 4
+            )
+
+        await until(all_live_for_long)
+        go_on.set()
+        async with asyncio.timeout(30):
+            stats = await running
+        assert (sorted(seen.data), stats.refused) == ([0, 1, 2, 3], 0)
+
+    async def test_is_dropped_when_its_lease_is_over(self, queen: Queen, sql: asyncpg.Connection, begun: Any) -> None:
+        """And makes room at once, so that it comes again while the handler is at work."""
+        event, go_on, handle, seen = begun
+        words = queen.queue("q").prefetch(3).renew_lease(interval_millis=50)
+        running = asyncio.ensure_future(words.consume(handle, signal=seen.done))
+        await event.wait()
+        fetched = (
+            "FROM queen.partition_consumers c JOIN queen.partitions p ON p.id = c.partition_id WHERE p.name <> '0'"
+        )
+
+        async def leased() -> set[Any]:
+            return {row[0] for row in await sql.fetch(f"SELECT c.lease_id {fetched}")} - {None}
+
+        await until_true(leased, lambda found: len(found) == 3)
+        before = await leased()
+        await sql.execute(
+            "UPDATE queen.partition_consumers SET lease_expires_at = now() - interval '1s' WHERE lease_id = ANY ($1)",
+            list(before),
+        )
+        await until_true(leased, lambda found: len(found) == 3 and not found & before)
+        go_on.set()
+        async with asyncio.timeout(30):
+            await running
+        assert sorted(seen.data) == [0, 1, 2, 3]
+
+    async def test_is_given_back_when_it_has_waited_for_too_long(
+        self, queen: Queen, sql: asyncpg.Connection, begun: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        event, go_on, handle, seen = begun
+        monkeypatch.setattr("queenmq.client.prefetched._LONGEST_S", 0.0)
+        drop, dropped = Link.drop, asyncio.Event()
+
+        def noted(self: Link, batch: list[Message]) -> None:
+            dropped.set()
+            drop(self, batch)
+
+        monkeypatch.setattr(Link, "drop", noted)
+        words = queen.queue("q").prefetch(3).renew_lease(interval_millis=50)
+        running = asyncio.ensure_future(words.consume(handle, signal=seen.done))
+        await event.wait()
+        async with asyncio.timeout(30):
+            await dropped.wait()
+        monkeypatch.undo()
+        go_on.set()
+        async with asyncio.timeout(30):
+            await running
+        assert sorted(seen.data) == [0, 1, 2, 3]

@@ -6,7 +6,8 @@ acknowledgements that are not answered. Workers use it as if they polled; while 
 * Acknowledgements go out behind the handler: a worker does not wait for their result. What is said in one turn of the
   event loop goes out together.
 * Without a word from the server a lost connection means that the leases are given back, so batches that no worker has
-  begun are dropped. A server that stops says so (1001) and leaves them: they are handled, and finished elsewhere.
+  begun (`prefetched`) are dropped. A server that stops says so (1001) and leaves them: they are handled, and finished
+  elsewhere.
 * What was sent and not answered is sent again, as a request of its own: its lease tells whether that is needed.
 """
 
@@ -24,8 +25,10 @@ import msgspec
 from queenmq.client.errors import InvalidResponse, InvalidUse, NetworkError, QueenError, RequestError
 from queenmq.client.finish import Finish, finish_what_is_left, without_missing
 from queenmq.client.frames import FinishLease, frames, received
-from queenmq.client.models import FinishResult, Message, PopAnswer, TakeResult
+from queenmq.client.models import FinishResult, PopAnswer, TakeResult
+from queenmq.client.options import RENEW_MILLIS, ConsumerOptions
 from queenmq.client.polls import Polls
+from queenmq.client.prefetched import Batch, Prefetched
 from queenmq.client.session import Session
 from queenmq.client.sizing import Size
 from queenmq.client.transport import Socket
@@ -39,27 +42,24 @@ _FIRST_PAUSE_S: Final = 0.2
 _LAST_PAUSE_S: Final = 10.0
 _REFUSED_PAUSE_S: Final = 300.0  # of a server that does not know how, or a proxy that does not let it through
 _REPEAT_S: Final = 0.5
-_STALE_S: Final = 5.0
 _LASTING_S: Final = 5.0  # a connection that lives so long, or delivers, is a good one
 _CLOSE_S: Final = 2.0
-_LEASE_SECONDS: Final = 60
 _UNKNOWN: Final = "outcome_unknown"
 _BACK: Final = "retry"
 _KNOWN_REFUSALS: Final = frozenset({401, 403})  # a poll is refused for the same reason, and raises it
 
 Note = Callable[[FinishResult, int, bool], None]
-Batch = list[Message]
 
 
 class Link:
-    """`polls` is the way without a connection; with `only`, there is no such way."""
+    """`polls` is the way without a connection; with `connection(True)` there is no such way."""
 
-    def __init__(self, session: Session, path: str, polls: Polls, name: str, *, only: bool = False) -> None:
+    def __init__(self, session: Session, path: str, polls: Polls, options: ConsumerOptions) -> None:
         self._session = session
         self._path = path
         self._polls = polls
-        self._name = name
-        self._only = only
+        self._name = options.name
+        self._only = bool(options.connection)
         self._note: Note = lambda *_: None
         self._socket: Socket | None = None
         self._tried = asyncio.Event()  # the first attempt is over
@@ -67,7 +67,7 @@ class Link:
         self._is_refused = False
         self._is_closing = False
         self._error: Exception | None = None
-        self._batches: deque[tuple[Batch, float]] = deque()
+        self._batches = Prefetched(session.verbs, options.renew_millis or RENEW_MILLIS, self.drop)
         self._waiters: deque[asyncio.Future[Batch | None]] = deque()
         self._leases: dict[str, int] = {}  # that came on this connection and are not finished, with their messages
         self._answers: dict[str, asyncio.Future[FinishResult | None]] = {}
@@ -76,28 +76,30 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self._late: set[asyncio.Future[Batch]] = set()  # polls that were begun without a connection
         self._keeper: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     def open(self, note: Note) -> Polls:
         """Connect in the background. `note` gets every result, with the number of messages."""
         self._note = note
         self._keeper = asyncio.create_task(self._keep())
+        self._renewing = asyncio.create_task(self._batches.keep())
         return Polls(self._pop, self._take)
 
     def stop(self) -> None:
         """Get nothing more, and give back what no worker has begun."""
         self._is_closing = True
         self._queue(None)
-        self._drop_all()
+        self._batches.drop_all()
 
     async def close(self, within_s: float) -> None:
         """Give back what was not begun, wait for the acknowledgements that are under way, and close."""
         self._is_closing = True
-        self._drop_all()
+        self._batches.drop_all()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait((self._keeper,))
+        for task in filter(None, (self._keeper, self._renewing)):
+            task.cancel()
+            await asyncio.wait((task,))
         for polling in tuple(self._late):
             polling.cancel()
         if self._tasks:  # what was not answered on the connection is sent as requests
@@ -173,15 +175,9 @@ class Link:
 
     async def _next(self, wait_ms: int) -> Batch | None:
         """The next batch; none if none came in time. None: the connection has gone, or come, meanwhile."""
-        while self._batches:
-            batch, came_at = self._batches.popleft()
-            try:
-                if SYSTEM.monotonic() - came_at < _STALE_S or await self._is_alive(batch):
-                    return batch
-            except asyncio.CancelledError:
-                self._put_back(batch, came_at)
-                raise
-            self.drop(batch)
+        batch = await self._batches.take()
+        if batch is not None:
+            return batch
         waiter: asyncio.Future[Batch | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         alarm = SYSTEM.call_later(wait_ms / 1000, _resolve, waiter, [])
@@ -189,32 +185,19 @@ class Link:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and (batch := waiter.result() or []):
-                self._put_back(batch, SYSTEM.monotonic())
+                self._put_back(batch)
             raise
         finally:
             alarm.cancel()
             with suppress(ValueError):
                 self._waiters.remove(waiter)
 
-    async def _is_alive(self, batch: Batch) -> bool:
-        """Whether the lease of a batch that had to wait is still ours; from now on for a while."""
-        try:
-            renewed = await self._session.verbs.renew(batch[0].lease_id, _LEASE_SECONDS)
-        except QueenError:
-            return False
-        return renewed.success
-
-    def _put_back(self, batch: Batch, came_at: float) -> None:
+    def _put_back(self, batch: Batch) -> None:
         """Of a worker that ends: another gets it."""
         if self._is_closing:
             self.drop(batch)
         else:
-            self._batches.appendleft((batch, came_at))
-
-    def _drop_all(self) -> None:
-        left, self._batches = self._batches, deque()
-        for batch, _ in left:
-            self.drop(batch)
+            self._batches.put_back(batch)
 
     def drop(self, batch: Batch) -> None:
         """No worker goes on with it: give it back, and on the connection make room for the next."""
@@ -367,7 +350,7 @@ class Link:
             if not waiter.done():
                 waiter.set_result(batch)
                 return
-        self._batches.append((batch, SYSTEM.monotonic()))
+        self._batches.add(batch)
 
     def _lost(self, code: int | None) -> None:
         self._leases.clear()
@@ -375,7 +358,7 @@ class Link:
         for answer in answers.values():
             _resolve(answer, None)
         if code != _GOING_AWAY and not self._is_closing:
-            self._drop_all()
+            self._batches.drop_all()
         self._wake()
         logger.debug("consuming %s: the consumer connection was closed (%s)", self._name, code)
 

@@ -376,7 +376,7 @@ class Queue(QueueSpec[Handed]):
         path = (said if said.batch is not None else replace(said, batch=1)).connecting()
         if path is None and options.connection:
             raise InvalidUse("connection(True) needs a queue, and no limit, wait(False) or commit_on_delivery")
-        link = None if path is None else Link(self._session, path, polls, options.name, only=bool(options.connection))
+        link = None if path is None else Link(self._session, path, polls, options)
         return Consumer(self._session, polls, handler, options, signal, link)
 
     async def flush_buffer(self) -> None:
