@@ -25,6 +25,7 @@ _SHORT = {
 _SHORTEST = timedelta(seconds=1)
 _LONGEST = timedelta(days=3660)
 _MOST_CHARACTERS = 500
+_FIELDS = 5
 
 
 @lru_cache(maxsize=256)
@@ -43,6 +44,12 @@ def check_schedule(schedule: str, time_zone: str | None, now: datetime) -> None:
         raise InvalidRequest(f"schedule must have at most {_MOST_CHARACTERS} characters", "schedule")
     if _EVERY.fullmatch(schedule) and time_zone is not None:
         raise InvalidRequest("timeZone is only for cron expressions: @every counts from its last moment", "timeZone")
+    if len(schedule.split()) == _FIELDS + 1:  # with seconds; next_moment reads it, because it was accepted once
+        raise InvalidRequest(
+            f"schedule {schedule!r} has six fields, and a cron expression has five: minute, hour, day of the month, "
+            "month and day of the week; for seconds, use @every, such as '@every 5s'",
+            "schedule",
+        )
     next_moment(schedule, time_zone, now, now)
 
 
@@ -55,16 +62,34 @@ def next_moment(schedule: str, time_zone: str | None, last: datetime, now: datet
     """
     if match := _EVERY.fullmatch(schedule):
         return _after_pause(timedelta(**{_UNITS[match["unit"]]: int(match["number"])}), last, now)
+    expression = _SHORT.get(schedule, schedule)
     zone = _zone(time_zone or "UTC")
     try:
-        found = next(CronSim(_SHORT.get(schedule, schedule), now.astimezone(zone)))
+        found = next(CronSim(expression, now.astimezone(zone)))
     except (CronSimError, StopIteration):
-        raise InvalidRequest(
-            f"schedule {schedule!r} is neither a cron expression with five fields, such as '0 9 * * 1-5', "
-            "nor @every with a duration, such as '@every 10m'",
-            "schedule",
-        ) from None
+        if _comes_never(expression):
+            complaint = "never comes: none of its months has such a day"
+        else:
+            complaint = (
+                "is neither a cron expression with five fields, such as '0 9 * * 1-5', "
+                "nor @every with a duration, such as '@every 10m'"
+            )
+        raise InvalidRequest(f"schedule {schedule!r} {complaint}", "schedule") from None
     return found.astimezone(UTC)
+
+
+def _comes_never(expression: str) -> bool:
+    """Whether each field of a refused expression is right by itself: then none of its months has the day."""
+    fields = expression.split()
+    if len(fields) != _FIELDS:
+        return False
+    minute, hour, day, month, weekday = fields
+    try:
+        for one in (f"{minute} {hour} {day} * {weekday}", f"{minute} {hour} * {month} {weekday}"):
+            CronSim(one, datetime(2000, 1, 1, tzinfo=UTC))
+    except CronSimError:
+        return False
+    return True
 
 
 def _after_pause(pause: timedelta, last: datetime, now: datetime) -> datetime:
