@@ -27,6 +27,7 @@ from queenmq.storage.database import Database
 from queenmq.storage.failures import AnswerLost, RowLocked, TryAgain
 from queenmq.storage.statements import statement
 
+LONG = os.environ.get("QUEEN_LONG") == "1"
 PRODUCERS = 12
 # Far more than a server needs to notice (less than 1 s with these settings), far less than the silence lasts.
 PATIENCE_S = 20.0
@@ -379,22 +380,23 @@ async def test_a_server_stops_while_its_connections_are_silent(
     await asyncio.gather(pushing, return_exceptions=True)
 
 
-@pytest.mark.skipif(os.environ.get("QUEEN_LONG") != "1", reason="QUEEN_LONG=1")
 @pytest.mark.parametrize("way", WAYS)
 async def test_consumers_lose_nothing_while_connections_go_silent(
     server: Server, http: httpx.AsyncClient, queen: Queen, proxy: Proxy, sql: asyncpg.Connection, way: str
 ) -> None:
-    expected = {f"p{partition}": list(range(40)) for partition in range(3)}
+    each, every = (40, 20) if LONG else (8, 10)
+    expected = {f"p{partition}": list(range(each)) for partition in range(3)}
     await queen.configure("q", leaseTime=3)
     await queen.push_items(*(item(number, partition) for partition, numbers in expected.items() for number in numbers))
-    ledger = Ledger(expected, every=20, harm=lambda: proxy.silence(swallow_requests=random.random() < 0.5))
+    ledger = Ledger(expected, every=every, harm=lambda: proxy.silence(swallow_requests=random.random() < 0.5))
     async with asyncio.timeout(120):
         await asyncio.gather(*(WAYS[way](server, http, ledger) for _ in range(2)))
+    assert ledger.harmed >= 2
     await until(lambda: server.database.is_open)
     await ledger.check(queen, sql)
 
 
-@pytest.mark.skipif(os.environ.get("QUEEN_LONG") != "1", reason="QUEEN_LONG=1")
+@pytest.mark.skipif(not LONG, reason="QUEEN_LONG=1")
 async def test_connections_that_go_silent_again_and_again_lose_and_double_nothing(
     server: Server, http: httpx.AsyncClient, queen: Queen, proxy: Proxy
 ) -> None:
