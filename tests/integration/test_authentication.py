@@ -148,6 +148,7 @@ NEEDED_ROLE = {
     ("GET", "/api/v1/audit"): "admin",
     ("GET", "/"): None,
     ("GET", "/assets/{file}"): None,
+    ("GET", "/asyncapi.json"): None,
     ("GET", "/docs"): None,
     ("GET", "/favicon.ico"): None,
     ("GET", "/api/v1/login"): None,

@@ -211,6 +211,7 @@ def test_only_routes_without_queues_are_open_to_everybody() -> None:
         "/api/v1/login",
         "/api/v1/session",
         "/assets/{file}",
+        "/asyncapi.json",
         "/docs",
         "/favicon.ico",
         "/health",

@@ -176,7 +176,7 @@ class AuthSettings:
         "JWT_SKIP_PATHS",
         ("/health", "/metrics/prometheus", "/metrics", "/"),
         "Paths that need no token, separated by commas; a path that ends with `/` stands for everything below it. "
-        "`/health`, `/`, `/assets/`, `/docs`, `/openapi.json` and `/api/v1/login` never need a token.",
+        "`/health`, `/`, `/assets/`, `/docs`, `/openapi.json`, `/asyncapi.json` and `/api/v1/login` never need one.",
         parse.items,
     )
     roles_claim: str = setting("JWT_ROLES_CLAIM", "role", "Claim that holds one role.")

@@ -20,6 +20,7 @@ from queenmq.access.tokens import Tokens
 from queenmq.broker.broker import Broker
 from queenmq.clock import Clock
 from queenmq.errors import Forbidden, InvalidRequest, MethodNotAllowed, NotFound, NotSupported, Unauthenticated
+from queenmq.http import asyncapi
 from queenmq.http.auth import Authenticator
 from queenmq.http.compression import compressed
 from queenmq.http.openapi import document
@@ -137,6 +138,7 @@ def make_context(broker: Broker, reports: Reports, memory: HttpMemory, clock: Cl
         settings=settings,
         memory=memory,
         openapi=openapi,
+        asyncapi=cache(lambda: msgspec.json.encode(asyncapi.document(consume.PATH, consume.PARAMETERS, settings))),
         tokens=known,
         audit=AuditLog(broker.database, settings.audit, broker.node.server_id),
         rates=Rates(clock),

@@ -111,8 +111,8 @@ def document(routes: Iterable[Route], settings: Settings) -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
     }
-    bounded: dict[str, Any] = _bounded(whole, settings.limits.max_items)
-    return bounded
+    limited: dict[str, Any] = bounded(whole, settings.limits.max_items)
+    return limited
 
 
 class _Kinds:
@@ -194,13 +194,13 @@ def _json(schema: Schema) -> dict[str, object]:
     return {"application/json": {"schema": schema}}
 
 
-def _bounded(part: Any, max_items: int) -> Any:
+def bounded(part: Any, max_items: int) -> Any:
     """The same with `maxItems` on every array that has none: nothing is longer, in requests and in answers."""
     if isinstance(part, list):
-        return [_bounded(element, max_items) for element in part]
+        return [bounded(element, max_items) for element in part]
     if not isinstance(part, dict):
         return part
-    bounded = {key: _bounded(value, max_items) for key, value in part.items()}
-    if bounded.get("type") == "array":
-        bounded.setdefault("maxItems", max_items)
-    return bounded
+    limited = {key: bounded(value, max_items) for key, value in part.items()}
+    if limited.get("type") == "array":
+        limited.setdefault("maxItems", max_items)
+    return limited

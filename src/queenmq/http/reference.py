@@ -118,7 +118,7 @@ def page(document: Part, style: str) -> str:
         f"<h1>{escape(info['title'])} {escape(info['version'])}: HTTP API</h1>",
         f"<p>{escape(info.get('summary', ''))}. Requests and answers are JSON, and an answer that is not 2xx has "
         "<code>error</code> and <code>code</code>. The same as a document for programs: "
-        "<code>/openapi.json</code>.</p>",
+        "<code>/openapi.json</code>. The messages on a consumer connection: <code>/asyncapi.json</code>.</p>",
     ]
     for subject in subjects:
         parts.append(f'<section id="{_anchor(subject)}"><h2>{_words(subject)}</h2>')

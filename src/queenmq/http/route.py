@@ -39,6 +39,8 @@ class Context:
     memory: HttpMemory
     openapi: Callable[[], bytes]
     """The OpenAPI document as JSON; it is made at the first call."""
+    asyncapi: Callable[[], bytes]
+    """The same for the AsyncAPI document."""
     tokens: Tokens
     audit: AuditLog
     rates: Rates

@@ -234,6 +234,29 @@ class LeaseFinished(Struct, kw_only=True, rename="camel"):
     take_error: str | UnsetType | None = UNSET
 
 
+class RenewResult(Struct, kw_only=True, rename="camel"):
+    """What became of one `renew` on a consumer connection: the fields of `LeaseRenewed` or `LeaseLost`."""
+
+    lease_id: str
+    success: bool
+    renewed: bool
+    error: str | None
+    code: str | UnsetType = UNSET
+    new_expires_at: Moment | UnsetType = UNSET
+    expires_at: Moment | UnsetType = UNSET
+    lease_expires_at: Moment | UnsetType = field(name="lease_expires_at", default=UNSET)
+
+
+class ServerFrame(Struct, kw_only=True, omit_defaults=True):
+    """What a server sends on a consumer connection; what is empty is left out. With `stopping` it is about to stop, and
+    delivers nothing more."""
+
+    finished: list[LeaseFinished] = []
+    renewed: list[RenewResult] = []
+    delivered: list[Popped] = []
+    stopping: bool = False
+
+
 class GroupDeleted(Struct, kw_only=True, rename="camel"):
     success: bool
     consumer_group: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
+from msgspec import Raw
 
 from queenmq.access.permissions import Verb
 from queenmq.broker.finish import Finished
@@ -37,7 +38,7 @@ from queenmq.http.route import Context, Need, Route
 from queenmq.http.routes.leases import read_finish, shown_finish, shown_renewal
 from queenmq.http.routes.pop import POP_MANY, encoded, read_pop
 from queenmq.http.routes.push import check_count
-from queenmq.http.schemas import Error
+from queenmq.http.schemas import Error, RenewResult, ServerFrame
 from queenmq.http.scopes import require_permission
 from queenmq.http.shares import polling, take_about_queue, take_request
 from queenmq.http.trail import Trail
@@ -56,16 +57,17 @@ from queenmq.ids import is_uuid
 _CHECK_S: Final = 1.0
 _JOIN_BYTES: Final = 256 * 1024
 _IN_A_TURN: Final = 100
-_PARAMETERS = (
+PARAMETERS = (
     *(one for one in POP_MANY if one.name not in ("wait", "timeout", "autoAck", "autopilot")),
     Parameter("partition", LABEL, "Only this partition."),
     Parameter("inFlight", INTEGER, "Most batches in flight; cut to what the server allows.", 1),
 )
 _decoder = msgspec.json.Decoder(ConsumerFrame)
 _encode = msgspec.json.Encoder().encode
+_NOTHING: Final = b"{}"
 
 
-@documented({101: None, 404: Error, 426: Error}, query=_PARAMETERS)
+@documented({101: None, 404: Error, 426: Error}, query=PARAMETERS)
 async def consume(request: Request, context: Context) -> Response:
     """Open a consumer connection, which is a WebSocket: batches are delivered as they become readable."""
     query, settings = request.query, context.settings.consumers
@@ -86,9 +88,7 @@ class _Session:
         self._request = request
         self._context = context
         self._socket = socket
-        self._finished: list[bytes] = []
-        self._renewed: list[bytes] = []
-        self._delivered: list[bytes] = []
+        self._frame = ServerFrame()  # the next one
         self._delivered_bytes = 0
         self._is_due = False
         settings = context.settings.consumers
@@ -160,7 +160,7 @@ class _Session:
 
     def _finish(self, body: FinishedLease, field: str) -> None:
         def done(finished: Finished) -> None:
-            self._finished.append(_encode(shown_finish(body.lease_id, body, finished)))
+            self._frame.finished.append(shown_finish(body.lease_id, body, finished))
             self._flush_soon()
 
         self._in_flight.finish(read_finish(body.lease_id, body, self._context.settings, field), done)
@@ -170,17 +170,19 @@ class _Session:
         try:
             if is_uuid(body.lease_id):
                 expiry = await self._in_flight.renew(body.lease_id.lower(), body.seconds)
-            result = _encode(shown_renewal(body.lease_id, expiry))
+            result = msgspec.convert(shown_renewal(body.lease_id, expiry), RenewResult, from_attributes=True)
         except QueenError as error:
-            result = _encode({"leaseId": body.lease_id, "success": False, "error": str(error), "code": error.code})
-        self._renewed.append(result)
+            result = RenewResult(
+                lease_id=body.lease_id, success=False, renewed=False, error=str(error), code=error.code
+            )
+        self._frame.renewed.append(result)
         self._flush_soon()
 
     # What the client is sent: all that is there in one turn of the event loop is one message.
 
     def _deliver(self, delivered: Delivered) -> int:
         batch = encoded(delivered)
-        self._delivered.append(batch)
+        self._frame.delivered.append(cast(Any, Raw(batch)))
         self._delivered_bytes += len(batch)
         if self._delivered_bytes > _JOIN_BYTES:
             self._flush()
@@ -195,20 +197,10 @@ class _Session:
 
     def _flush(self) -> None:
         self._is_due = False
-        lists = [
-            b'"%b":[%b]' % (name, b",".join(parts))
-            for name, parts in (
-                (b"finished", self._finished),
-                (b"renewed", self._renewed),
-                (b"delivered", self._delivered),
-            )
-            if parts
-        ]
-        if lists:
-            self._socket.send((b"{%b}" % b",".join(lists)).decode())
-            self._finished.clear()
-            self._renewed.clear()
-            self._delivered.clear()
+        said = _encode(self._frame)
+        if said != _NOTHING:
+            self._socket.send(said.decode())
+            self._frame = ServerFrame()
             self._delivered_bytes = 0
 
     async def _room(self) -> None:
@@ -253,8 +245,8 @@ class _Session:
         """When the server stops: deliver nothing more, let the client finish what it has, and close."""
         await self._socket.retired.wait()
         self._in_flight.drain()
+        self._frame.stopping = True
         self._flush()
-        self._socket.send('{"stopping":true}')
         await self._in_flight.drained()
         self._flush()
         raise SocketClosed(GOING_AWAY, "the server stops")
@@ -293,4 +285,6 @@ async def _scope(request: Request, _: Context) -> Sequence[Need]:
     return Need(Verb.POP, request.params[0], group), Need(Verb.ACK, request.params[0], group)
 
 
-ROUTES = (Route("GET", "/api/v1/consume/queue/{queue}", consume, Role.READ_WRITE, scope=_scope),)
+PATH: Final = "/api/v1/consume/queue/{queue}"
+
+ROUTES = (Route("GET", PATH, consume, Role.READ_WRITE, scope=_scope),)

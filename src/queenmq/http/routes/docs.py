@@ -1,4 +1,4 @@
-"""GET /openapi.json and /docs, the same for people"""
+"""GET /openapi.json and /docs, the same for people; and /asyncapi.json"""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ async def openapi(_: Request, context: Context) -> Response:
     return Response(200, body=context.openapi())
 
 
+@documented({200: dict[str, Any]})
+async def asyncapi(_: Request, context: Context) -> Response:
+    """The AsyncAPI document of this server: the messages on a consumer connection."""
+    return Response(200, body=context.asyncapi())
+
+
 @documented({200: "text/html"})
 async def docs(request: Request, context: Context) -> Response:
     """The HTTP API of this server as a page, with an example of each request."""
@@ -38,6 +44,7 @@ def _page(document: bytes) -> PageFile:
 
 
 ROUTES = (
+    Route("GET", "/asyncapi.json", asyncapi, Role.PUBLIC, scope=nothing),
     Route("GET", "/docs", docs, Role.PUBLIC, scope=nothing),
     Route("GET", "/openapi.json", openapi, Role.PUBLIC, scope=nothing),
 )
