@@ -342,7 +342,7 @@ def test_pause_one_group(page: Page, served: Served) -> None:
     assert len(shop.pop(queue, "other")) == 1
     paused = page.get_by_role("region", name="Paused", exact=True)
     expect(paused).to_contain_text("repairs")
-    press(paused, "Resume", of="queues")
+    press(paused, "Resume", of="pauses")
     confirm(page, "Resume")
     told(page, "It is resumed.")
     assert len(shop.pop(queue, "one")) == 1

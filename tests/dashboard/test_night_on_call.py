@@ -320,7 +320,7 @@ def test_paused_group(walk: Walk, night: Night) -> None:
     paused = walk.page.get_by_role("region", name="Paused", exact=True)
     expect(paused).to_contain_text("provider is moving")
     walk.cause_is_known()
-    walk.press("Resume", of="queues", within=paused)
+    walk.press("Resume", of="pauses", within=paused)
     walk.confirm("Resume")
     told(walk.page, "It is resumed.")
     assert night.shop.read("mails", "smtp") == 1

@@ -114,7 +114,7 @@ def test_pause_a_queue_and_resume_what_a_breaker_has_paused(page: Page, served: 
     told(page, "The queue is paused.")
     expect(paused).to_contain_text("repairs")
     for who in ("breaker", "repairs"):
-        press(paused.get_by_role("row", name=re.compile(who)), "Resume", of="queues")
+        press(paused.get_by_role("row", name=re.compile(who)), "Resume", of="pauses")
         confirm(page, "Resume")
         told(page, "It is resumed.")
         expect(paused.get_by_role("row", name=re.compile(who))).to_have_count(0)

@@ -3,6 +3,7 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const exact = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
 const clock = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const day = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
 
@@ -10,6 +11,11 @@ export const NONE = "–";
 
 export function number(value) {
   return value === null || value === undefined ? NONE : whole.format(value);
+}
+
+/** As somebody has set it, not rounded. */
+export function setting(value) {
+  return exact.format(value);
 }
 
 /** At most four digits and a letter: for tiles. */

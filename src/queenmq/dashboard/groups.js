@@ -3,8 +3,10 @@
 import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
 import { duration, groupName, number, plural } from "./format.js";
-import { groupState, groupTable, pause, pauseTable } from "./queues.js";
-import { ask, button, choice, code, consumer, empty, explanation, heading, input, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
+import { pause, pauseTable } from "./pauses.js";
+import { changePolicies, policyFacts } from "./policies.js";
+import { groupState, groupTable } from "./queues.js";
+import { ask, button, choice, code, consumer, empty, explanation, facts, heading, input, lagBar, link, moment, pager, panel, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const SHOWN = 100;
@@ -44,22 +46,23 @@ export const group = {
     const entries = listed.filter((row) => row.name === name);
     const chosen = query.queue ?? entries[0]?.queueName;
     const lives = entries.some((row) => row.queueName === chosen && row.standing !== "Queue is gone");
-    const [told, filter, conflation, reading, paused] = chosen
+    const [told, filter, conflation, reading, paused, policies] = chosen
       ? await Promise.all([
           get(path`/api/v1/explain/${chosen}`, { consumerGroup: name }),
           lives ? get(path`/api/v1/consumer-groups/${name}/queues/${chosen}/filter`) : null,
           lives ? get(path`/api/v1/consumer-groups/${name}/queues/${chosen}/conflation`) : null,
           lives ? get(path`/api/v1/queues/${chosen}/consumers`, { consumerGroup: name, limit: SHOWN, withinSeconds: WEEK_S }) : null,
           lives ? get("/api/v1/pauses", { queue: chosen }) : null,
+          lives ? get("/api/v1/policies", { queue: chosen }) : null,
         ])
-      : [null, null, null, null, null];
+      : [null, null, null, null, null, null];
     const pauses = (paused?.pauses ?? []).filter((one) => !one.consumerGroup || one.consumerGroup === name);
     const known = reading?.consumers ?? [];
     const consumers = known.filter((one) => Date.now() - Date.parse(one.lastPopAt) < READING_MS || one.leases);
-    return { standing, entries, chosen, told, filter, conflation, consumers, last: known[0], pauses };
+    return { standing, entries, chosen, told, filter, conflation, consumers, last: known[0], pauses, policies: policies && policies.policies.filter((row) => row.consumerGroup === name) };
   },
 
-  view({ standing, entries, chosen, told, filter, conflation, consumers, last, pauses }, { params: [name] }, page) {
+  view({ standing, entries, chosen, told, filter, conflation, consumers, last, pauses, policies }, { params: [name] }, page) {
     const crumbs = [["Consumer groups", "#/groups"]];
     const entry = entries.find((row) => row.queueName === chosen);
     if (!entry) {
@@ -77,6 +80,7 @@ export const group = {
           may("read-write") && button("Skip to the end", () => seekDialog({ group: name, queue: chosen, done: page.reload, end: true })),
           may("read-write") && button("Rewind or skip", () => seekDialog({ group: name, queue: chosen, done: page.reload }), { kind: "primary" }),
           may("read-write") && filter && groupName(name) === name && button("Which messages", () => choose({ group: name, queue: chosen, filter, conflation }, page)),
+          may("read-write") && policies && button("Policies", () => changePolicies(chosen, name, policies, page)),
           may("admin") && button("Forget", () => forget(name, chosen), { kind: "danger" }),
         ],
       }),
@@ -91,6 +95,7 @@ export const group = {
       ),
       filter?.filter && panel("Filter", { note: `${plural(filter.passedOver, "message")} passed over` }, h("p", {}, "The group gets only what fits ", code(filter.filter), filter.setBy ? ` (set by ${filter.setBy})` : "", ".")),
       pauses.length > 0 && panel("Paused", { note: "Not delivered until it is resumed" }, pauseTable(pauses, page)),
+      policies?.length > 0 && panel("Policies", { note: "Those of this group; the rest is the queue's" }, facts(...policyFacts(policies.map((row) => ({ ...row, consumerGroup: null }))))),
       conflation?.enabled && panel("Conflation", { note: `${plural(conflation.passedOver, "message")} passed over` }, h("p", {}, "The group gets only the newest message of each partition", conflation.setBy ? ` (set by ${conflation.setBy})` : "", ".")),
       panel("Why is nothing delivered?", { note: "The partition that comes next" }, explanation(told)),
       panel(

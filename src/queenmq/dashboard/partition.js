@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { compact, groupName, number, plural } from "./format.js";
 import { seekDialog } from "./groups.js";
 import { messageTable } from "./messages.js";
+import { pausePartition } from "./pauses.js";
 import { ask, attempt, badge, button, consumer, empty, explanation, heading, lease, link, moment, panel, problem, reason, table, tile, tiles, to } from "./ui.js";
 
 const MOST_EXPLAINED = 6;
@@ -60,7 +61,7 @@ export const partition = {
             { name: "Ready", num: true, cell: (row) => number(row.ready) },
             { name: "Failures", wide: true, cell: failures },
             { name: "Last read", cell: (row) => moment(row.lastConsumedAt) },
-            { name: "", actions: true, cell: (row) => may("read-write") && h("div", { class: "actions" }, row.leaseId && button("Release", () => release(row, page), { title: "End the lease" }), button("Seek", () => seekDialog({ group: row.name, queue, partition: name, done: page.reload }))) },
+            { name: "", actions: true, cell: (row) => may("read-write") && h("div", { class: "actions" }, row.leaseId && button("Release", () => release(row, page), { title: "End the lease" }), row.reason !== "paused" && button("Pause", () => pausePartition(queue, name, row.name, page)), button("Seek", () => seekDialog({ group: row.name, queue, partition: name, done: page.reload }))) },
           ],
         }),
       ),

@@ -5,6 +5,8 @@ import { lines } from "./chart.js";
 import { h } from "./dom.js";
 import { compact, duration, groupName, number, plural, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
+import { pause, pauseTable } from "./pauses.js";
+import { changePolicies, policyFacts } from "./policies.js";
 import { changeSettings, createQueue, pushMessage } from "./queue_forms.js";
 import { growth } from "./rates.js";
 import { ask, badge, button, choice, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, problem, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
@@ -123,7 +125,7 @@ export const queue = {
       ),
       panel(
         "Settings",
-        { note: "Also changed with queen queues set, POST /api/v1/configure or a client's create()", actions: may("read-write") && button("Change settings", change) },
+        { note: "Also changed with queen queues set, POST /api/v1/configure or a client's create()", actions: may("read-write") && h("div", { class: "actions" }, button("Change settings", change), button("Change policies", () => changePolicies(name, null, policies, page))) },
         facts(
           ["Namespace", about.namespace || "–"],
           ["Task", about.task || "–"],
@@ -132,9 +134,7 @@ export const queue = {
           ["Retries", `${number(options.retryLimit)}, ${duration(options.retryDelay / 1000)} apart`],
           ["Size limit", options.maxSize ? number(options.maxSize) : "none"],
           ...chosen(options),
-          ...policies.filter((row) => row.retry || row.breaker).map((row) => [`Failures${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, policyInWords(row)]),
-          ...policies.filter((row) => row.limits).map((row) => [`Limits${row.consumerGroup ? ` in ${groupName(row.consumerGroup)}` : ""}`, limitsInWords(row.limits)]),
-          ...policies.filter((row) => row.fairness).map((row) => ["Fairness", fairnessInWords(row.fairness)]),
+          ...policyFacts(policies),
           ["Created", moment(about.createdAt, { absolute: true })],
         ),
       ),
@@ -158,53 +158,6 @@ function chosen(options) {
     ["Payloads", options.encryptionEnabled && "encrypted"],
     ["Long polls are probed", (options.popWaitBaseIntervalMs || options.popWaitMaxIntervalMs) && `after ${options.popWaitBaseIntervalMs ?? "…"} to ${options.popWaitMaxIntervalMs ?? "…"} ms`],
   ].filter(([, value]) => value);
-}
-
-function policyInWords({ retry, breaker }) {
-  const { strategy, delayMs, delaysMs, maxDelayMs, limit, poison = "block" } = retry ?? {};
-  const wait = strategy && `${(delaysMs ?? [delayMs]).map((ms) => duration(ms / 1000)).join(", ")}${strategy === "exponential" ? ` and longer, up to ${duration((maxDelayMs ?? 3600000) / 1000)}` : ""}`;
-  return [retry && poison, wait, limit !== undefined && `limit ${number(limit)}`, breaker && `paused after more than ${number(breaker.failures)} of ${number(breaker.of)}`].filter(Boolean).join("; ");
-}
-
-function fairnessInWords({ separator, weights = {} }) {
-  const some = Object.entries(weights).slice(0, 20).map(([key, weight]) => `${key} ${number(weight)}`);
-  return [`keys before ${separator} take turns`, some.length > 0 && `weights: ${some.join(", ")}`].filter(Boolean).join("; ");
-}
-
-function limitsInWords({ leases, rate, burst, perKey }) {
-  const words = [leases && (leases === 1 ? "one lease at once" : `${number(leases)} leases at once`), rate && `${number(rate)} messages a second`, burst && `${number(burst)} at once`];
-  return [...words, perKey && `for each key ${limitsInWords(perKey)}`].filter(Boolean).join("; ");
-}
-
-export function pauseTable(rows, page) {
-  return table({
-    label: "Pauses",
-    rows,
-    key: (row) => `${row.consumerGroup}/${row.partition}/${row.pausedBy}`,
-    columns: [
-      { name: "What", cell: (row) => [row.consumerGroup ? groupName(row.consumerGroup) : "All groups", row.partition && `, partition ${row.partition}`] },
-      { name: "Since", cell: (row) => moment(row.pausedAt) },
-      { name: "By", cell: (row) => row.pausedBy ?? "–" },
-      { name: "Reason", cell: (row) => row.reason ?? "–" },
-      { name: "Tried at", cell: (row) => moment(row.probeAt) },
-      { name: "", cell: (row) => may("read-write") && button("Resume", () => resume(row, page)) },
-    ],
-  });
-}
-
-/** A queue for all groups, or one group of it. */
-export function pause(name, page, group) {
-  ask({
-    title: `Pause ${group ? groupName(group) : name}?`,
-    text: `Nothing of ${group ? name : "this queue"} is delivered to ${group ? "this" : "any"} group until it is resumed. Messages that are being processed can be acknowledged.`,
-    action: group ? "Pause the group" : "Pause the queue",
-    fields: [h("label", {}, "Reason ", h("input", { name: "reason", maxlength: 200 }))],
-    act: async (form) => {
-      await post("/api/v1/pause", { queue: name, consumerGroup: group, reason: form.get("reason") || null });
-      return `The ${group ? "group" : "queue"} is paused.`;
-    },
-    done: page.reload,
-  });
 }
 
 function timerTable(rows, page) {
@@ -233,19 +186,6 @@ function cancelTimer({ queue, timerKey }, page) {
     act: async () => {
       const { status } = await remove(path`/api/v1/timers/${queue}/${timerKey}`);
       return status === "cancelled" ? "The timer is cancelled." : "There is no such timer any more: it was pushed or cancelled.";
-    },
-    done: page.reload,
-  });
-}
-
-export function resume({ queue, consumerGroup, partition }, page) {
-  ask({
-    title: `Resume ${consumerGroup ? groupName(consumerGroup) : queue}?`,
-    text: "Messages are delivered again, unless another pause keeps them back.",
-    action: "Resume",
-    act: async () => {
-      await post("/api/v1/resume", { queue, consumerGroup, partition });
-      return "It is resumed.";
     },
     done: page.reload,
   });
