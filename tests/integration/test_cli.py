@@ -220,7 +220,7 @@ def test_a_server_with_tokens_says_how_the_first_one_is_made(data: Path) -> None
 
 
 def test_the_start_says_what_is_in_effect_and_warns_of_names_that_are_none(data: Path) -> None:
-    with stand_in(data, JWT_SECRET="hush" * 8, JWT_ENABELD="true", QUEEN_UDP_NOTIFY_PORT="6633") as command:
+    with stand_in(data, JWT_SECRET="hush" * 8, JWT_ENABELD="true", SIDECAR_POOL_SIZE="50") as command:
         command.until_up()
         assert (
             "In effect: authentication off, plain HTTP, the bundled PostgreSQL, no encryption key, no peers"
@@ -228,7 +228,7 @@ def test_the_start_says_what_is_in_effect_and_warns_of_names_that_are_none(data:
         )
         assert "JWT_ENABELD is not a variable of Queen and has no effect; did you mean JWT_ENABLED?" in command.stderr
         assert "JWT_ENABLED is not true: the server requires no token" in command.stderr
-        assert "NOTIFY_PORT" not in command.stderr
+        assert "SIDECAR_POOL_SIZE has no effect: all calls share the connections of DB_POOL_SIZE" in command.stderr
         assert "hush" not in command.stdout + command.stderr
 
 

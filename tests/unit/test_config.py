@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenmq.config import HttpSettings, Settings, declared, load, markdown_tables, unknown_variables
+from queenmq.config.document import without_effect
+from queenmq.config.environment import WITHOUT_EFFECT
 from queenmq.errors import StartupError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -282,10 +285,24 @@ def test_sizes(env: str, raw: str) -> None:
         ("QUEEN_WHOLLY_STRANGE", "docs/configuration.md lists all of them"),
         ("QUEEN_SYNC_CACHE_SHARDS", "caches have no shards, because one thread uses them"),
         ("QUEEN_TRANSACTION_MAX_BATCH_SIZE", "transactions are never merged with others, and never wait to be"),
+        ("QUEEN_CUSTOM_MAX_CONCURRENT", "there are no calls of that kind"),
+        ("QUEEN_UDP_NOTIFY_PORT", "servers hear each other at QUEEN_UDP_PORT"),
+        ("DB_IDLE_TIMEOUT", "idle connections to the database stay open; DB_POOL_SIZE says how many there are"),
+        ("SIDECAR_POOL_SIZE", "all calls share the connections of DB_POOL_SIZE"),
+        ("WEBAPP_ROOT", "the dashboard is part of the server"),
     ],
 )
 def test_a_name_without_effect_gets_advice(name: str, advice: str) -> None:
     assert unknown_variables({name: "true"}) == {name: advice}
+
+
+def test_variables_without_effect_are_in_the_document_and_name_only_settings() -> None:
+    settings = {item.metadata["env"] for item in declared()}
+    document = DOCUMENT.read_text(encoding="utf-8")
+    for name, reason in WITHOUT_EFFECT.items():
+        assert name not in settings
+        assert f"`{name}`" in document
+        assert set(re.findall(r"[A-Z]+(?:_[A-Z]+)+", reason)) <= settings
 
 
 def test_a_setting_may_have_another_name() -> None:
@@ -297,7 +314,7 @@ def test_a_setting_may_have_another_name() -> None:
 def test_names_that_are_ours_or_of_others_are_no_reason_to_warn() -> None:
     others = [
         *("PGHOST", "PGSSLMODE", "PG_VERSION", "QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE", "QUEEN_LONG", "PATH"),
-        *("QUEEN_TEST_POSTGRES", "QUEEN_TEST_CHROMIUM", "QUEEN_PIPELINE_JAVA", "QUEEN_UDP_NOTIFY_PORT"),
+        *("QUEEN_TEST_POSTGRES", "QUEEN_TEST_CHROMIUM", "QUEEN_PIPELINE_JAVA", "DB_IDLE", "WEBAPP"),
         *("QUEEN_SERVICE_HOST", "QUEEN_SERVICE_PORT", "QUEEN_SERVICE_PORT_HTTP", "QUEEN_PORT_6632_TCP_ADDR"),
     ]
     known = dict.fromkeys([f.metadata["env"] for f in declared()] + others, "1")
@@ -367,7 +384,7 @@ def test_the_document_is_up_to_date() -> None:
 
 
 def refreshed(text: str) -> str:
-    return text.partition("## ")[0] + markdown_tables()
+    return text.partition("## ")[0] + markdown_tables() + "\n" + without_effect()
 
 
 if __name__ == "__main__":

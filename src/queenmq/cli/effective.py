@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenmq.config import AuthSettings, Settings, is_protected, unknown_variables
+from queenmq.config import WITHOUT_EFFECT, AuthSettings, Settings, is_protected, unknown_variables
 
 
 def in_effect(settings: Settings) -> list[str]:
@@ -20,7 +20,8 @@ def doubts(settings: Settings) -> list[str]:
     """Warnings about settings that probably do not do what was intended, one sentence each."""
     found = []
     for name, advice in unknown_variables().items():
-        found.append(f"{name} is not a variable of Queen and has no effect; {advice}")
+        strange = "has no effect:" if name in WITHOUT_EFFECT else "is not a variable of Queen and has no effect;"
+        found.append(f"{name} {strange} {advice}")
     keys = (settings.auth.secret, settings.auth.public_key, settings.auth.jwks_url)
     if not settings.auth.enabled and any(keys):
         effect = "it accepts no JWT" if settings.auth.required else "the server requires no token"

@@ -7,7 +7,7 @@ An object takes the group that it needs, `Limits.of(settings.http)`, and the who
 
 from queenmq.config.cluster import CacheSettings, ClusterSettings, CoordinatorSettings
 from queenmq.config.document import markdown_tables
-from queenmq.config.environment import NOT_SETTINGS, load, unknown_variables
+from queenmq.config.environment import NOT_SETTINGS, WITHOUT_EFFECT, load, unknown_variables
 from queenmq.config.http import AuditSettings, AuthSettings, HttpSettings, TlsSettings, is_here, is_protected
 from queenmq.config.lanes import ConcurrencySettings, LaneSettings, LanesSettings
 from queenmq.config.parse import MAX_SERVER_ID_BYTES, MOST_WORKERS
@@ -28,6 +28,7 @@ __all__ = [
     "MAX_SERVER_ID_BYTES",
     "MOST_WORKERS",
     "NOT_SETTINGS",
+    "WITHOUT_EFFECT",
     "AuditSettings",
     "AuthSettings",
     "CacheSettings",

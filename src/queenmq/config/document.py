@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
+from queenmq.config.environment import WITHOUT_EFFECT
 from queenmq.config.settings import Settings, declared
 
 _HEADER = "| Variable | Default | Meaning |\n|---|---|---|\n"
+_ABOUT_NOTHING = """\
+These variables of earlier versions, and of the server that the published clients come from, are known and change
+nothing. The server says so at the start if one of them is set.
+
+"""
 
 
 def markdown_tables() -> str:
@@ -28,3 +35,12 @@ def _shown(default: object) -> str:
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     return f"`{','.join(default)}`" if isinstance(default, tuple) else f"`{default}`"
+
+
+def without_effect() -> str:
+    """A table of the variables that are known and change nothing."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in sorted(WITHOUT_EFFECT.items()):
+        reasons.setdefault(re.sub(r"[A-Z]+(_[A-Z]+)+", r"`\g<0>`", reason), []).append(f"`{name}`")
+    rows = (f"| {', '.join(names)} | {reason[0].upper()}{reason[1:]}. |\n" for reason, names in reasons.items())
+    return f"## Without effect\n\n{_ABOUT_NOTHING}| Variable | Why |\n|---|---|\n{''.join(rows)}"

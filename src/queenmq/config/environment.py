@@ -29,22 +29,52 @@ NOT_SETTINGS = frozenset(
             "QUEEN_SIMULATION_SEED",
             "QUEEN_CHAOS_ROUNDS",
         ),
-        # Of the server that the published clients come from; there is nothing here that they could change.
-        "QUEEN_UDP_NOTIFY_PORT",
         # Of PostgreSQL's own programs and images.
         *("PG_VERSION", "PG_MAJOR", "PG_CONFIG", "PG_COLOR", "PG_COLORS"),
     }
 )
 
-# Once accepted, and never of any effect.
-WITHOUT_EFFECT = dict.fromkeys(
-    (
-        "QUEEN_TRANSACTION_PREFERRED_BATCH_SIZE",
-        "QUEEN_TRANSACTION_MAX_HOLD_MS",
-        "QUEEN_TRANSACTION_MAX_BATCH_SIZE",
+# Of earlier versions, and of the server that the published clients come from. Each says why there is nothing to set.
+WITHOUT_EFFECT = {
+    "DB_IDLE_TIMEOUT": "idle connections to the database stay open; DB_POOL_SIZE says how many there are",
+    **dict.fromkeys(
+        (
+            "DB_KEEPALIVES_IDLE",
+            "DB_KEEPALIVES_INTERVAL",
+            "DB_KEEPALIVES_COUNT",
+            "DB_TCP_USER_TIMEOUT_MS",
+        ),
+        "a connection whose other end does not answer is noticed and replaced without such a time",
     ),
-    "transactions are never merged with others, and never wait to be",
-) | {"QUEEN_SYNC_CACHE_SHARDS": "caches have no shards, because one thread uses them"}
+    "DB_THREAD_POOL_SERVICE_THREADS": "background work has no threads; NUM_WORKERS is the number of processes",
+    "LIBQUEEN_INFLIGHT_DEADLINE_MS": "a call to the database is ended by DB_STATEMENT_TIMEOUT",
+    "PARTITION_LOOKUP_RECONCILE_INTERVAL_MS": "heads of partitions are written with each push",
+    "PARTITION_LOOKUP_RECONCILE_LOOKBACK_SECONDS": "heads of partitions are written with each push",
+    **dict.fromkeys(
+        [
+            f"QUEEN_CUSTOM_{what}"
+            for what in ("PREFERRED_BATCH_SIZE", "MAX_HOLD_MS", "MAX_BATCH_SIZE", "MAX_CONCURRENT")
+        ],
+        "there are no calls of that kind",
+    ),
+    "QUEEN_SYNC_CACHE_SHARDS": "caches have no shards, because one thread uses them",
+    **dict.fromkeys(
+        [f"QUEEN_TRANSACTION_{what}" for what in ("PREFERRED_BATCH_SIZE", "MAX_HOLD_MS", "MAX_BATCH_SIZE")],
+        "transactions are never merged with others, and never wait to be",
+    ),
+    "QUEEN_UDP_NOTIFY_PORT": "servers hear each other at QUEEN_UDP_PORT",
+    "QUEUE_BACKOFF_CLEANUP_THRESHOLD": "what is known about long polls is forgotten when the last of them ends",
+    **dict.fromkeys(
+        ("RESPONSE_TIMER_INTERVAL_MS", "RESPONSE_BATCH_SIZE", "RESPONSE_BATCH_MAX"),
+        "an answer is sent as soon as it is there",
+    ),
+    "SIDECAR_POOL_SIZE": "all calls share the connections of DB_POOL_SIZE",
+    **dict.fromkeys(
+        ("SIDECAR_MICRO_BATCH_WAIT_MS", "SIDECAR_MAX_BATCH_SIZE", "SIDECAR_MAX_PENDING_COUNT"),
+        "what is merged into a call is set for each kind of call, as by QUEEN_PUSH_MAX_HOLD_MS",
+    ),
+    "WEBAPP_ROOT": "the dashboard is part of the server",
+}
 
 # Names of other documents for the same setting.
 ALIASES = {"POP_WAIT_BASE_INTERVAL_MS": "POP_WAIT_INITIAL_INTERVAL_MS"}
@@ -87,16 +117,19 @@ def _parse(item: Field[Any], raw: str) -> Any:
 
 
 def unknown_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Names in the environment that resemble variables of Queen and have no effect, each with some advice."""
+    """Names in the environment that have no effect, each with some advice: those that resemble variables of Queen, and
+    those of which it knows why."""
     source = os.environ if environment is None else environment
     settings = {item.metadata["env"] for item in declared()}
     found = {}
     for name, value in source.items():
-        if not name.upper().startswith(OUR_PREFIXES) or name in settings or _is_foreign(name, value):
+        if name in WITHOUT_EFFECT:
+            found[name] = WITHOUT_EFFECT[name]
+        if not name.upper().startswith(OUR_PREFIXES) or name in settings | found.keys() or _is_foreign(name, value):
             continue
         near = get_close_matches(name.upper(), settings, 1)
         advice = f"did you mean {near[0]}?" if near else "docs/configuration.md lists all of them"
-        found[name] = WITHOUT_EFFECT.get(name, advice)
+        found[name] = advice
     return dict(sorted(found.items()))
 
 

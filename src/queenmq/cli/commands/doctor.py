@@ -119,12 +119,13 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 def _variables() -> Iterator[Finding]:
     """Variables with a prefix of Queen that Queen does not know."""
-    from queenmq.config import NOT_SETTINGS, declared, unknown_variables
+    from queenmq.config import NOT_SETTINGS, WITHOUT_EFFECT, declared, unknown_variables
 
     known = {item.metadata["env"] for item in declared()} | NOT_SETTINGS
     used = sorted(known & os.environ.keys())
     strange = unknown_variables()
     for name, advice in strange.items():
-        yield doubtful("configuration", f"{name} is not a variable of Queen", advice)
+        what = "has no effect" if name in WITHOUT_EFFECT else "is not a variable of Queen"
+        yield doubtful("configuration", f"{name} {what}", advice)
     if not strange:
         yield good("configuration", f"valid: {', '.join(used)}" if used else "no variable is set; the defaults apply")
