@@ -11,7 +11,7 @@ from queen_bench.options import Options
 from queen_bench.scenarios.age import Age
 from queen_bench.scenarios.both import Both
 from queen_bench.scenarios.cluster import ClusterCalls, ClusterWakeup
-from queen_bench.scenarios.controls import Controls, FairShare
+from queen_bench.scenarios.controls import Controls, ControlsOfPops, FairShare
 from queen_bench.scenarios.coordinator import Coordinated
 from queen_bench.scenarios.held_beside import HeldBeside
 from queen_bench.scenarios.held_horizon import HeldHorizon
@@ -49,6 +49,7 @@ def scenarios(options: Options) -> list[Scenario]:
         Both("both-100-connected", 100, connected=True),
         *SHAPES,
         Controls("controls"),
+        ControlsOfPops("controls-pop"),
         FairShare("fair-share"),
         Push("groups-push-10", 10, groups=groups),
         Pop("groups-pop-ack-10", 10, groups=groups),
