@@ -17,6 +17,7 @@ from server_settings import settings_with
 
 from integration.test_twins import LOAD, ROUNDS, load_for
 from queenmq.broker.ack import Acked, Acker
+from queenmq.broker.finish import Finished, Finisher, FinishRequest, Taken
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.pop import Popper
 from queenmq.broker.push import Pusher
@@ -152,6 +153,18 @@ def ack_that_takes_refusals_for_success(patch: Patch) -> None:
     patch.setattr(Acker, "_apply", generous)
 
 
+def finish_that_does_nothing(patch: Patch) -> None:
+    """Of one lease in three it says that it is finished."""
+    submit, number = Finisher._submit, count()
+
+    async def pretend(self: Finisher, request: FinishRequest) -> Taken:
+        if next(number) % 3 == 2:
+            return Taken(Finished(messages=1, excepted=[(None, False)] * len(request.finish.excepted)), None)
+        return await submit(self, request)
+
+    patch.setattr(Finisher, "_submit", pretend)
+
+
 def delivery_to_two_consumers(patch: Patch) -> None:
     take, last = Popper._take, list[Any]()
 
@@ -203,6 +216,8 @@ TWINS = [
     Twin("items that are merged in any order", items_that_are_merged_in_any_order, "log", "order-of-pushes"),
     Twin("ack that does nothing", ack_that_does_nothing, "log", "nothing-after-its-ack"),
     Twin("ack under a stale lease", ack_that_takes_refusals_for_success, "lease", "nothing-after-its-ack"),
+    Twin("finish with a take that does nothing", finish_that_does_nothing, "take", "nothing-after-its-ack"),
+    Twin("finish on a connection that does nothing", finish_that_does_nothing, "connection", "nothing-after-its-ack"),
     Twin("delivery to two consumers", delivery_to_two_consumers, "log", "one-lease-at-a-time"),
     Twin(
         "transaction that is refused and committed",
@@ -294,7 +309,7 @@ async def test_the_twin_is_found(database_url: str, tmp_path: Path, monkeypatch:
     pytest.fail(f"{twin.complaint} is not among what was found: {found}")
 
 
-@pytest.mark.parametrize("shown_by", ["journal", "deduplication", *SCENES])
+@pytest.mark.parametrize("shown_by", ["journal", "deduplication", "take", "connection", *SCENES])
 async def test_the_server_itself_is_not_complained_of(database_url: str, tmp_path: Path, shown_by: str) -> None:
     """The other workloads are in test_twins.py."""
     assert await complaints(database_url, tmp_path, shown_by) == set()

@@ -207,6 +207,7 @@ class ExceptedResult(Struct, kw_only=True):
 
     index: int
     error: str | None = None
+    dlq: bool = False
 
 
 class FinishResult(Struct, kw_only=True, rename="camel"):

@@ -21,6 +21,8 @@ from queenmq.client import (
     Queen,
     QueenError,
 )
+from queenmq.client.session import Session
+from queenmq.client.transport import Socket
 from queenmq.clock import SYSTEM, Clock
 from queenmq.verify.history import (
     Ack,
@@ -102,16 +104,33 @@ class Clients:
     def is_over(self) -> bool:
         return self._clock.monotonic() >= self._end
 
+    @property
+    def left(self) -> float:
+        """How many seconds the workload still goes on."""
+        return self._end - self.now
+
+    @property
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    @property
+    def recorder(self) -> Recorder:
+        return self._recorder
+
     async def pause(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
 
-    async def _attempt(
-        self, process: str, request: Request, call: Callable[[], Awaitable[T]], answer: Callable[[T], Answer]
-    ) -> T | None:
+    async def paced(self) -> None:
+        """Wait for the turn of the next call."""
         if self.load.rate:
             now = self._clock.monotonic()
             self._next_call = max(self._next_call, now) + 1 / self.load.rate
             await self.pause(self._next_call - now)
+
+    async def _attempt(
+        self, process: str, request: Request, call: Callable[[], Awaitable[T]], answer: Callable[[T], Answer]
+    ) -> T | None:
+        await self.paced()
         return await self._recorder.attempt(process, request, call, answer)
 
     def partition(self) -> str:
@@ -124,6 +143,15 @@ class Clients:
     def _one(self) -> Queen:
         """A client of one server, so that a call is tried once: another server's answer says nothing of the first."""
         return self._each[self.chance.choice(list(self._each))]
+
+    def one(self) -> Session:
+        """What the client of one server sends with."""
+        return self._one()._session
+
+    async def connect(self, path: str) -> Socket:
+        """Open a consumer connection to some server. Raises QueenError."""
+        server = self.chance.choice(list(self._each))
+        return await self._each[server]._session.transport.connect(server, path)
 
     async def push(self, process: str, partition: str, ids: Sequence[str]) -> PushResults | None:
         server = self.chance.choice(list(self._each))
@@ -147,10 +175,10 @@ class Clients:
     async def _try_pop(self, process: str, group: str, batch: int, wait_ms: int) -> list[Message] | None:
         """None if no server has answered it."""
         ask = self._one().queue(self.queue).group(group).batch(batch).timeout_millis(wait_ms)
-        return await self._attempt(process, Pop(self.queue, group, self.load.lease_s), ask.pop, _popped)
+        return await self._attempt(process, Pop(self.queue, group, self.load.lease_s), ask.pop, popped_of)
 
     async def ack(self, process: str, messages: Sequence[Message], status: AckStatus = "completed") -> None:
-        request = Ack(messages[0].lease_id, [_name(message) for message in messages], status)
+        request = Ack(messages[0].lease_id, [name_of(message) for message in messages], status)
         await self._attempt(
             process,
             request,
@@ -172,7 +200,7 @@ class Clients:
             transaction.queue(push.queue).partition(push.partition).push(
                 [Item({"id": name}, transaction_id=name) for name in push.ids]
             )
-        acks = [Ack(messages[0].lease_id, [_name(message) for message in messages])]
+        acks = [Ack(messages[0].lease_id, [name_of(message) for message in messages])]
         await self._attempt(process, Transact(list(pushes), acks), transaction.commit, lambda _: Done())
 
     async def seek(self, process: str, group: str) -> None:
@@ -281,7 +309,7 @@ class Clients:
             found: list[Delivered] = []
             source, offset = self._queen.queue(self.queue).partition(partition), 0
             while page := await source.read(offset, limit=_PAGE):
-                found.extend(Delivered(partition, one.offset, _name(one)) for one in page)
+                found.extend(Delivered(partition, one.offset, name_of(one)) for one in page)
                 offset = page.next_offset
             return found
 
@@ -306,7 +334,7 @@ class Clients:
             await self.pause(PAUSE_S)
 
 
-def _name(message: Any) -> str:
+def name_of(message: Any) -> str:
     """In the payload, because of what a timer becomes the server chooses the transactionId."""
     name: str = message.data["id"]
     return name
@@ -316,6 +344,6 @@ def _pushed(results: PushResults) -> Pushed:
     return Pushed([_WORDS.get(result.status, "refused") for result in results])  # type: ignore[misc]
 
 
-def _popped(messages: list[Message]) -> Popped:
+def popped_of(messages: list[Message]) -> Popped:
     lease = messages[0].lease_id if messages else ""
-    return Popped(lease, [Delivered(one.partition, one.offset or 0, _name(one)) for one in messages])
+    return Popped(lease, [Delivered(one.partition, one.offset or 0, name_of(one)) for one in messages])

@@ -50,9 +50,12 @@ class Recorder:
         self.complete(op, "ok", answer(result))
         return result
 
-    def invoke(self, process: str, request: Request) -> int:
+    def invoke(self, process: str, request: Request, since: float | None = None) -> int:
+        """`since` is when it may have begun, if that was before now."""
         op = next(self._numbers)
-        self.history.append(Invocation(op, process, self._clock.monotonic(), request, self._clock.wall()))
+        now = self._clock.monotonic()
+        at = now if since is None else since
+        self.history.append(Invocation(op, process, at, request, self._clock.wall() - now + at))
         return op
 
     def complete(self, op: int, outcome: Outcome, answer: Answer | None = None, error: str = "") -> None:

@@ -12,6 +12,7 @@ from queenmq.client.options import Options
 from queenmq.clock import SYSTEM
 from queenmq.verify.clients import PAUSE_S, RETRY_LIMIT, Clients, Load
 from queenmq.verify.history import History, Push
+from queenmq.verify.leases import connected, taking
 from queenmq.verify.recorder import Recorder
 
 __all__ = ["OWN_CLUSTER_ONLY", "WORKLOADS", "Load", "run"]
@@ -61,6 +62,16 @@ async def timers(clients: Clients) -> None:
     await asyncio.gather(*_each(clients, _scheduling), *_each(clients, _reader))
 
 
+async def take(clients: Clients) -> None:
+    """Consumers that finish a lease and pop again in one request."""
+    await asyncio.gather(*_producers(clients), *_each(clients, taking))
+
+
+async def connection(clients: Clients) -> None:
+    """Consumers on consumer connections, some of which they close."""
+    await asyncio.gather(*_producers(clients), *_each(clients, connected))
+
+
 async def overload(clients: Clients) -> None:
     """More pushes at once than the servers are made to take: they are deferred (202) or refused (429)."""
     await asyncio.gather(*_each(clients, _flooding), *_each(clients, _reader))
@@ -72,7 +83,20 @@ async def journal(clients: Clients) -> None:
 
 
 Workload: TypeAlias = Callable[[Clients], Awaitable[None]]
-_ALL: Final = (log, lease, transaction, pipeline, deduplication, dead_letters, seek, timers, overload, journal)
+_ALL: Final = (
+    log,
+    lease,
+    transaction,
+    pipeline,
+    deduplication,
+    dead_letters,
+    seek,
+    timers,
+    take,
+    connection,
+    overload,
+    journal,
+)
 WORKLOADS: Final[dict[str, Workload]] = {work.__name__.replace("_", "-"): work for work in _ALL}
 # Other users of the servers would notice them.
 OWN_CLUSTER_ONLY: Final = ("overload", "journal")

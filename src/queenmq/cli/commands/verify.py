@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from queenmq.verify.recorder import Recorder
 
 _SHOWN = 5
-_NAMES = ("log", "lease", "transaction", "pipeline", "deduplication", "dead-letters", "seek", "timers")
+_NAMES = (
+    "log",
+    "lease",
+    "transaction",
+    "pipeline",
+    "deduplication",
+    "dead-letters",
+    "seek",
+    "timers",
+    "take",
+    "connection",
+)
 _OWN = ("overload", "journal")
 _FAULTS = ("kill", "pause", "restart", "failover", "cut", "forge", "clock", "horizon", "full-disk", "slow-disk")
 
