@@ -244,7 +244,7 @@ class _Connection:
 
     async def _handle(self, said: Said, socket: Socket) -> None:
         clients = self._clients
-        match clients.chance.randrange(20):
+        match clients.chance.randrange(40):
             case 0:
                 await clients.pause(clients.load.lease_s * 1.5)  # too late
             case 1:

@@ -64,12 +64,12 @@ async def timers(clients: Clients) -> None:
 
 async def take(clients: Clients) -> None:
     """Consumers that finish a lease and pop again in one request."""
-    await asyncio.gather(*_producers(clients), *_each(clients, taking))
+    await asyncio.gather(*_producers(clients, 1), *_each(clients, taking))
 
 
 async def connection(clients: Clients) -> None:
     """Consumers on consumer connections, some of which they close."""
-    await asyncio.gather(*_producers(clients), *_each(clients, connected))
+    await asyncio.gather(*_producers(clients, 1), *_each(clients, connected))
 
 
 async def overload(clients: Clients) -> None:
