@@ -62,8 +62,9 @@ def reencrypt(step: int, after: tuple[str, int] | None, data_dir: Path | None) -
     """Encrypt payloads anew that were encrypted with a previous key, or before payloads were bound to their message.
 
     Uses the keys in QUEEN_ENCRYPTION_KEY and QUEEN_ENCRYPTION_KEYS_PREVIOUS, as a server does. Servers may run
-    meanwhile. What is done already is passed over, so the command may be repeated. The exit status is 1 if something
-    could not be decrypted, or is still to be stored by a server.
+    meanwhile, so everything is examined at least twice: until nothing is found. What is done already is passed over,
+    and the command may be repeated. The exit status is 0 when nothing is left that needs a previous key, and 1 if
+    something could not be decrypted, or is still to be stored by a server or a pipeline.
     """
     return _run(data_dir, lambda database: _reencrypt(database, step, after))
 
@@ -138,13 +139,13 @@ async def _reencrypt(database: Database, step: int, after: tuple[str, int] | Non
     total: float = await database.fetchval(statement("estimated_messages"))
     finished = False
     try:
-        with working("messages examined", total=total or None) as advance:
-            waiting = await Reencryption(database, PayloadKeys(keys), step, done).run(advance)
+        with working("examined", total=total or None) as advance:
+            await Reencryption(database, PayloadKeys(keys), step, done).run(advance)
         finished = True
     finally:
         print(
             f"examined: {done.examined}; encrypted anew: {done.replaced} messages, "
-            f"{done.letters_replaced} dead letters, {done.timers_replaced} timers"
+            f"{done.letters_replaced} dead letters, {done.timers_replaced} timers, {done.pushes_replaced} queued pushes"
         )
         for sentence in done.named:
             print(f"not decrypted: {sentence}")
@@ -152,11 +153,18 @@ async def _reencrypt(database: Database, step: int, after: tuple[str, int] | Non
             print(f"not decrypted: {done.unreadable - len(done.named)} more")
         if not finished:
             print(f"not finished; continue with --after {done.place}")
-    if waiting:
+    if done.waiting_pushes:
+        print(f"queued pushes with payloads of a previous key: {done.waiting_pushes}; repeat this when they are done")
+    if done.waiting_rows:
         print(
-            f"pushes in the operation queue with payloads of a previous key: {waiting}; repeat this when they are done"
+            f"rows with payloads of a previous key that pipelines have staged: {done.waiting_rows}; "
+            "repeat this when they are written, or were swept away"
         )
-    return 1 if done.unreadable or waiting else 0
+    if done.complete:
+        print(f"examined again: {done.checked}; nothing is left that needs a previous key")
+    elif not (done.unreadable or done.waiting_pushes or done.waiting_rows):
+        print("payloads of a previous key still move from place to place: repeat this")
+    return 0 if done.complete else 1
 
 
 async def _migrations(database: Database, as_json: bool) -> int:
