@@ -350,6 +350,25 @@ async def test_options_that_destroy_nothing_need_no_admin(http: httpx.AsyncClien
         assert (await configured(http, role, options)).status_code == 200, options
 
 
+@pytest.mark.parametrize("way", ["option", "policy"])
+async def test_a_smaller_retry_limit_destroys_nothing(http: httpx.AsyncClient, way: str) -> None:
+    """So the role read-write may set it: what is given up becomes a dead letter, whatever deadLetterQueue is."""
+    headers = bearer({"role": "read-write"})
+    assert (await configured(http, "read-write", {"deadLetterQueue": False})).status_code == 200
+    await http.post("/api/v1/push", json={"items": [{"queue": "q", "payload": "kept"}]}, headers=headers)
+    if way == "option":
+        assert (await configured(http, "read-write", {"deadLetterQueue": False, "retryLimit": 0})).status_code == 200
+    else:
+        body = {"queue": "q", "retry": {"limit": 0}}
+        assert (await http.post("/api/v1/policies", json=body, headers=headers)).status_code == 200
+    [message] = (await http.get("/api/v1/pop/queue/q", headers=headers)).json()["messages"]
+    ack = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")} | {"status": "failed"}
+    [failed] = (await http.post("/api/v1/ack", json=ack, headers=headers)).json()
+    assert failed["dlq"] is True
+    [letter] = (await http.get("/api/v1/dlq?queue=q", headers=headers)).json()["messages"]
+    assert letter["data"] == "kept"
+
+
 class TestEncryption:
     @pytest.fixture
     def settings(self) -> Settings:

@@ -578,17 +578,47 @@ async def test_what_is_for_every_group_of_a_queue_needs_the_right_to_administer(
     async with caller(http, "admin") as everybody:
         await Queen(everybody).push("orders.eu", 1)
     whole = {"queue": "orders.eu", "retry": {"poison": "skip"}}
+    changes = (("policies", whole), ("pause", {"queue": "orders.eu"}), ("resume", {"queue": "orders.eu"}))
     async with caller(http, queues=["orders.*"], allow=["pop", "ack"]) as consumer:
-        refused = await consumer.post("/api/v1/policies", json=whole)
-        assert refused.json()["error"] == "the token may not administer queue 'orders.eu'"
+        for what, body in changes:
+            refused = await consumer.post(f"/api/v1/{what}", json=body)
+            assert (refused.status_code, refused.json()["error"]) == (
+                403,
+                "the token may not administer queue 'orders.eu'",
+            )
+            own = await consumer.post(f"/api/v1/{what}", json=body | {"consumerGroup": "mine"})
+            assert own.status_code == 200, own.text
         for path in ("/api/v1/pop/queue/orders.eu", "/api/v1/pop?namespace=orders"):
             url = f"{path}{'&' if '?' in path else '?'}consumerGroup=mine&conflation=true"
             assert (await consumer.get(url)).status_code == 200
     async with caller(http, "admin", queues=["orders.*"]) as administrator:
-        assert (await administrator.post("/api/v1/policies", json=whole)).status_code == 200
+        for what, body in changes:
+            assert (await administrator.post(f"/api/v1/{what}", json=body)).status_code == 200
     async with caller(http, queues=["orders.*"], allow=["pop"]) as reader:
         refused = await reader.get("/api/v1/pop/queue/orders.eu?consumerGroup=other&conflation=true")
         assert refused.json()["error"] == "the token may not acknowledge in queue 'orders.eu' as group 'other'"
+
+
+class TestMetricsThatNeedAToken:
+    """They name the queues of all tenants, so they are for tokens that are restricted to none."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return settings_with(auth={"enabled": True, "secret": SECRET, "skip_paths": ("/health",)})
+
+    @pytest.mark.parametrize("path", sorted(SKIPPED))
+    async def test_no_tenant_gets_them(self, http: httpx.AsyncClient, path: str) -> None:
+        async with caller(http, "admin") as everybody:
+            await Queen(everybody).push("one.in", 1)
+        refused = await http.get(path)
+        assert (refused.status_code, "one.in" in refused.text) == (401, False)
+        for role in ("read-only", "read-write", "admin"):
+            async with caller(http, role, queues=["two.*"]) as tenant:
+                refused = await tenant.get(path)
+                assert (refused.status_code, "one.in" in refused.text) == (403, False), role
+        async with caller(http, "read-only") as monitoring:
+            assert (await monitoring.get(path)).status_code == 200
+        assert (await http.get("/health")).status_code == 200
 
 
 async def test_tenants_have_stream_queries_of_their_own(http: httpx.AsyncClient, sql: asyncpg.Connection) -> None:

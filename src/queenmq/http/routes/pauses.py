@@ -75,7 +75,8 @@ async def list_pauses(request: Request, context: Context) -> Response:
 
 async def _scope(request: Request, _: Context) -> Sequence[Need]:
     place = _place(decode(request.body, _resume, _TEXTS))
-    return (Need(Verb.ACK, place.queue, place.group),)
+    verb = Verb.ADMINISTER if place.group is None else Verb.ACK
+    return (Need(verb, place.queue, place.group),)
 
 
 def _place(body: PauseBody | ResumeBody) -> PausePlace:
