@@ -18,11 +18,26 @@ import string
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from queenmq.config import Settings
 from queenmq.http.app import ROUTES
+from queenmq.http.openapi import document
 from queenmq.http.route import Route
+
+
+def query_parameters(routes: Iterable[Route]) -> set[str]:
+    """The names of those that the OpenAPI document of the routes has."""
+    return {
+        parameter["name"]
+        for operations in document(routes, Settings())["paths"].values()
+        for operation in operations.values()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "query"
+    }
+
 
 AT_ONCE = 8
 ANSWER_S = 30.0
@@ -32,7 +47,7 @@ HEADLESS = {
     "/api/v1/system/maintenance/pop",
 }  # an endless one, and switches
 UUID = "00000000-0000-4000-8000-000000000001"
-NAMES = ("q", "q.a", "Default", "g", "__QUEUE_MODE__", UUID)
+NAMES = ("q", "q.a", "q.other", "Default", "g", "__QUEUE_MODE__", UUID)
 STRANGE = (
     *(
         "",
@@ -57,34 +72,8 @@ STRANGE = (
     *("0", "-1", "1e309", "NaN", "null", "true", str(2**63), str(2**64), "9" * 400, "0001-01-01T00:00:00Z"),
     *("9999-12-31T23:59:59Z", "2020-02-30", "-infinity", "1970-01-01T00:00:00+99:99"),
 )
-PARAMETERS = (
-    *(
-        "queue",
-        "partition",
-        "consumerGroup",
-        "batch",
-        "wait",
-        "timeout",
-        "autoAck",
-        "limit",
-        "offset",
-        "namespace",
-        "task",
-    ),
-    *(
-        "subscriptionMode",
-        "subscriptionFrom",
-        "partitions",
-        "status",
-        "from",
-        "to",
-        "subject",
-        "action",
-        "after",
-        "txn",
-    ),
-    *("minutes", "interval", "group", "job", "age", "x", "q", "search", "state", "error", "header", "fingerprint"),
-)
+# Those of every route, and one that no route has.
+PARAMETERS = (*sorted(query_parameters(ROUTES)), "x")
 ITEM = {
     "queue": "q",
     "partition": "p",
@@ -227,14 +216,17 @@ HEADERS = (
 
 
 class Failed(AssertionError):
-    """The server has answered with 500, or not at all."""
+    """The server has answered with 500, or not at all, or with what it must not tell."""
 
 
 class Fuzzer:
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, url: str, seed: int, tokens: Sequence[str] = (), secrets: Sequence[bytes] = ()) -> None:
+        """With `tokens`, each connection has one of them, or none; no answer may contain one of `secrets`."""
         parts = urlsplit(url)
         self._place = parts.hostname or "127.0.0.1", parts.port or 80
         self._random = random.Random(seed)
+        self._tokens = tokens
+        self._secrets = secrets
         self.statuses: Counter[int] = Counter()
 
     async def run(self, seconds: float) -> None:
@@ -249,7 +241,8 @@ class Fuzzer:
         while time.monotonic() < end:
             chance = self._random.random()
             count = 1 if chance < 0.8 else self._random.randint(2, 6)
-            requests = [self._request() for _ in range(count)]
+            token = self._random.choice([*self._tokens, *self._tokens, *self._tokens, None]) if self._tokens else None
+            requests = [self._request(token) for _ in range(count)]
             whole = chance > 0.1
             if not whole:
                 requests = [self.damaged(b"".join(requests))]
@@ -275,6 +268,9 @@ class Fuzzer:
             return []
         finally:
             writer.transport.abort()
+        for secret in self._secrets:
+            if secret in answered:
+                raise Failed(f"{secret!r} in the answer to {requests!r}: {answered!r}")
         return [int(status) for status in re.findall(rb"^HTTP/1\.1 (\d{3}) ", answered, re.MULTILINE)]
 
     def _parts(self, data: bytes) -> list[bytes]:
@@ -300,7 +296,7 @@ class Fuzzer:
                         del changed[at:]
         return bytes(changed)
 
-    def _request(self) -> bytes:
+    def _request(self, token: str | None = None) -> bytes:
         pick = self._random
         route: Route = pick.choice([one for one in ROUTES if one.path not in HEADLESS])
         method = (
@@ -317,8 +313,11 @@ class Fuzzer:
         target = f"{path}?{query}timeout=50"
         body = self._body(route.path) if route.method == "POST" or pick.random() < 0.05 else b""
         lines = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+        if token is not None:
+            lines.append(f"Authorization: Bearer {token}")
         if pick.random() < 0.15:
-            lines.append(pick.choice(HEADERS))
+            # What is compressed could not be searched for secrets.
+            lines.append(pick.choice([one for one in HEADERS if not (self._secrets and "gzip" in one)]))
         if pick.random() < 0.05:
             lines.remove("Host: localhost")
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
