@@ -12,12 +12,13 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel, SecretStr, field_serializer
 
 from queenmq.client import Content, InvalidItem, InvalidPayload, Item, Message
 from queenmq.client.items import to_push_items
@@ -97,6 +98,75 @@ def test_other_types_are_written_as_iso_8601_and_read_as_such() -> None:
 def test_what_could_be_meant_in_two_ways_is_refused(payload: Any, why: str) -> None:
     with pytest.raises(InvalidPayload, match=why):
         encode(payload)
+
+
+@dataclass
+class InDataclass:
+    inner: Any
+
+
+class InStruct(msgspec.Struct):
+    inner: Any
+
+
+class InPydantic(BaseModel):
+    inner: Any
+
+
+class InRoot(RootModel[Any]):
+    pass
+
+
+def in_enum(inner: Any) -> Enum:
+    return Enum("Some", {"ONE": inner}).ONE  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        InDataclass,
+        InStruct,
+        attrs.make_class("InAttrs", ["inner"]),
+        lambda inner: InPydantic(inner=inner),
+        InRoot,
+        in_enum,
+        lambda inner: [InDataclass((InStruct({"a": InPydantic(inner=[inner])}),))],
+        lambda inner: InPydantic(inner=InDataclass([inner])),
+        lambda inner: MappingProxyType({"a": InStruct(MappingProxyType({"b": inner}))}),
+    ],
+    ids=["dataclass", "msgspec", "attrs", "pydantic", "root", "enum", "nested", "pydantic of dataclass", "mapping"],
+)
+@pytest.mark.parametrize(
+    ("inner", "why"),
+    [
+        ({1: "a", "1": "b"}, "the key 1 is no string"),
+        ({ID: "a", str(ID): "b"}, "the key UUID.* is no string"),
+        ({"a": [{True: 0}]}, "the key True is no string"),
+        ({None: 0}, "the key None is no string"),
+        ({1.5: 0}, "the key 1.5 is no string"),
+        ({1, 2}, "a set has no order"),
+        ([frozenset()], "a set has no order"),
+        (datetime(2026, 11, 18), "has no time zone"),
+        (float("inf"), "is no number"),
+        (Decimal("NaN"), "is no number"),
+        (SecretStr("key"), "asterisks"),
+    ],
+    ids=repr,
+)
+def test_models_refuse_what_is_refused_without_them(model: Any, inner: Any, why: str) -> None:
+    with pytest.raises(InvalidPayload, match=why):
+        encode(model(inner))
+
+
+def test_a_model_that_says_how_a_set_is_written_can_be_pushed() -> None:
+    class Tagged(BaseModel):
+        tags: set[str]
+
+        @field_serializer("tags")
+        def sort(self, tags: set[str]) -> list[str]:
+            return sorted(tags)
+
+    assert decode(encode(Tagged(tags={"b", "a"}))) == {"tags": ["a", "b"]}
 
 
 @given(st.binary())

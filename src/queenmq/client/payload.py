@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from math import isfinite
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -80,7 +81,8 @@ def encode(value: Payload) -> Raw:
 
     With the standard library's encoder: integers of any size stay exact, NaN is refused instead of becoming null, and
     so are lone surrogates, which no server would take. What JSON has no word for is written as `_plain` says. What
-    could be meant in two ways is refused: keys that are no strings, a datetime without a time zone, bytes, sets.
+    could be meant in two ways is refused, in models too: keys that are no strings, a datetime without a time zone,
+    bytes that are no field of a model, sets.
     """
     if isinstance(value, Raw):
         return value
@@ -137,28 +139,62 @@ def _check_keys(value: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """What JSON has instead: objects of models, and strings of UUIDs, moments, durations (ISO 8601) and decimals."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        raise TypeError(f"{value!r} has no time zone; give it one, for example UTC")
-    if isinstance(value, Decimal) and not value.is_finite():
-        raise TypeError(f"{value!r} is no number")
-    if isinstance(value, (datetime, Decimal)):
-        return msgspec.to_builtins(value)
+    _check(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError("bytes are no JSON; push Content(…, content_type) as a whole message, or text")
-    if isinstance(value, Content):
-        raise TypeError("Content is the whole payload of a message that is pushed, and not a part of one")
-    if isinstance(value, (set, frozenset)):
-        raise TypeError("a set has no order; push a list instead, for example sorted(...)")
     if isinstance(value, Mapping):
-        _check_keys(plain := dict(value))
-        return plain
-    # Moments and decimals of a model come here again, and other models within it.
-    return msgspec.to_builtins(value, builtin_types=(datetime, Decimal), enc_hook=_dumped)
+        return dict(value)
+    return msgspec.to_builtins(value, enc_hook=_dumped)
+
+
+def _check(value: Any) -> None:
+    """Refuse, at any depth, what msgspec and pydantic would write but change: two keys that become one, for example."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is no string")
+            _check(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check(inner)
+    elif isinstance(value, (set, frozenset)):
+        raise TypeError("a set has no order; push a list instead, for example sorted(...)")
+    elif isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise TypeError(f"{value!r} has no time zone; give it one, for example UTC")
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise TypeError(f"{value!r} is no number that JSON can write")
+    elif isinstance(value, Decimal):
+        if not value.is_finite():
+            raise TypeError(f"{value!r} is no number")
+    elif isinstance(value, Content):
+        raise TypeError("Content is the whole payload of a message that is pushed, and not a part of one")
+    elif isinstance(value, Enum):
+        _check(value.value)
+    elif hasattr(value, "get_secret_value"):
+        raise TypeError(f"{type(value).__name__} would be stored as asterisks; push its value if it may be stored")
+    else:
+        for name in _fields(type(value)):
+            _check(getattr(value, name, None))
+
+
+def _fields(kind: type) -> Iterable[str]:
+    """The fields of a model of msgspec, dataclasses or attrs. What pydantic has is seen when it has been dumped."""
+    if issubclass(kind, Struct):
+        return kind.__struct_fields__
+    if is_dataclass(kind):
+        return (field.name for field in fields(kind))
+    return (attribute.name for attribute in getattr(kind, "__attrs_attrs__", ()))
 
 
 def _dumped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
     if not hasattr(value, "model_dump"):
         raise TypeError(f"{type(value).__name__} is not a type that can be pushed")
+    # As JSON, pydantic has made strings of keys, lists of sets and null of NaN: they are looked for before.
+    _check(value.model_dump(mode="python", by_alias=True))
     return value.model_dump(mode="json", by_alias=True)
 
 
