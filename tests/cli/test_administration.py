@@ -115,6 +115,7 @@ def test_partitions_are_listed(queen: Run, name: str) -> None:
         ["dlq", "purge", "{}", "--yes"],
         ["seek", "{}", "--group", "g", "--to", "end", "--yes"],
         ["explain", "{}"],
+        ["leases", "list", "{}"],
         ["pop", "{}"],
         ["tail", "{}"],
     ],
@@ -345,6 +346,32 @@ def test_explain_says_why_in_sentences(queen: Run, name: str) -> None:
     assert (lost.status, "has no partition 'nobody'" in lost.out) == (3, True)
     queen("push", name, "1", "--partition", "customer-8")
     assert "- customer-8: " in queen("explain", name, "--group", "billing").out
+
+
+def test_the_lease_of_a_consumer_that_is_gone_is_released(queen: Run, name: str) -> None:
+    queen("push", name, "1", "2", "--partition", "customer-7")
+    held = queen("pop", name, "--group", "billing", "--json").json
+    assert "`queen leases release`" in queen("explain", name, "--group", "billing").out
+    [shown] = queen("leases", "list", name, "--group", "billing", "--json").json
+    assert (shown["partition"], shown["name"], shown["leaseId"]) == ("customer-7", "billing", held["leaseId"])
+    assert held["leaseId"] in queen("leases", "list", name).out.replace("\n", "")
+    assert queen("leases", "list", name, "--group", "others", "--json").json == []
+    where = ("--queue", name, "--partition", "customer-7")
+    mistaken = queen("leases", "release", *where, "--yes")
+    assert (mistaken.status, f"`queen leases list {name}` says who does" in mistaken.err) == (3, True)
+    released = queen("leases", "release", *where, "--group", "billing", "--yes")
+    assert released.out == f"lease {held['leaseId']} has ended; 1 message will be delivered again\n"
+    again = queen("pop", name, "--group", "billing", "--json").json
+    assert again["transactionId"] == held["transactionId"]
+    assert queen("leases", "release", again["leaseId"], "--yes", "--json").json[0]["messages"] == 1
+    assert queen("leases", "release", again["leaseId"], "--yes").status == 3
+    assert queen("explain", name, "--group", "billing", "--json").json["partitions"][0]["attempts"] == 0
+
+
+@pytest.mark.parametrize("given", [(), ("id", "--queue", "q"), ("--queue", "q"), ("--partition", "p")])
+def test_which_lease_is_released_must_be_said(queen: Run, given: tuple[str, ...]) -> None:
+    refused = queen("leases", "release", *given, "--yes")
+    assert (refused.status, "give the ids of leases" in refused.err) == (2, True)
 
 
 # Questions

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from keyword import iskeyword
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NotRequired, get_args, get_origin, is_typeddict
@@ -105,6 +106,8 @@ def typed(name: str) -> str:
         told = indent(inspect.cleandoc(about), "    ").lstrip()
         lines.append(f'    """{told}{chr(10) + "    " if chr(10) in told else ""}"""\n')
     for field, kind in properties.items():
+        if iskeyword(field):  # a class cannot have it; programs read it with `get`
+            continue
         always = field in schema.get("required", ()) or "default" in kind
         line = f"    {field}: {source(kind) if always else f'NotRequired[{source(kind)}]'}"
         lines.append(line if len(line) <= _WIDTH else broken(line))

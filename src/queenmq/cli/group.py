@@ -104,6 +104,7 @@ _ELSEWHERE: Final = {
     "health": "`queen status` and `queen doctor`",
     "config": "`queen queues set` and `queen apply`",
     "locks": "`queen kv locks`",
+    "release": "`queen leases release`",
 }
 
 

@@ -205,6 +205,14 @@ class Administration(SystemCalls):
         """Forget dead letters, the oldest first, a bounded number at a time; `partition`, `to`, `limit`."""
         return self._delete(*_V1, "dlq", queue=queue, consumerGroup=group, **filters)
 
+    # Leases
+
+    @call
+    def release_lease(self, lease_id: str, *, error: str | None = None) -> Answer[answers.LeaseFinished]:
+        """End the lease of a consumer that is gone: what it has not finished is delivered again. Raises NotFound if it
+        has ended already."""
+        return self._post(*_V1, "lease", lease_id, "finish", body={"status": "retry", "error": error})
+
     # Traces
 
     @call

@@ -466,6 +466,62 @@ class LaggingPartition(TypedDict):
     last_consumed_at: str | None
 
 
+class ExceptedResult(TypedDict):
+    index: int
+    transactionId: str
+    success: bool
+    error: str | None
+    dlq: bool
+
+
+class PoppedMessage(TypedDict):
+    id: str
+    transactionId: str
+    traceId: str | None
+    data: Any
+    producerSub: str | None
+    createdAt: str
+    partitionId: str
+    partition: str
+    offset: int
+    leaseId: str
+    consumerGroup: str
+    queue: str
+    retryCount: int
+    headers: NotRequired[dict[str, str]]
+    traceparent: NotRequired[str]
+
+
+class Popped(TypedDict):
+    """The messages; each names its own partition. `leaseId` is empty with `autoAck`. A pop that asks for conflation has
+    one of the last two fields, and an answer also if there are no messages.
+    """
+
+    success: bool
+    queue: str | None
+    partition: str | None
+    partitionId: str | None
+    leaseId: str | None
+    consumerGroup: str
+    partitionsClaimed: int
+    messages: list[PoppedMessage]
+    conflation: NotRequired[bool]
+    conflationConflict: NotRequired[bool]
+
+
+class LeaseFinished(TypedDict):
+    """`taken` and `takeError` are there if something was to be taken."""
+
+    leaseId: str
+    success: bool
+    error: str | None
+    messages: int
+    dlq: int
+    code: NotRequired[str]
+    taken: NotRequired[Popped | None]
+    takeError: NotRequired[str | None]
+
+
 class LockSeen(TypedDict):
     """Who has a permit. Its fencing number is not shown: with it, anybody could end what others hold."""
 

@@ -193,7 +193,7 @@ def _dumped(value: Any) -> Any:
         return dict(value)
     if not hasattr(value, "model_dump"):
         raise TypeError(f"{type(value).__name__} is not a type that can be pushed")
-    # As JSON, pydantic has made strings of keys, lists of sets and null of NaN: they are looked for before.
+    # As JSON, pydantic has made strings of keys, lists of sets and null of NaN: they are found before.
     _check(value.model_dump(mode="python", by_alias=True))
     return value.model_dump(mode="json", by_alias=True)
 

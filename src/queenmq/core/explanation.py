@@ -150,9 +150,9 @@ def judge(position: PositionState, options: Options, held: HeldBack = _NOTHING_H
             f"Lease {position.lease_id} holds {_messages(position.leased)} that {_are(position.leased)} not "
             "acknowledged yet; no other consumer of the group gets messages of this partition until "
             f"{time_text(position.lease_expires_at)}.",
-            "Wait for the consumer to acknowledge, or for the lease to end; if the consumer is dead, seek the group in "
-            "this partition, which ends its lease. Consumers that need longer should renew, and those that die often "
-            f"need a shorter leaseTime (now {options.lease_s} s).",
+            "Wait for the consumer to acknowledge, or for the lease to end; if the consumer is dead, release the lease "
+            "with `queen leases release` or on the page of the partition. Consumers that need longer should renew, and "
+            f"those that die often need a shorter leaseTime (now {options.lease_s} s).",
             position.lease_expires_at,
         )
     if position.next_created_at is None:

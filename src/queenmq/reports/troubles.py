@@ -187,7 +187,10 @@ def _behind(found: _Found, pops_paused: bool) -> Iterator[Trouble]:
             head = found.heads.get((row.partition_id, row.consumer_group), attempts.NOTHING)
             since = "" if head.held_since is None else f" for {_span((row.now - head.held_since).total_seconds())}"
             why = f"A lease on {_count(row.leased, 'message')} has been held{since} by {_consumer(head.holder)}."
-            advice = "If that consumer is gone, release the lease; if it is at work, wait or make its batches smaller."
+            advice = (
+                "If that consumer is gone, release the lease (`queen leases release`, or the page of the partition); "
+                "if it is at work, wait or make its batches smaller."
+            )
         elif verdict.reason == "deliverable":
             why = _not_read(row)
             advice = "Start its consumers, or more; if nobody needs the messages, skip them or delete the group."

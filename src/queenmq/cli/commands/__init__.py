@@ -13,6 +13,7 @@ KNOWN: Final = {
     "queues": "List, show, create, set, clear and delete queues.",
     "partitions": "List partitions and how many messages they hold.",
     "groups": "List, show and delete consumer groups.",
+    "leases": "List who holds messages, and release leases of consumers that are gone.",
     "find": "Find queues, groups, partitions and messages.",
     "messages": "List, show, retry, dead-letter and delete messages.",
     "dlq": "List, redrive and purge dead letters.",
