@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asyncpg
 import jwt
 import pytest
 from mcp import Client
@@ -180,6 +181,48 @@ def guarded(postgres: Postgres) -> Iterator[Running]:
 
 def signed(**claims: object) -> str:
     return jwt.encode({"sub": "on call", "role": "read-only", "exp": time.time() + 3600} | claims, SECRET, "HS256")
+
+
+async def test_the_longest_waiting_group_is_judged_although_the_server_lists_only_one(
+    database_url: str, queen: Run, environment: pytest.MonkeyPatch
+) -> None:
+    with serving(settings_with(limits={"max_items": 1}), database_url) as server:
+        environment.setenv("QUEEN_URL", server.url)
+        with BlockingQueen(server.url) as client:
+            for queue, group in (("old", "z"), ("new", "a"), ("newer", "b")):
+                client.queue(queue).push([1])
+                client.ack(client.queue(queue).group(group).pop())
+                client.queue(queue).push([2])
+
+        async def age() -> None:
+            """Each has waited longer than it did, one of them longest."""
+            connection = await asyncpg.connect(database_url)
+            await connection.execute(
+                "UPDATE queen.messages SET created_at = created_at - CASE WHEN partition_id IN (SELECT p.id FROM "
+                "queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = 'old') "
+                "THEN interval '2 hours' ELSE interval '1 hour' END"
+            )
+            await connection.close()
+
+        await age()
+        with BlockingQueen(server.url) as client:
+            client.admin.refresh_consumer_stats()
+        told = queen("status", "--json").json
+        assert [one["name"] for one in told["groupsInTrouble"]] == ["z"]
+        assert (told["groups"], told["groupsNotJudged"]) == (3, 2)
+        assert "2 more groups with messages due" in queen("status").err
+        assert [one["name"] for one in queen("groups", "--sort", "lag", "--json").json] == ["z"]
+        assert "2 more; --queue, --only and --sort choose" in queen("groups").err
+        top = queen("top", "--every", "0.01", "--json").json
+        assert ([one["name"] for one in top["groups"]], top["moreGroups"]) == (["z"], 2)
+        assert "2 more groups, which waited less long" in queen("top", "--once", "--every", "0.01").out
+        assert "and 2 with messages due that have waited less long" in queen("doctor").out.replace("\n", " ")
+        async with Client(mcp_server(lambda: Queen(server.url))) as client:
+            lag = json.loads((await client.call_tool("lag", {})).content[0].text)
+            status = json.loads((await client.call_tool("status", {})).content[0].text)
+        assert (lag["total"], [one["group"] for one in lag["groups"]]) == (3, ["z"])
+        assert [one["group"] for one in status["groupsInTrouble"]] == ["z"]
+        assert (status["groups"], status["moreGroupsWithMessagesDue"]) == (3, 2)
 
 
 def test_status_shows_what_the_token_may_see(

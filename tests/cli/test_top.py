@@ -92,6 +92,7 @@ def test_into_a_pipe_it_is_one_picture(queen: Run, name: str) -> None:
     told = queen("top", "--every", "0.01", "--json").json
     assert f"g-{name}" in [group["name"] for group in told["groups"]]
     assert set(told["ratesPerSecond"]) == {"push", "pop", "ack"}
+    assert told["moreGroups"] == 0
 
 
 def test_samples_of_prometheus_are_read() -> None:

@@ -115,7 +115,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "find_messages": ("77", PAGE, NO, 50),
     "find_by_headers": ('{"country": "IT"}', PAGE, NO, 50),
     "queue_described": ("large name",),
-    "queues_listed": (NO, NO, NO, PAGE, 0, NO, NO),
+    "queues_listed": (NO, NO, NO, PAGE, 0, NO, NO, NO),
     "namespaces_listed": (PAGE, 0, NO),
     "tasks_listed": (PAGE, 0, NO),
     "overview": (NO, NO, NO),

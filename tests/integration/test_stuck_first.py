@@ -96,12 +96,13 @@ async def test_groups_that_fail_or_are_behind_come_first(
     by_name = await get(http, path)
     assert [one["name"] for one in by_name] == ["a", "g"]
     assert [one["consumed"] for one in by_name] == [1, 3]
-    for sort in ("lag", "unread", "failing", "dead_letters"):
+    for sort in ("lag", "unread", "leased", "failing", "dead_letters"):
         worst, other = await get(http, path, sort=sort)
         assert (worst["name"], worst["failing"], worst["deadLetters"]) == ("g", 2, 1)
         assert (other["failing"], other["deadLetters"]) == (0, 0)
-    for only in ("unread", "due", "failing"):
-        assert [one["name"] for one in await get(http, path, only=only)] == ["g"]
+    for only in ("unread", "due", "leased", "failing", "dead_letters"):
+        assert [(one["name"], one["total"]) for one in await get(http, path, only=only)] == [("g", 1)]
+    assert [(one["name"], one["total"]) for one in await get(http, path, limit=1, offset=1)] == [("g", 2)]
     assert await get(http, path, only="behind") == []
     await sql.execute("UPDATE queen.group_statistics SET oldest_unread_at = now() - interval '1 hour' WHERE lag > 0")
     assert [one["standing"] for one in await get(http, path, only="behind")] == ["Behind"]
@@ -115,9 +116,15 @@ async def test_queues_have_rates_lag_and_failures(
     await http.post("/api/v1/stats/refresh")
     path = "/api/v1/resources/queues"
     assert [one["name"] for one in (await get(http, path))["queues"]] == ["a", "q"]
-    for sort in ("pending", "failing", "dead_letters", "lag"):
+    for sort in ("pending", "leased", "failing", "dead_letters", "lag"):
         worst: Json = (await get(http, path, sort=sort))["queues"][0]
-        assert (worst["name"], worst["failing"], worst["deadLetters"]) == ("q", 2, 1)
+        assert (worst["name"], worst["failing"], worst["deadLetters"], worst["leases"]) == ("q", 2, 1, 1)
+    for only, names in (
+        ("unread", ["a", "q"]),
+        *((word, ["q"]) for word in ("due", "leased", "failing", "dead_letters")),
+    ):
+        assert [one["name"] for one in (await get(http, path, only=only))["queues"]] == names, only
+    assert (await http.get(path, params={"only": "odd"})).status_code == 400
     await queen.configure("rated")  # which no server counts anything of
     await sql.execute(
         "INSERT INTO queen.activity (bucket, server, queue_name, push_messages, pop_messages) "

@@ -12,7 +12,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 import pytest
@@ -283,8 +283,10 @@ def test_keda_asks_for_what_queen_answers() -> None:
     path = urlsplit(trigger["metadata"]["url"])
     assert path.path in {route.path for route in groups.ROUTES if route.method == "GET"}
     assert f"Service/{path.hostname}" in manifests()
-    asked = re.fullmatch(r'#\((\w+)=="[^"]+"\)#\|#\((\w+)=="[^"]+"\)\.(\w+)', trigger["metadata"]["valueLocation"])
-    assert set(asked.groups()) <= set(GroupListed.__struct_encode_fields__)
+    asked = re.fullmatch(r'#\((\w+)=="([^"]+)"\)#\|#\((\w+)=="([^"]+)"\)\.(\w+)', trigger["metadata"]["valueLocation"])
+    first, group, second, queue, figure = asked.groups()
+    assert {first, second, figure} <= set(GroupListed.__struct_encode_fields__)
+    assert parse_qs(path.query) == {"queue": [queue], "search": [group]}, "the page must not end before the group"
     assert int(trigger["metadata"]["targetValue"]) > 0
     assert trigger["authenticationRef"]["name"] == "invoices"
     guide = (ROOT / "docs" / "how-to" / "workers.md").read_text()

@@ -15,7 +15,7 @@ from queenmq.cli.fetch import Answer, fetch
 from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
 from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, token
 from queenmq.cli.show import plural, seconds
-from queenmq.cli.standing import MOST_GROUPS, behind_idle_or_paused, counted
+from queenmq.cli.standing import MOST_GROUPS, behind_idle_or_paused, counted, unlisted
 from queenmq.clock import SYSTEM
 from queenmq.config import is_here
 
@@ -112,7 +112,7 @@ def _with_token(server: str) -> Iterator[Finding]:
     yield from _postgres(_ask(server, "/api/v1/analytics/postgres-stats"))
     yield from _horizon(_ask(server, "/api/v1/analytics/horizon"))
     yield from _operations(_ask(server, "/api/v1/operations/stats"))
-    yield _work(overview.body, _ask(server, f"/api/v1/consumer-groups?limit={MOST_GROUPS}"))
+    yield _work(overview.body, _ask(server, f"/api/v1/consumer-groups?only=due&sort=lag&limit={MOST_GROUPS}"))
     yield from _troubles(_ask(server, "/api/v1/troubles"))
     yield from _cluster(_ask(server, "/api/v1/system/shared-state"))
 
@@ -246,7 +246,8 @@ def _journal_problem(journal: dict[str, Any]) -> Finding | None:
 def _work(overview: dict[str, Any], groups: _Reply) -> Finding:
     """Whether the messages are worked off, beside whether the server could do so."""
     letters: int = overview.get("messages", {}).get("deadLetter", 0)
-    found = behind_idle_or_paused(groups.body if groups.status == _OK else [])
+    due = groups.body if groups.status == _OK else []
+    found = behind_idle_or_paused(due)
     if not letters and not found:
         return good("work", "no group is behind, and there are no dead letters")
     dead = plural(letters, "dead letter")
@@ -254,6 +255,8 @@ def _work(overview: dict[str, Any], groups: _Reply) -> Finding:
         return doubtful("work", dead, "`queen dlq` lists them, `queen dlq redrive` delivers them again")
     worst, lag = found[0], seconds(found[0]["maxTimeLag"])
     groups_of = f"groups: {', '.join(counted(found))}"
+    if more := unlisted(due):
+        groups_of += f", and {more:,} with messages due that have waited less long"
     return doubtful(
         "work",
         f"{groups_of}; {dead}; {worst['name']} of {worst['queueName']} has waited longest, for {lag}",

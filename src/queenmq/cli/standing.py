@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 MOST_GROUPS: Final = 10_000
@@ -19,6 +19,11 @@ def permitted(question: Callable[[], T]) -> T | None:
         return question()
     except (Forbidden, NotFound):
         return None
+
+
+def unlisted(groups: Sequence[Mapping[str, Any]]) -> int:
+    """How many more there are than the server has put on this first page. A server of an older version does not say."""
+    return max(0, groups[0].get("total", 0) - len(groups)) if groups else 0
 
 
 def behind_idle_or_paused(groups: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -35,7 +35,7 @@ class Administration(SystemCalls):
 
     @call
     def list_queues(self, /, **filters: Any) -> Answer[answers.QueuesListed]:
-        """All queues; `namespace`, `task`, `limit`, `offset`, `search`, `sort`."""
+        """All queues; `namespace`, `task`, `limit`, `offset`, `search`, `only`, `sort`."""
         return self._get(*_V1, "resources", "queues", **filters)
 
     @call

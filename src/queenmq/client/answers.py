@@ -385,7 +385,7 @@ class GroupListed(TypedDict):
     `partitionsWithLag` partitions, the first of them for `maxTimeLag` seconds. `members` are the leases that it holds;
     `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server.
     `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished. It started at
-    `subscriptionTimestamp`; null: with the first message.
+    `subscriptionTimestamp`; null: with the first message. `total` entries are on all pages of the listing.
     """
 
     name: str
@@ -401,6 +401,7 @@ class GroupListed(TypedDict):
     standing: Literal["Behind", "Idle", "Paused", "Queue is gone", "Reading", "Up to date", "Waiting"]
     failing: int
     deadLetters: int
+    total: int
     consumed: int
     subscriptionMode: str | None
     subscriptionTimestamp: str | None
@@ -1217,8 +1218,8 @@ class QueueStatusDetail(TypedDict):
 
 
 class QueueListed(TypedDict):
-    """`failing` counts the groups in partitions whose head has failed; `lagSeconds` is how long the oldest unread
-    message has been due. Rates are of the last whole minute.
+    """`failing` counts the groups in partitions whose head has failed, `leases` what all groups hold; `lagSeconds` is
+    how long the oldest unread message has been due. Rates are of the last whole minute.
     """
 
     id: str
@@ -1230,6 +1231,7 @@ class QueueListed(TypedDict):
     messages: Depth
     failing: int
     deadLetters: int
+    leases: int
     lagSeconds: int
     pushedPerSecond: float
     poppedPerSecond: float

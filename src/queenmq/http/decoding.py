@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -137,6 +137,14 @@ def query_name(query: Mapping[str, str], name: str) -> str | None:
         return None
     check_name(value, name)
     return value
+
+
+def query_word(query: Mapping[str, str], name: str, words: tuple[Any, ...]) -> Any:
+    """One of the words, or None if the parameter is absent or empty."""
+    given = query.get(name) or None
+    if given is not None and given not in words:
+        raise InvalidRequest(f"{name} must be one of {', '.join(words)}", name)
+    return given
 
 
 def query_time(query: Mapping[str, str], name: str) -> datetime | None:

@@ -89,14 +89,17 @@ async def status(context: Context) -> str:
     are behind or idle, or paused while messages are due, pauses, maintenance. What the token does not show is null: it
     may be for some queues only."""
     admin = _queen(context).admin
-    groups = await _asked(admin.list_consumer_groups(limit=_MOST_GROUPS))
+    some = await _asked(admin.list_consumer_groups(limit=1))
+    groups = await _asked(admin.list_consumer_groups(only="due", sort="lag", limit=_MOST_GROUPS))
     troubled = _worst_first([group for group in groups if _is_troubled(group)])
     return _told(
         {
             "health": await _asked(admin.health()),
             "overview": await _permitted(admin.get_overview()),
-            "groups": len(groups),
+            "groups": _total(some),
             "groupsInTrouble": [_group(group) for group in troubled[:_MOST]],
+            "moreGroupsInTrouble": max(0, len(troubled) - _MOST),
+            "moreGroupsWithMessagesDue": _total(groups) - len(groups),
             "troubles": (await _permitted(admin.list_troubles()) or {"troubles": []})["troubles"],
             "pauses": (await _asked(admin.list_pauses()))["pauses"][:_MOST],
             "maintenance": await _permitted(admin.get_maintenance_mode()),
@@ -129,9 +132,8 @@ async def lag(
     limit: Limit = 20,
 ) -> str:
     """The consumer groups with their unread and due messages and how long the oldest has been due, worst first."""
-    groups = await _asked(_queen(context).admin.list_consumer_groups(limit=_MOST_GROUPS))
-    found = _worst_first([group for group in groups if queue in (None, group["queueName"])])
-    return _told({"total": len(found), "groups": [_group(group) for group in found[:limit]]})
+    found = await _asked(_queen(context).admin.list_consumer_groups(queue=queue, sort="lag", limit=limit))
+    return _told({"total": _total(found), "groups": [_group(group) for group in _worst_first(found)]})
 
 
 async def search(
@@ -202,6 +204,11 @@ async def redrive(
 
 def _is_troubled(group: Json) -> bool:
     return group["standing"] in _TROUBLED or (group["standing"] == "Paused" and bool(group["totalLag"]))
+
+
+def _total(groups: list[Json]) -> int:
+    """How many there are, also on other pages. A server of an older version does not say."""
+    return max(len(groups), groups[0].get("total", 0)) if groups else 0
 
 
 def _worst_first(groups: list[Json]) -> list[Json]:

@@ -14,15 +14,15 @@ from queenmq.reports import queues
 from queenmq.reports.places import JudgedPlace
 from queenmq.reports.reading import Query, Reader, Reports
 
-GroupOrder = Literal["lag", "unread", "failing", "dead_letters"]
-GroupFilter = Literal["unread", "due", "behind", "failing"]
+GroupOrder = Literal["lag", "unread", "leased", "failing", "dead_letters"]
+GroupFilter = Literal["unread", "due", "behind", "leased", "failing", "dead_letters"]
 
 
 class ListedGroup(Struct, frozen=True):
     """A group in a queue, from the statistics and its subscription. `lives`: the queue exists. Figures are None before
     the statistics have counted the queue; `consumed_ago_s` is None if the group has finished nothing yet. `failing`
     counts partitions whose head has failed, `consumed` the deliveries that it has finished since it exists.
-    `is_paused`: itself, with its queue or by its breaker."""
+    `is_paused`: itself, with its queue or by its breaker. `total` groups fit what was asked for."""
 
     name: str
     queue: str
@@ -40,6 +40,7 @@ class ListedGroup(Struct, frozen=True):
     failing: int
     dead_letters: int
     is_paused: bool
+    total: int
 
 
 class GroupMetrics(Struct, frozen=True):

@@ -12,7 +12,8 @@ from msgspec import Struct
 from queenmq.core.options import QueueOptions, read_pop_wait
 from queenmq.reports.reading import Query, Reader, Reports
 
-QueueOrder = Literal["pending", "failing", "dead_letters", "lag"]
+QueueOrder = Literal["pending", "leased", "failing", "dead_letters", "lag"]
+QueueFilter = Literal["unread", "due", "leased", "failing", "dead_letters"]
 
 
 class Counts(Struct, frozen=True):
@@ -27,7 +28,8 @@ class Counts(Struct, frozen=True):
 
 
 class ListedQueue(Struct, frozen=True):
-    """A queue with the figures of the statistics; `failing` are the groups in partitions whose head has failed."""
+    """A queue with the figures of the statistics; `failing` are the groups in partitions whose head has failed,
+    `leases` what all groups hold."""
 
     id: UUID
     name: str
@@ -41,6 +43,7 @@ class ListedQueue(Struct, frozen=True):
     consumed: int
     failing: int
     dead_letters: int
+    leases: int
     time_lag_s: float
     pushed_per_s: float
     popped_per_s: float
@@ -163,10 +166,11 @@ async def page(
     offset: int,
     permitted: list[str] | None = None,
     sort: QueueOrder | None = None,
+    only: QueueFilter | None = None,
 ) -> list[ListedQueue]:
-    """Queues by name: of a namespace, of a task, with `search` in the name and fitting patterns, each if given. With
-    `sort` the worst first."""
-    return await reader.rows(_LISTED, namespace, task, search, limit, offset, permitted, sort)
+    """Queues by name: of a namespace, of a task, with `search` in the name, fitting patterns and that `only` says, each
+    if given. With `sort` the worst first."""
+    return await reader.rows(_LISTED, namespace, task, search, limit, offset, permitted, sort, only)
 
 
 async def namespaces(reader: Reader, limit: int, offset: int, permitted: list[str] | None = None) -> list[Label]:

@@ -7,7 +7,8 @@ import click
 from queenmq.cli.arguments import COUNT, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue, queue_option, require_group, require_queue, server
-from queenmq.cli.show import Column, confirm, consumer, listing, moment, plural, print_json, seconds
+from queenmq.cli.show import Column, confirm, consumer, listing, moment, note, plural, print_json, seconds
+from queenmq.cli.standing import unlisted
 from queenmq.core.names import QUEUE_MODE
 
 _MOST = 10_000
@@ -27,11 +28,13 @@ def command() -> None:
 @under(command, "list", "queen groups --queue orders", "queen groups --only behind --sort lag")
 @queue_option
 @click.option(
-    "--only", type=click.Choice(("unread", "due", "behind", "failing")), help="List only groups of which this is true."
+    "--only",
+    type=click.Choice(("unread", "due", "behind", "leased", "failing", "dead_letters")),
+    help="List only groups of which this is true.",
 )
 @click.option(
     "--sort",
-    type=click.Choice(("lag", "unread", "failing", "dead_letters")),
+    type=click.Choice(("lag", "unread", "leased", "failing", "dead_letters")),
     help="List the worst first, instead of by name.",
 )
 @as_json
@@ -64,6 +67,8 @@ def list_(queue: str | None, only: str | None, sort: str | None, as_json: bool, 
         Column("subscriptionMode", "starts at", minor=True),
         as_json=as_json,
     )
+    if more := unlisted(rows):
+        note(f"{more:,} more; --queue, --only and --sort choose which are listed.")
 
 
 @under(command, "show", "queen groups show billing --queue orders")

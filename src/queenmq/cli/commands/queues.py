@@ -32,8 +32,13 @@ def command() -> None:
 @click.option("--search", metavar="TEXT", help="List only queues whose name contains this text.")
 @click.option(
     "--sort",
-    type=click.Choice(("pending", "failing", "dead_letters", "lag")),
+    type=click.Choice(("pending", "leased", "failing", "dead_letters", "lag")),
     help="List the worst first, instead of by name.",
+)
+@click.option(
+    "--only",
+    type=click.Choice(("unread", "due", "leased", "failing", "dead_letters")),
+    help="List only queues of which this is true.",
 )
 @click.option("--limit", type=COUNT, default=1000, show_default=True, metavar="N", help="Maximum number of queues.")
 @as_json
@@ -43,6 +48,7 @@ def list_(
     task: str | None,
     search: str | None,
     sort: str | None,
+    only: str | None,
     limit: int,
     as_json: bool,
     server: str,
@@ -53,12 +59,15 @@ def list_(
     been due. Rates are of the last whole minute.
     """
     with connected(server) as queen:
-        rows = queen.admin.list_queues(namespace=namespace, task=task, search=search, sort=sort, limit=limit)["queues"]
+        rows = queen.admin.list_queues(
+            namespace=namespace, task=task, search=search, sort=sort, only=only, limit=limit
+        )["queues"]
     columns = (
         Column("name", "queue"),
         Column("partitions", number=True),
         *_FIGURES,
         Column("lagSeconds", "lag", number=True, written=seconds),
+        Column("leases", number=True, minor=True),
         Column("failing", number=True),
         Column("deadLetters", "dead letters", number=True),
         Column("pushedPerSecond", "pushed/s", number=True, minor=True),
@@ -69,7 +78,7 @@ def list_(
         Column("task", minor=True),
         Column("createdAt", "created", written=moment, minor=True),
     )
-    narrowed = namespace or task or search
+    narrowed = namespace or task or search or only
     none = "no such queues; `queen queues` lists all" if narrowed else "no queues; the first push creates one"
     listing(rows, none, *columns, *more, as_json=as_json)
 

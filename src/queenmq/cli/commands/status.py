@@ -8,7 +8,7 @@ from queenmq.cli.arguments import as_json
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, console, count, facts, note, plural, print_json, seconds, table
-from queenmq.cli.standing import MOST_GROUPS, behind_idle_or_paused, counted, permitted
+from queenmq.cli.standing import MOST_GROUPS, behind_idle_or_paused, counted, permitted, unlisted
 
 _MOST_SHOWN: Final = 10
 _MOST_TROUBLES: Final = 5
@@ -21,7 +21,8 @@ def command(as_json: bool, server: str) -> None:
     """Show in one screen how the server, its queues and groups are. `queen doctor` says how to repair things."""
     with connected(server) as queen:
         health, overview = queen.admin.health(), permitted(queen.admin.get_overview)
-        groups = queen.admin.list_consumer_groups(limit=MOST_GROUPS)
+        some = queen.admin.list_consumer_groups(limit=1)
+        due = queen.admin.list_consumer_groups(only="due", sort="lag", limit=MOST_GROUPS)
         operations = permitted(queen.admin.get_operation_stats)
         troubles = permitted(queen.admin.list_troubles)
         balance = permitted(queen.admin.get_cluster_balance)
@@ -30,8 +31,9 @@ def command(as_json: bool, server: str) -> None:
             "version": health["version"],
             "database": health["database"],
             "overview": overview,
-            "groups": len(groups),
-            "groupsInTrouble": behind_idle_or_paused(groups),
+            "groups": len(some) + unlisted(some),
+            "groupsInTrouble": behind_idle_or_paused(due),
+            "groupsNotJudged": unlisted(due),
             "pauses": queen.admin.list_pauses()["pauses"],
             "troubles": [] if troubles is None else troubles["troubles"],
             "maintenance": permitted(queen.admin.get_maintenance_mode),
@@ -56,7 +58,9 @@ def command(as_json: bool, server: str) -> None:
             Column("maxTimeLag", "lag", number=True, written=seconds),
         )
         if len(troubled) > _MOST_SHOWN:
-            note(f"{len(troubled) - _MOST_SHOWN:,} more; `queen groups` lists all.")
+            note(f"{len(troubled) - _MOST_SHOWN:,} more; `queen groups --only due --sort lag` lists them.")
+        if found["groupsNotJudged"]:
+            note(f"{plural(found['groupsNotJudged'], 'more group')} with messages due, which have waited less long.")
     if found["troubles"]:
         console().print()
         facts([(one["kind"].replace("_", " "), one["sentence"]) for one in found["troubles"][:_MOST_TROUBLES]])

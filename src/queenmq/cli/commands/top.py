@@ -20,7 +20,7 @@ from queenmq.cli.fetch import fetch
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, server, servers
 from queenmq.cli.show import Column, built, count, now, plural, print_json, seconds
-from queenmq.cli.standing import permitted
+from queenmq.cli.standing import permitted, unlisted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MINUTE_S: Final = 60
 _LEAST_SHOWN: Final = 0.05
-_MOST_GROUPS: Final = 10_000
+_MOST_GROUPS: Final = 1000  # the longest waiting
 _LOOK_BACK: Final = timedelta(minutes=3)
 _WORK: Final = {
     "push": "queen_worker_push_messages_total",
@@ -37,7 +37,7 @@ _WORK: Final = {
     "ack": "queen_worker_ack_success_total",
 }
 # Lines that are neither queues nor groups.
-_OTHER_LINES: Final = 9
+_OTHER_LINES: Final = 10
 _END: Final = (b"q", b"Q", b"\x1b", b"\x03")
 
 
@@ -159,6 +159,7 @@ class _Found:
     overview: Mapping[str, Any] | None
     queues: list[dict[str, Any]] = field(default_factory=list)
     groups: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    more_groups: int = 0  # which have waited less long
 
     def told(self) -> dict[str, Any]:
         return {
@@ -171,6 +172,7 @@ class _Found:
             "overview": self.overview,
             "queues": self.queues,
             "groups": self.groups,
+            "moreGroups": self.more_groups,
         }
 
 
@@ -190,12 +192,12 @@ class _Watch:
         series = _parsed(fetch(self._server, "/metrics/prometheus").body.decode())
         since = (now() - _LOOK_BACK).isoformat()
         activity = (permitted(lambda: admin.get_queue_operations(from_=since)) or {"series": []})["series"]
-        stored = admin.list_queues(limit=1000)["queues"]
+        stored = admin.list_queues(sort="pending", limit=1000)["queues"]
         parked = {
             dict(labels)["queue"]: n for (name, labels), n in series.items() if name == "queen_queue_parked_consumers"
         }
         groups = sorted(
-            admin.list_consumer_groups(limit=_MOST_GROUPS),
+            due := admin.list_consumer_groups(sort="lag", limit=_MOST_GROUPS),
             key=lambda row: (-row["maxTimeLag"], -(row["totalLag"] or 0), row["name"]),
         )
         balance = permitted(admin.get_cluster_balance)
@@ -209,6 +211,7 @@ class _Watch:
             overview=permitted(admin.get_overview),
             queues=_queues(stored, activity, parked),
             groups=groups,
+            more_groups=unlisted(due),
         )
 
     def _rates(self, at: float, series: dict[_Series, float]) -> dict[str, float]:
@@ -319,7 +322,9 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
         Column("maxTimeLag", "lag", number=True, written=seconds),
         Column("members", "leases", number=True),
     )
-    return Group(head, queues, Text(), groups)
+    more = max(0, len(found.groups) - rows) + found.more_groups
+    told_more = [Text(f"{plural(more, 'more group')}, which waited less long", "dim")] if more else []
+    return Group(head, queues, Text(), groups, *told_more)
 
 
 def _rate(value: float) -> str:

@@ -16,7 +16,7 @@ class GroupListed(Struct, kw_only=True, rename="camel"):
     `partitionsWithLag` partitions, the first of them for `maxTimeLag` seconds. `members` are the leases that it holds;
     `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server.
     `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished. It started at
-    `subscriptionTimestamp`; null: with the first message."""
+    `subscriptionTimestamp`; null: with the first message. `total` entries are on all pages of the listing."""
 
     name: str
     topics: list[str]
@@ -31,6 +31,7 @@ class GroupListed(Struct, kw_only=True, rename="camel"):
     standing: GroupState
     failing: int
     dead_letters: int
+    total: int
     consumed: int
     subscription_mode: str | None
     subscription_timestamp: Moment | None

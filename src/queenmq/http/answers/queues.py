@@ -31,8 +31,8 @@ class Backlog(Struct, kw_only=True):
 
 
 class QueueListed(Struct, kw_only=True, rename="camel"):
-    """`failing` counts the groups in partitions whose head has failed; `lagSeconds` is how long the oldest unread
-    message has been due. Rates are of the last whole minute."""
+    """`failing` counts the groups in partitions whose head has failed, `leases` what all groups hold; `lagSeconds` is
+    how long the oldest unread message has been due. Rates are of the last whole minute."""
 
     id: Uuid
     name: str
@@ -43,6 +43,7 @@ class QueueListed(Struct, kw_only=True, rename="camel"):
     messages: Depth
     failing: int
     dead_letters: int
+    leases: int
     lag_seconds: int
     pushed_per_second: float
     popped_per_second: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 
@@ -22,7 +22,7 @@ from queenmq.http.answers.groups import (
     PartitionSought,
     SeekEffect,
 )
-from queenmq.http.decoding import decode, query_count, query_flag, query_name, query_time
+from queenmq.http.decoding import decode, query_count, query_flag, query_name, query_time, query_word
 from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, Parameter, documented
 from queenmq.http.paging import page, page_parameters
 from queenmq.http.requests import SeekBody, SeekRequest, SubscriptionBody
@@ -83,8 +83,8 @@ async def list_groups(request: Request, context: Context) -> Response:
         limit=limit,
         offset=offset,
         permitted=visible(request),
-        sort=_one_of(request, "sort", _ORDERS),
-        only=_one_of(request, "only", _FILTERS),
+        sort=query_word(request.query, "sort", _ORDERS),
+        only=query_word(request.query, "only", _FILTERS),
     )
     polled = _polled(broker)
     return Response(200, [_listed(row, polled, broker.pops_are_paused) for row in rows])
@@ -223,14 +223,6 @@ def _name(request: Request, position: int, field: str) -> str:
     return name
 
 
-def _one_of(request: Request, name: str, words: tuple[Any, ...]) -> Any:
-    """One of the words, or None if the parameter is absent or empty."""
-    given = request.query.get(name) or None
-    if given is not None and given not in words:
-        raise InvalidRequest(f"{name} must be one of {', '.join(words)}", name)
-    return given
-
-
 def _polled(broker: Broker) -> set[tuple[str, object]]:
     """The groups whose long polls wait here, with their queues."""
     places = (group.key for group in broker.long_polls.registry.groups())
@@ -257,6 +249,7 @@ def _listed(row: groups.ListedGroup, polled: set[tuple[str, object]], switched_o
         standing=group_state(row.lives, paused, row.unread or 0, row.lag or 0, seconds, reads),
         failing=row.failing,
         dead_letters=row.dead_letters,
+        total=row.total,
         consumed=row.consumed,
         subscription_mode=row.mode,
         subscription_timestamp=optional_iso_millis(row.since),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 from queenmq.access.permissions import Verb
 from queenmq.core.names import check_name, iso_millis, optional_iso_millis
-from queenmq.errors import InvalidRequest, NotFound
+from queenmq.errors import NotFound
 from queenmq.http.administered import administered, cleared
 from queenmq.http.answers.queues import (
     Backlog,
@@ -29,7 +29,7 @@ from queenmq.http.answers.queues import (
     TasksListed,
     Throughput,
 )
-from queenmq.http.decoding import query_name
+from queenmq.http.decoding import query_name, query_word
 from queenmq.http.openapi import LABEL, Parameter, documented
 from queenmq.http.paging import page, page_parameters
 from queenmq.http.roles import Role
@@ -47,6 +47,7 @@ NAMESPACE = Parameter("namespace", LABEL, "Only of this namespace.")
 TASK = Parameter("task", LABEL, "Only of this task.")
 PARTITION_PAGE = page_parameters(_MOST_PARTITIONS, "partitions")
 _ORDERS = get_args(queues.QueueOrder)
+_FILTERS = get_args(queues.QueueFilter)
 _QUEUE_PAGE = page_parameters(_MOST_QUEUES)
 
 
@@ -57,14 +58,12 @@ _QUEUE_PAGE = page_parameters(_MOST_QUEUES)
         TASK,
         Parameter("search", LABEL, "Part of the name."),
         Parameter("sort", {"type": "string", "enum": [*_ORDERS, ""]}, "The worst first, instead of by name."),
+        Parameter("only", {"type": "string", "enum": [*_FILTERS, ""]}, "Only queues of which this is true."),
         *_QUEUE_PAGE,
     ],
 )
 async def list_queues(request: Request, context: Context) -> Response:
     """The queues by name, with their statistics."""
-    sort: Any = request.query.get("sort") or None
-    if sort is not None and sort not in _ORDERS:
-        raise InvalidRequest(f"sort must be one of {', '.join(_ORDERS)}", "sort")
     namespace, task, search = (query_name(request.query, name) for name in ("namespace", "task", "search"))
     limit, offset = page(request, context.settings, _MOST_QUEUES)
     await context.broker.statistics.freshen()
@@ -76,7 +75,8 @@ async def list_queues(request: Request, context: Context) -> Response:
         limit=limit,
         offset=offset,
         permitted=visible(request),
-        sort=sort,
+        sort=query_word(request.query, "sort", _ORDERS),
+        only=query_word(request.query, "only", _FILTERS),
     )
     return Response(200, QueuesListed(queues=[queue_listed(row) for row in rows]))
 
@@ -219,6 +219,7 @@ def queue_listed(row: queues.ListedQueue) -> QueueListed:
         messages=_depth(row),
         failing=row.failing,
         dead_letters=row.dead_letters,
+        leases=row.leases,
         lag_seconds=max(0, round(row.time_lag_s)),
         pushed_per_second=round(row.pushed_per_s, 2),
         popped_per_second=round(row.popped_per_s, 2),

@@ -1,6 +1,7 @@
 -- A page of the groups, one row a (group, queue), from the statistics and the subscriptions; with $3 in the name, of the queue $4, of queues
 -- that fit the patterns $5; with $7, only those with unread messages (`unread`), messages that are due (`due`) or that have been due for more
--- than $8 seconds (`behind`), or failing heads (`failing`). By name, or with $6 the worst first: `lag`, `unread`, `failing`, `dead_letters`.
+-- than $8 seconds (`behind`), leases (`leased`), failing heads (`failing`) or dead letters (`dead_letters`). By name, or with $6 the worst first:
+-- `lag`, `unread`, `leased`, `failing`, `dead_letters`. `total` counts those on all pages.
 WITH known AS (
     SELECT g.consumer_group AS name, q.name AS queue FROM queen.group_statistics g
     JOIN queen.queues q ON q.id = g.queue_id AND q.name IS NOT NULL
@@ -13,7 +14,7 @@ SELECT k.name, k.queue, s.partitions, coalesce(s.lagging, 0) AS lagging, s.lag, 
        s.last_consumed_at, g.mode, g.created_at, s.queue_id IS NOT NULL OR q.id IS NOT NULL AS lives,
        -- A time that was written by hand may be one that only PostgreSQL can represent; an infinite one is no moment.
        CASE WHEN isfinite(g.since) THEN least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') END AS since,
-       coalesce(s.consumed, 0) AS consumed, f.failing, d.letters AS dead_letters,
+       coalesce(s.consumed, 0) AS consumed, f.failing, d.letters AS dead_letters, count(*) OVER () AS total,
        EXISTS (SELECT 1 FROM queen.pauses p
                WHERE p.queue_id = q.id AND p.consumer_group IN ('', k.name) AND p.partition_name = '')
            OR EXISTS (SELECT 1 FROM queen.breakers b
@@ -32,7 +33,8 @@ CROSS JOIN LATERAL (
 WHERE ($3::text IS NULL OR strpos(lower(k.name), lower($3)) > 0) AND ($4::text IS NULL OR k.queue = $4)
   AND ($5::text[] IS NULL OR k.queue LIKE ANY ($5))
   AND CASE $7::text WHEN 'unread' THEN s.unread > 0 WHEN 'due' THEN s.lag > 0 WHEN 'failing' THEN f.failing > 0
+      WHEN 'leased' THEN s.leases > 0 WHEN 'dead_letters' THEN d.letters > 0
       WHEN 'behind' THEN s.lag > 0 AND s.oldest_unread_at < clock_timestamp() - make_interval(secs => $8) ELSE true END
 ORDER BY CASE $6::text WHEN 'lag' THEN extract(epoch FROM clock_timestamp() - s.oldest_unread_at)::double precision
-                       WHEN 'unread' THEN s.unread WHEN 'failing' THEN f.failing WHEN 'dead_letters' THEN d.letters END DESC NULLS LAST,
+                       WHEN 'unread' THEN s.unread WHEN 'leased' THEN s.leases WHEN 'failing' THEN f.failing WHEN 'dead_letters' THEN d.letters END DESC NULLS LAST,
          k.name, k.queue LIMIT $1 OFFSET $2
