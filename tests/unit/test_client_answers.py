@@ -59,10 +59,13 @@ def answer_to(method: str, path: str) -> Schema:
     ]
     template = min(fitting, key=lambda template: template.count("{"))
     responses = DOCUMENT["paths"][template][method.lower()]["responses"]
-    kinds = [response["content"] for status, response in responses.items() if status.startswith("2")]
+    kinds: list[Schema] = [
+        response["content"]["application/json"]["schema"]
+        for status, response in responses.items()
+        if status.startswith("2")
+    ]
     assert all(kind == kinds[0] for kind in kinds)
-    schema: Schema = kinds[0]["application/json"]["schema"]
-    return schema
+    return kinds[0]
 
 
 def named(schema: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shlex
@@ -15,6 +16,8 @@ import pytest
 from queenmq.config import Settings
 from queenmq.http import reference
 from queenmq.http.app import ROUTES
+from queenmq.http.descriptions import IN_PATH, OF_TYPES
+from queenmq.http.examples import EXAMPLES
 from queenmq.http.openapi import document
 
 DOCUMENT = document(ROUTES, Settings())
@@ -43,6 +46,76 @@ def test_an_example_is_a_request_that_the_document_allows(method: str, path: str
         schema = body["content"]["application/json"]["schema"] | {"components": DOCUMENT["components"]}
         given = json.loads(words[words.index("-d") + 1])
         jsonschema_rs.validator_for(schema).validate(given)
+
+
+def reached(part: Any) -> set[str]:
+    """The types that a part of the document names, and those that they name."""
+    found: set[str] = set()
+    waiting = [part]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            name = str(one.get("$ref", "")).rpartition("/")[2]
+            if name and name not in found:
+                found.add(name)
+                waiting.append(SCHEMAS[name])
+        if isinstance(one, dict | list):
+            waiting += one.values() if isinstance(one, dict) else one
+    return found
+
+
+def is_whole(text: str) -> bool:
+    """Whether it can be read alone: a phrase with a beginning and an end."""
+    return bool(re.match("[A-Z`]", text)) and text.rstrip().endswith(".")
+
+
+VERBS = {operation["operationId"]: operation for _, _, operation in OPERATIONS if operation["operationId"] in EXAMPLES}
+TYPES_OF_VERBS = reached([[one.get("requestBody"), one["responses"]] for one in VERBS.values()])
+
+
+def test_every_verb_has_an_example() -> None:
+    modules = ("push", "pop", "ack", "transaction", "leases", "configure", "fetch")
+    verbs = {operation["operationId"] for _, _, operation in OPERATIONS if operation["tags"][0] in modules}
+    verbs |= {"configure", "seek", "seek_partition", "change_timers", "keys", "locks"}
+    assert verbs - {"delete_queue"} == EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_the_example_of_a_verb_is_what_its_types_say(name: str) -> None:
+    operation = VERBS[name]
+    good = min(status for status in operation["responses"] if status.startswith("2"))
+    parts = [operation["responses"][good], *([operation["requestBody"]] if "requestBody" in operation else [])]
+    for part in parts:
+        content = part["content"]["application/json"]
+        validator = jsonschema_rs.validator_for(content["schema"] | {"components": DOCUMENT["components"]})
+        validator.validate(content["example"])
+    if "requestBody" in operation:
+        assert json.dumps(EXAMPLES[name].body, ensure_ascii=False) in html.unescape(PAGE)
+
+
+@pytest.mark.parametrize(
+    "operation", [operation for _, _, operation in OPERATIONS], ids=lambda operation: operation["operationId"]
+)
+def test_every_parameter_is_described(operation: dict[str, Any]) -> None:
+    for one in operation["parameters"]:
+        assert is_whole(one.get("description", "")), f"say in openapi or descriptions what {one['name']} is"
+
+
+@pytest.mark.parametrize("name", sorted(TYPES_OF_VERBS))
+def test_types_of_verbs_and_their_fields_are_described(name: str) -> None:
+    schema = SCHEMAS[name]
+    if "enum" in schema:
+        return
+    assert is_whole(schema.get("description", "")), f"{name} needs a docstring, or a text in descriptions"
+    for field, kind in schema["properties"].items():
+        assert is_whole(kind.get("description", "")), f"say in descriptions what {field} of {name} is"
+
+
+def test_only_what_is_in_the_document_is_described() -> None:
+    for name, fields in OF_TYPES.items():
+        assert fields.keys() - {""} <= SCHEMAS[name]["properties"].keys(), name
+    in_paths = {one["name"] for _, _, operation in OPERATIONS for one in operation["parameters"] if one["in"] == "path"}
+    assert in_paths == IN_PATH.keys()
 
 
 def test_typical_requests_are_of_operations_that_exist() -> None:

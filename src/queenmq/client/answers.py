@@ -468,6 +468,8 @@ class LaggingPartition(TypedDict):
 
 
 class ExceptedResult(TypedDict):
+    """What became of one exception."""
+
     index: int
     transactionId: str
     success: bool
@@ -476,6 +478,8 @@ class ExceptedResult(TypedDict):
 
 
 class PoppedMessage(TypedDict):
+    """One message as it is delivered."""
+
     id: str
     transactionId: str
     traceId: str | None
@@ -1398,6 +1402,8 @@ class SkippedListed(TypedDict):
 
 
 class Sought(TypedDict):
+    """A group that was moved in a queue."""
+
     status: NotRequired[Literal["queued", "running"]]
     operationId: NotRequired[str]
     progress: NotRequired[Progress]

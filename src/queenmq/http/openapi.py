@@ -18,6 +18,8 @@ import msgspec
 import queenmq
 from queenmq.config import Settings
 from queenmq.http.decoding import MAX_INTEGER, MIN_INTEGER
+from queenmq.http.descriptions import IN_PATH, described
+from queenmq.http.examples import EXAMPLES, Example
 from queenmq.http.roles import Role
 from queenmq.http.route import Handler, Route
 from queenmq.http.schemas import LABEL_SCHEMA, NAME_SCHEMA, Error, Schema
@@ -31,6 +33,7 @@ MOMENT: Schema = {"type": "string", "anyOf": [{"format": "date-time"}, {"maxLeng
 UUID: Schema = {"type": "string", "format": "uuid"}
 ANY_STRING: Schema = {"type": "string", "minLength": 1}
 
+_JSON = "application/json"
 _REF = "#/components/schemas/{name}"
 _ALWAYS = (400, 414, 429, 503)
 _WITH_BODY = (413,)
@@ -107,7 +110,7 @@ def document(routes: Iterable[Route], settings: Settings) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": kinds.components(),
+            "schemas": described(kinds.components()),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
     }
@@ -145,7 +148,17 @@ def _operation(route: Route, about: _About, kinds: _Kinds, settings: Settings) -
         operation["security"] = [{"token": []}]
     if about.body is not None:
         operation["requestBody"] = {"required": about.body_required, "content": _json(kinds.schema(about.body))}
+    if (example := EXAMPLES.get(_name(route.handler))) is not None:
+        _exemplify(operation, example)
     return operation
+
+
+def _exemplify(operation: Any, example: Example) -> None:
+    """Put the example into the request and into the first good answer."""
+    if example.body is not None:
+        operation["requestBody"]["content"][_JSON]["example"] = example.body
+    good = min(status for status in operation["responses"] if status.startswith("2"))
+    operation["responses"][good]["content"][_JSON]["example"] = example.answer
 
 
 def _told(docstring: str) -> dict[str, str]:
@@ -162,7 +175,10 @@ def _name(handler: Handler) -> str:
 
 def _path_parameters(pattern: str, schemas: Mapping[str, Schema]) -> list[dict[str, object]]:
     names = [segment[1:-1].removesuffix("...") for segment in pattern.split("/") if segment.startswith("{")]
-    return [{"name": name, "in": "path", "required": True, "schema": schemas.get(name, NAME)} for name in names]
+    return [
+        {"name": name, "in": "path", "required": True, "description": IN_PATH[name], "schema": schemas.get(name, NAME)}
+        for name in names
+    ]
 
 
 def _responses(about: _About, kinds: _Kinds, demands_token: bool) -> dict[str, dict[str, object]]:
@@ -191,7 +207,7 @@ def _response(status: int, kind: Any, kinds: _Kinds) -> dict[str, object]:
 
 
 def _json(schema: Schema) -> dict[str, object]:
-    return {"application/json": {"schema": schema}}
+    return {_JSON: {"schema": schema}}
 
 
 def bounded(part: Any, max_items: int) -> Any:

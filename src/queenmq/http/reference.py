@@ -1,7 +1,8 @@
 """The OpenAPI document as a page for people: /docs of a server, and a page of the documentation. Pure: a document in,
 HTML out, which needs nothing else from the network.
 
-Examples are made from the schemas: what a field is called says what it is likely to hold.
+Examples that the document does not have are made from the schemas: what a field is called says what it is likely to
+hold.
 """
 
 from __future__ import annotations
@@ -43,54 +44,20 @@ _LIKELY: Final[Mapping[str, Any]] = {
     "file": "app.js",
     "source_queue": "orders",
 }
-_ID: Final = "0190a4f2-7c3e-7b6a-9d5e-2f1c3b4a5d6e"
-# Where the fields that must be there would not make a request that does something: by operation, query and body.
+# Where the fields that must be there would not make a request that does something: by operation, query and body. The
+# document itself has examples of the verbs.
 _TYPICAL: Final[Mapping[str, tuple[str, Any]]] = {
     "pop_queue": ("consumerGroup=billing&batch=10&wait=true", None),
     "pop_partition": ("consumerGroup=billing&batch=10", None),
     "pop_matching": ("namespace=shop&consumerGroup=billing&batch=10", None),
     "explain": ("consumerGroup=billing", None),
-    "ack": (
-        "",
-        {"transactionId": "order-1", "partitionId": _ID, "leaseId": _ID, "consumerGroup": "billing"}
-        | {"status": "completed"},
-    ),
-    "configure": ("", {"queue": "orders", "options": {"leaseTime": 60, "retryLimit": 5}}),
-    "seek": ("", {"timestamp": "2026-01-02T09:00:00.000Z"}),
-    "seek_partition": ("", {"toEnd": True}),
     "seek_effect": ("timestamp=2026-01-02T09:00:00.000Z", None),
-    "extend_lease": ("", {"seconds": 60}),
     "pause": ("", {"queue": "orders", "consumerGroup": "billing", "reason": "the bank is down"}),
     "resume": ("", {"queue": "orders", "consumerGroup": "billing"}),
     "redrive": ("", {"queue": "orders", "consumerGroup": "billing"}),
     "set_quota": ("", {"namespace": "shop", "maxMessages": 1_000_000}),
     "set_schema": ("", {"schema": {"type": "object", "required": ["order"]}, "check": True}),
     "check_schema": ("", {"payloads": [{"order": 1}]}),
-    "change_timers": (
-        "",
-        {
-            "operations": [
-                {
-                    "op": "schedule",
-                    "queue": "orders",
-                    "timerKey": "reminder-17",
-                    "delayMs": 60_000,
-                    "data": {"order": 1},
-                }
-            ]
-        },
-    ),
-    "keys": ("", {"operations": [{"op": "put", "ns": "carts", "key": "17", "value": {"items": 3}, "forever": True}]}),
-    "transaction": (
-        "",
-        {
-            "operations": [
-                {"type": "ack", "transactionId": "order-1", "partitionId": _ID, "status": "completed"},
-                {"type": "push", "items": [{"queue": "invoices", "payload": {"order": 1}}]},
-            ],
-            "requiredLeases": [_ID],
-        },
-    ),
 }
 _OF_A_MESSAGE: Final = ("partition", "payload")
 _BY_FORMAT: Final = {
@@ -171,20 +138,22 @@ def request(method: str, path: str, operation: Part, schemas: Part) -> str:
     query, typical = _TYPICAL.get(operation["operationId"], ("", None))
     query = query or "&".join(f"{one['name']}={_named(one['name'], one['schema'], schemas)}" for one in asked)
     url = f"{_SERVER}{path}{'?' + query if query else ''}"
-    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = content.get("schema")
     words = ["curl -s", *([] if method == "get" or schema is not None else [f"-X {method.upper()}"])]
     words.append(f"'{url}'" if query else url)
     if schema is not None:
-        body = example(schema, schemas, required_only=True) if typical is None else typical
+        body = content.get("example", typical)
+        body = example(schema, schemas, required_only=True) if body is None else body
         words.append("-d '" + json.dumps(body, ensure_ascii=False).replace("'", "'\\''") + "'")
     return " ".join(words)
 
 
 def _answer(operation: Part, schemas: Part) -> str | None:
     for status, answer in operation["responses"].items():
-        schema = answer.get("content", {}).get("application/json", {}).get("schema")
-        if status.startswith("2") and schema is not None:
-            told = json.dumps(example(schema, schemas), indent=2, ensure_ascii=False)
+        content = answer.get("content", {}).get("application/json", {})
+        if status.startswith("2") and (schema := content.get("schema")) is not None:
+            told = json.dumps(content.get("example") or example(schema, schemas), indent=2, ensure_ascii=False)
             return told if len(told) <= _MOST_SHOWN else told[:_MOST_SHOWN] + "\n…"
     return None
 
