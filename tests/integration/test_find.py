@@ -135,6 +135,19 @@ async def test_with_indexes_every_message_is_examined(http: httpx.AsyncClient, q
     assert names((await find(http, "t1"))["messages"], "transactionId") == ["t1"]
 
 
+async def test_of_a_header_that_many_messages_have_the_newest_are_found(
+    http: httpx.AsyncClient, queen: Queen, indexed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index has no order, and only so many of them are examined."""
+    monkeypatch.setattr("queenmq.reports.finding.MOST_EXAMINED", 5)
+    for number in range(12):
+        item = {"partition": f"p{number % 3}", "transactionId": f"t{number}", "headers": {"country": "IT"}}
+        await queen.push_items({"queue": "q", "payload": number} | item)
+    await http.post("/api/v1/stats/refresh")
+    found = await find(http, "country:IT", limit=3)
+    assert (names(found["messages"], "transactionId"), found["complete"]) == (["t11", "t10", "t9"], False)
+
+
 class TestWithTokens:
     @pytest.fixture
     def settings(self) -> Settings:

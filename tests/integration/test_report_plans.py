@@ -113,6 +113,7 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "find_queues": ("arg", PAGE, NO),
     "find_groups": ("g", PAGE, NO),
     "find_messages": ("77", PAGE, NO, 50),
+    "find_by_headers_recent": ('{"country": "IT"}', PAGE, NO, 50),
     "find_by_headers": ('{"country": "IT"}', PAGE, NO, 50),
     "queue_described": ("large name",),
     "queues_listed": (NO, NO, NO, PAGE, 0, NO, NO, NO),

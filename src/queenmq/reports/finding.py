@@ -20,6 +20,7 @@ from queenmq.reports.reading import Query, Reader, Reports
 BY_TRANSACTION: Final = "messages_found_by_transaction"
 BY_HEADERS: Final = "messages_found_by_headers"
 MOST_EXAMINED: Final = 5000
+_MOST_RECENT: Final = 50  # partitions, of each a hundred messages
 # As the index partitions_words splits names.
 _WORD: Final = re.compile("[a-z]+|[0-9]+")
 
@@ -83,6 +84,7 @@ _PARTITIONS: Final = Query("find_partitions", FoundPartition)
 _MESSAGES: Final = Query("find_messages", _Message)
 _MESSAGES_INDEXED: Final = Query("find_messages_indexed", _Message)
 _HEADERS: Final = Query("find_by_headers", _Message)
+_HEADERS_RECENT: Final = Query("find_by_headers_recent", _Message)
 _HEADERS_INDEXED: Final = Query("find_by_headers_indexed", _Message)
 _INDEXES: Final = Query("finding_indexes", _Index)
 _NONE: Final = FoundMessages([], True)
@@ -112,18 +114,34 @@ async def find(reports: Reports, text: str, headers: str | None, limit: int, per
             ),
             _NONE
             if headers is None
-            else await _messages(
-                reader, _HEADERS_INDEXED if BY_HEADERS in indexes else _HEADERS, headers, limit, permitted
-            ),
+            else await _by_headers(reader, headers, limit, permitted, is_indexed=BY_HEADERS in indexes),
         )
 
     return await reports.search(read)
 
 
-async def _messages(
-    reader: Reader, query: Query[_Message], wanted: str, limit: int, permitted: list[str] | None
+async def _by_headers(
+    reader: Reader, headers: str, limit: int, permitted: list[str] | None, *, is_indexed: bool
 ) -> FoundMessages:
-    rows = await reader.rows(query, wanted, limit, permitted, MOST_EXAMINED)
+    """What was written last comes first: the index has no order, and of a header that many messages have it would give
+    whichever it reads first, after it has read that they all have it."""
+    if not is_indexed:
+        return await _messages(reader, _HEADERS, headers, limit, permitted)
+    recent = await _messages(reader, _HEADERS_RECENT, headers, limit, permitted, _MOST_RECENT)
+    if len(recent.messages) == limit:
+        return recent
+    return await _messages(reader, _HEADERS_INDEXED, headers, limit, permitted)
+
+
+async def _messages(
+    reader: Reader,
+    query: Query[_Message],
+    wanted: str,
+    limit: int,
+    permitted: list[str] | None,
+    most: int | None = None,
+) -> FoundMessages:
+    rows = await reader.rows(query, wanted, limit, permitted, MOST_EXAMINED if most is None else most)
     found = [
         FoundMessage(row.queue, row.partition, row.partition_id, row.transaction_id, row.created_at)
         for row in rows
