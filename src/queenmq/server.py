@@ -50,6 +50,7 @@ from queenmq.services.sampler import Sampler
 from queenmq.services.service import Service
 from queenmq.services.shared_state import SharedStateRefresh
 from queenmq.services.statistics import StatisticsRefresh
+from queenmq.services.timer_floor_check import TimerFloorCheck
 from queenmq.services.timers import TimerPush
 from queenmq.services.vacuum import Vacuum
 from queenmq.storage.database import Database
@@ -164,6 +165,7 @@ class Server:
             yield Retention(broker.operation_runner, settings.retention, clock)
             yield Eviction(database, broker.activity, settings.retention, clock)
             yield Vacuum(database, settings.database, clock)
+            yield TimerFloorCheck(broker.timers.floor, clock)
             yield Planning(database, clock)
             yield Promotions(database, clock)
 

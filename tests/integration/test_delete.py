@@ -33,7 +33,7 @@ async def row_counts(sql: asyncpg.Connection) -> dict[str, int]:
         "AND relname NOT LIKE 'schema_%' AND relname NOT LIKE 'pipeline_%' AND relname NOT LIKE 'archive_%' "
         "AND relname NOT LIKE 'function_%' AND relname NOT LIKE 'server%' AND relname NOT LIKE 'outbox%' "
         "AND relname NOT IN ('maintenance', 'activity', 'stream_queries', 'operation_queue', 'tokens', 'audit_log', "
-        "'quotas', 'ready_fences', 'kv', 'consumers')"
+        "'quotas', 'ready_fences', 'timer_floors', 'kv', 'consumers')"
     )
     return {row["relname"]: await sql.fetchval(f"SELECT count(*) FROM queen.{row['relname']}") for row in tables}
 

@@ -16,10 +16,12 @@ import pytest
 from server_settings import settings_with
 
 from integration.queen import Queen, another_server, blocked, data, until
+from queenmq.broker.timers import _MOST_AT_ONCE, _MOST_BYTES
 from queenmq.config import Settings
 from queenmq.core.message import Message
 from queenmq.ids import uuid7_text
 from queenmq.server import Server
+from queenmq.storage.statements import statement
 
 HOUR_MS = 3_600_000
 NONE = object()
@@ -403,10 +405,10 @@ async def test_timers_that_wait_cost_nothing(
     http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection, server: Server
 ) -> None:
     async def buffers() -> int:
-        plan = await sql.fetchval(
-            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT 1 FROM queen.timers WHERE next_attempt_at <= now() "
-            "ORDER BY next_attempt_at LIMIT 1000 FOR UPDATE SKIP LOCKED"
-        )
+        async with sql.transaction():
+            plan = await sql.fetchval(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement('due_timers')}", _MOST_AT_ONCE, _MOST_BYTES, [], []
+            )
         root = json.loads(plan)[0]["Plan"]
         return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
 

@@ -143,7 +143,7 @@ class Broker:
         self._acker = Acker(parts, acking, concurrency_of(settings.concurrency))
         self._finisher = Finisher(parts, self._popper, acking, concurrency_of(settings.concurrency))
         accepted = AcceptedPush(parts, self.encryption, self._options, self.load, self.maintenance, self.journal)
-        self.timers = Timers(accepted, self.encryption, self._options)
+        self.timers = Timers(accepted, self.encryption, self._options, clock)
         unmerged = self._unmerged("transactions", targets)
         self._transactor = Transactor(parts, self.encryption, targets, unmerged, self.timers)
         self._streams = Streams(parts, self.encryption, targets, self._unmerged("stream cycles", targets))

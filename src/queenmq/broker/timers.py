@@ -20,6 +20,8 @@ import msgspec
 from queenmq.broker.accepted import LOCK_TIMEOUT, LOCK_TIMEOUT_APART, AcceptedPush, may_succeed_apart
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.queue_options import QueueOptions
+from queenmq.broker.timer_floor import TimerFloor
+from queenmq.clock import Clock
 from queenmq.core.encryption import place_of_timer
 from queenmq.core.message import Message
 from queenmq.core.names import iso_millis
@@ -76,8 +78,11 @@ class Batch:
 
 
 class Timers:
-    def __init__(self, accepted: AcceptedPush, encryption: PayloadEncryption, options: QueueOptions) -> None:
+    def __init__(
+        self, accepted: AcceptedPush, encryption: PayloadEncryption, options: QueueOptions, clock: Clock
+    ) -> None:
         self._database = accepted.database
+        self.floor = TimerFloor(accepted.database, clock)
         self._accepted = accepted
         self._encryption = encryption
         self._options = options
@@ -143,6 +148,7 @@ class Timers:
         """
         if not self._accepted.is_allowed:
             return 0
+        await self.floor.tend()
         batch = Batch()
         try:
             async with self._database.connection() as connection, connection.transaction():
@@ -150,6 +156,7 @@ class Timers:
                 rows = await connection.fetch(statement("due_timers"), _MOST_AT_ONCE, _MOST_BYTES, *behind)
                 if not rows:
                     return 0
+                self.floor.found(len(rows), rows[-1]["next_attempt_at"])
                 batch = self._read(rows)
                 call = await self._push(connection, batch, LOCK_TIMEOUT)
         except HttpError as error:

@@ -1,0 +1,1 @@
+SELECT queen.lower_timer_floor($1)
