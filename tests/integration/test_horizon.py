@@ -186,6 +186,31 @@ async def test_a_transaction_that_has_written_and_reads_nothing(queen: Queen, pa
         await connection.close()
 
 
+async def test_a_transaction_that_has_finished_messages_is_named_as_such(queen: Queen, pair: Pair) -> None:
+    [message] = await queen.pop("orders", group="billing")
+    connection = await asyncpg.connect(pair.url, server_settings={"application_name": "shop"})
+    try:
+        await connection.execute("BEGIN; CREATE TEMPORARY TABLE other ()")
+        [before] = [one for one in await of_kind(queen, "session") if one["application"] == "shop"]
+        assert "queen.finish" not in before["description"]
+        await connection.execute("SELECT queen.finish($1)", message["leaseId"])
+        [after] = [one for one in await of_kind(queen, "session") if one["application"] == "shop"]
+        assert "which has finished messages (queen.finish)" in after["description"]
+        await connection.execute("ROLLBACK")
+    finally:
+        await connection.close()
+
+
+async def test_a_prepared_one_as_well(queen: Queen, pair: Pair) -> None:
+    finishing = "UPDATE queen.partition_consumers SET generation = generation"
+    await execute(pair.url, "BEGIN", finishing, "PREPARE TRANSACTION 'finished'")
+    try:
+        [prepared] = await of_kind(queen, "prepared")
+        assert "which has finished messages (queen.finish)" in prepared["description"]
+    finally:
+        await execute(pair.url, "ROLLBACK PREPARED 'finished'")
+
+
 async def test_sessions_of_other_databases_hold_nothing(queen: Queen, pair: Pair) -> None:
     elsewhere = urlsplit(pair.administrator)._replace(path="/postgres").geturl()
     async with snapshot(elsewhere, "elsewhere"):

@@ -195,6 +195,8 @@ def test_who_holds_the_horizon_comes_with_a_statement() -> None:
     told = troubles._held(held("session", pid=42))
     assert told.sentence.startswith("For 5 min, the session 42 of ann (psql, idle) has kept dead rows")
     assert told.statement == "SELECT pg_terminate_backend(42)"
+    told = troubles._held(held("session", pid=42, has_finished=True))
+    assert "(psql, idle), which has finished messages (queen.finish) and so keeps all pops on old" in told.sentence
     assert statement(held("slot", name="o'old")) == "SELECT pg_drop_replication_slot('o''old')"
     assert statement(held("prepared", name="tx")) == "ROLLBACK PREPARED 'tx'"
     assert statement(held("standby", pid=1)) is None

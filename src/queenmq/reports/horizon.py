@@ -20,7 +20,10 @@ _MOST_HOLDERS: Final = 20
 
 
 class Holder(Struct, frozen=True):
-    """A session or the connection of a standby has a `pid`; a slot and a prepared transaction have a `name`."""
+    """A session or the connection of a standby has a `pid`; a slot and a prepared transaction have a `name`.
+
+    `has_finished`: it has changed positions of groups, as `queen.finish` does; meanwhile no floor of pops moves.
+    """
 
     kind: Kind
     name: str | None
@@ -31,6 +34,7 @@ class Holder(Struct, frozen=True):
     seconds: float | None
     xid: str
     transactions: int
+    has_finished: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -74,6 +78,12 @@ async def horizon(reports: Reports, first_seen: FirstSeen) -> Horizon:
 
 def described(holder: Holder) -> str:
     """One holder in words, for a person."""
+    if holder.has_finished:
+        return f"{_named(holder)}, which has finished messages (queen.finish) and so keeps all pops on old versions,"
+    return _named(holder)
+
+
+def _named(holder: Holder) -> str:
     match holder.kind:
         case "slot":
             return f"the replication slot {holder.name} ({holder.state})"
