@@ -135,12 +135,20 @@ def _counts(raw: str) -> tuple[int, ...]:
     help="Number of waiting long polls in the scenario parked.",
 )
 @click.option(
+    "--pending",
+    type=COUNT,
+    default=USUAL.pending,
+    show_default=True,
+    metavar="N",
+    help="Number of timers that wait for another day in the scenario timers.",
+)
+@click.option(
     "--idle-seconds",
     type=AMOUNT,
     default=USUAL.idle_seconds,
     show_default=True,
     metavar="S",
-    help="Duration of the scenario parked, in seconds.",
+    help="Duration of the scenario parked, and of the idle phases of timers, in seconds.",
 )
 @click.option(
     "--held-seconds",

@@ -18,6 +18,7 @@ class Options:
     age_partitions: int = 10_000
     rounds: int = 100
     parked: int = 5000
+    pending: int = 100_000  # timers
     idle_seconds: float = 5.0
     held_seconds: float = 20.0
     share: float = 0.25  # of the full rate of the shapes

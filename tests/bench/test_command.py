@@ -36,6 +36,7 @@ TINY = Options(
     age_partitions=20,
     rounds=3,
     parked=20,
+    pending=1500,
     idle_seconds=0.2,
 )
 ONE_OF_EACH_KIND = (
@@ -54,6 +55,7 @@ ONE_OF_EACH_KIND = (
     "wakeup",
     "wakeup-half-load*",
     "parked*",
+    "timers",
     "age",
 )
 
@@ -103,6 +105,9 @@ class TestRealServer:
         assert results["age"]["pending"] < results["age"]["messages"]
         assert 0 < results["both-10-paced"]["extra"]["push_rate"] < 2 * TINY.rate
         assert results["parked"]["messages"] == results["parked-partitions"]["messages"] == TINY.parked
+        assert results["timers"]["messages"] == TINY.rate * TINY.seconds
+        assert results["timers"]["extra"]["latest_ms"] >= results["timers"]["latency"]["late"]["p99_ms"]
+        assert results["timers"]["extra"]["idle_cores_with_pending"] >= 0
         assert results["wakeup"]["messages"] == TINY.rounds
         assert [each["of"] for each in written["ratios"]] == ["partitions-20-push"]
         assert "Every message arrived once and in order." in printed

@@ -23,6 +23,7 @@ from queen_bench.scenarios.push import Push
 from queen_bench.scenarios.scenario import Scenario
 from queen_bench.scenarios.shape import SHAPES
 from queen_bench.scenarios.sizes import SizesOverTime
+from queen_bench.scenarios.timers import Timers
 from queen_bench.scenarios.tls import TlsCost
 from queen_bench.scenarios.wakeup import HalfLoad, Wakeup
 
@@ -70,6 +71,7 @@ def scenarios(options: Options) -> list[Scenario]:
         SizesOverTime("sizes"),
         Parked("parked"),
         Parked("parked-partitions", own_partition=True),
+        Timers("timers"),
         Age("age"),
     ]
 
