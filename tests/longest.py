@@ -47,6 +47,8 @@ _FILES_S = {
     "integration/test_outage.py": 12,
     "client/test_buffer.py": 11,
     "integration/test_pop.py": 10,
+    "migration/test_rolling.py": 65,
+    "migration/test_upgrade.py": 15,
     "migration/test_migrations.py": 10,
     "integration/test_lookup.py": 10,
     "integration/test_locked_rows.py": 10,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+from server_settings import settings_with
+
+from queenmq.storage.database import Database
 
 if TYPE_CHECKING:
     from conftest import Postgres
@@ -25,3 +29,13 @@ async def sql(empty_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(empty_url, server_settings={"timezone": "UTC"})
     yield connection
     await connection.close()
+
+
+@asynccontextmanager
+async def database_at(url: str) -> AsyncIterator[Database]:
+    database = Database(settings_with().database, url)
+    await database.open()
+    try:
+        yield database
+    finally:
+        await database.close()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -14,9 +11,8 @@ from integration.queen import another_server
 from integration.session import glued_messages
 from server_settings import settings_with
 
-import queenmq
 from migration import previous
-from migration.rolling import Load, Process, Rotation
+from migration.conftest import database_at
 from migration.test_migrations import NEWEST, catalog, catalog_of
 from queenmq.errors import StartupError
 from queenmq.storage import functions
@@ -24,83 +20,11 @@ from queenmq.storage import migrations as module
 from queenmq.storage.database import Database
 from queenmq.storage.migrations import contract, migrate, older_servers
 from queenmq.storage.slices import Report
-from queenmq.storage.statements import FunctionSet, function_set, statement, versioned
+from queenmq.storage.statements import statement, versioned
 from queenmq.storage.steps import Migration, migrations
 
-if TYPE_CHECKING:
-    pass
-
-THIS = Path(queenmq.__file__).parents[1]
 # A fence is passed at the earliest after so long.
 FENCE_S = 0.06
-
-
-@pytest.fixture
-def old_source(tmp_path: Path) -> Path:
-    found = previous.source(tmp_path)
-    if found is None:
-        pytest.skip(f"the repository does not have revision {previous.REVISION}: fetch its whole history")
-    return found
-
-
-@asynccontextmanager
-async def database_at(url: str) -> AsyncIterator[Database]:
-    database = Database(settings_with().database, url)
-    await database.open()
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
-async def test_old_servers_are_replaced_under_load_and_come_back(
-    empty_url: str, old_source: Path, tmp_path: Path, sql: asyncpg.Connection
-) -> None:
-    rotation = Rotation()
-
-    async def start(source: Path, name: str) -> Process:
-        server = await Process(source, empty_url, tmp_path, name).start()
-        rotation.servers.append(server)
-        return server
-
-    started: list[Process] = []
-    try:
-        old = [await start(old_source, f"old-{n}") for n in range(2)]
-        started += old
-        load = Load(rotation)
-        load.start()
-        await load.grow(300)
-        new = [await start(THIS, "new-0")]
-        started += new
-        await load.grow(500)
-        await rotation.take_out(old[0])
-        # Back one version, while the contract step has not run.
-        again = await start(old_source, "old-again")
-        started.append(again)
-        await load.grow(300)
-        await rotation.take_out(new[0])
-        await load.grow(300)
-        new = [await start(THIS, f"new-again-{n}") for n in range(2)]
-        started += new
-        await load.grow(300)
-        for server in (old[1], again):
-            await rotation.take_out(server)
-        await sql.execute(
-            "UPDATE queen.servers s SET seen_at = '-infinity' WHERE NOT EXISTS ("
-            "SELECT 1 FROM queen.server_versions v WHERE v.server_id = s.id AND v.epoch = s.epoch)"
-        )
-        async with database_at(empty_url) as database:
-            await contract(database)
-        await load.grow(300)
-        await load.end()
-        await load.audit()
-        late = Process(old_source, empty_url, tmp_path, "too-late")
-        started.append(late)
-        assert "run a newer Queen" in await late.refused()
-    finally:
-        for server in started:
-            await server.stop()
-        await rotation.client.aclose()
 
 
 @pytest.fixture
@@ -315,67 +239,35 @@ async def test_an_upgrade_that_is_not_completed_is_completed_by_the_next(
     assert await sql.fetchval("SELECT array_agg(version) FROM queen.schema_expansions") == [NEWEST + 1]
 
 
-class TestSetsOfFunctions:
-    """Two versions that differ in their functions only."""
+@pytest.mark.parametrize("path", ["public", "queen, public"])
+async def test_triggers_that_are_there_are_not_set_again(empty_url: str, sql: asyncpg.Connection, path: str) -> None:
+    """However PostgreSQL shows them: the bundled database finds what is in the schema queen without its name."""
+    await sql.execute(
+        f"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = {path}', current_database()); END $$"
+    )
+    async with database_at(empty_url) as database:
+        await migrate(database)
+        async with database.connection() as connection:
+            assert await functions.tables_with_changed_triggers(connection) == []
 
-    OTHER = "CREATE OR REPLACE FUNCTION queen.uuid7() RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid';"
 
-    @pytest.fixture
-    def other(self, monkeypatch: pytest.MonkeyPatch) -> FunctionSet:
-        ours = function_set()
-        made = FunctionSet(dict(ours.files) | {"uuid7": f"-- Public: another.\n{self.OTHER}"})
-        monkeypatch.setattr(functions, "function_set", lambda: made)
-        return made
+async def test_triggers_that_another_version_sets_meanwhile_are_set_again(
+    database: Database, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ages = functions.complete_ages
+    drop = "DROP TRIGGER partition_consumers_back ON queen.partition_consumers"
 
-    @staticmethod
-    async def leader(sql: asyncpg.Connection) -> str:
-        return await sql.fetchval("SELECT name FROM queen.function_sets WHERE leads")
+    async def meanwhile(database: Database, report: Report) -> None:
+        await ages(database, report)
+        monkeypatch.setattr(functions, "complete_ages", ages)
+        await sql.execute(drop)
 
-    async def test_the_newer_leads_and_the_older_finds_its_own(
-        self, empty_url: str, sql: asyncpg.Connection, other: FunctionSet, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ours = function_set()
-        async with database_at(empty_url) as database, database_at(empty_url) as neighbour:
-            monkeypatch.setattr(functions, "function_set", lambda: ours)
-            await migrate(database)
-            monkeypatch.setattr(functions, "function_set", lambda: other)
-            await migrate(neighbour)
-            assert await self.leader(sql) == other.name
-            assert await sql.fetchval("SELECT queen.uuid7()") is None
-            there = {row[0] for row in await sql.fetch("SELECT proname FROM pg_proc")}
-            assert {f"push_{ours.name}", f"push_{other.name}"} <= there
-            # Back to the older one, while a server of the newer one runs, and when none does.
-            await sql.execute("INSERT INTO queen.servers (id, epoch) VALUES ('s', 1)")
-            await sql.execute(
-                "INSERT INTO queen.server_versions VALUES ('s', 1, '1', $1, $2, '1 hour')", NEWEST, other.name
-            )
-            monkeypatch.setattr(functions, "function_set", lambda: ours)
-            await migrate(database)
-            assert await self.leader(sql) == other.name
-            # Not seen for some minutes: the database was away, and it may come back before that server does.
-            await sql.execute("UPDATE queen.servers SET seen_at = seen_at - interval '10 minutes'")
-            await sql.execute("UPDATE queen.server_versions SET alive_for = '3 minutes'")
-            await migrate(database)
-            assert await self.leader(sql) == other.name
-            await sql.execute("UPDATE queen.server_versions SET has_stopped = true")
-            await migrate(database)
-            assert await self.leader(sql) == ours.name
-            assert await sql.fetchval("SELECT queen.uuid7()") is not None
-
-    async def test_functions_that_nobody_uses_any_more_are_removed(
-        self, empty_url: str, sql: asyncpg.Connection, other: FunctionSet, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ours = function_set()
-        async with database_at(empty_url) as database:
-            await migrate(database)
-            monkeypatch.setattr(functions, "function_set", lambda: ours)
-            await migrate(database)
-            await sql.execute("CREATE VIEW queen.mine AS SELECT queen.unit_" + other.name + "('push') AS kind")
-            await sql.execute("UPDATE queen.function_sets SET used_at = used_at - interval '2 hours'")
-            await contract(database)
-            names = "SELECT proname FROM pg_proc WHERE proname LIKE '%\\_' || $1"
-            assert [row[0] for row in await sql.fetch(names, other.name)] == [f"unit_{other.name}"]
-            assert await self.leader(sql) == ours.name
+    monkeypatch.setattr(functions, "complete_ages", meanwhile)
+    said, report = says()
+    await migrate(database, report=report)
+    assert [one for one in said if "made again" in one]
+    async with database.connection() as connection:
+        assert await functions.tables_with_changed_triggers(connection) == []
 
 
 def extended(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:

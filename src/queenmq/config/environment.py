@@ -26,6 +26,7 @@ NOT_SETTINGS = frozenset(
             "QUEEN_REQUIRE_MODELS",
             "QUEEN_REQUIRE_OLDEST",
             "QUEEN_REQUIRE_PYRIGHT",
+            "QUEEN_REQUIRE_HISTORY",
             "QUEEN_SIMULATION_SEED",
             "QUEEN_CHAOS_ROUNDS",
         ),

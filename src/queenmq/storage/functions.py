@@ -2,7 +2,8 @@
 
 Each version has functions of its own (`statements`), so making them changes nothing for servers of other versions.
 Triggers and public functions are there once: the newest version leads, and they are its own. Older servers go on with
-them, so they do what the functions of the version before expect.
+them, so they do what the functions of the version before expect. They are replaced in steps before a version leads: if
+it is killed between two of them, the older one leads still, and has to leave everything that they call in place.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 # A set that nobody uses is kept for that long: its server may only be away, or be about to register.
 _KEPT: Final = timedelta(hours=1)
 _STEP: Final = 1000
+# How often triggers and public functions are made, if another version makes its own meanwhile.
+_TURNS: Final = 3
 
 _LEADER = "SELECT name, schema_version, made_at FROM queen.function_sets WHERE leads"
 # A server that has not said that it stops may only be cut off from the database: triggers of a newer version serve an
@@ -40,6 +43,16 @@ _NAMES = """
         SELECT 1 FROM pg_depend d WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid AND d.deptype = 'n'
     ) AS is_needed, p.xmin = pg_current_xact_id_if_assigned()::xid AS is_fresh
     FROM pg_proc p WHERE p.pronamespace = 'queen'::regnamespace ORDER BY 1
+"""
+# The sets that functions without a version in their names call: those with names of $1, or all.
+_CALLED = r"""
+    SELECT s.name, s.schema_version, s.used_at > clock_timestamp() - $2::interval AS is_fresh FROM queen.function_sets s
+    WHERE EXISTS (
+        SELECT 1 FROM pg_proc p
+        WHERE p.pronamespace = 'queen'::regnamespace AND p.prosrc LIKE '%\_' || s.name || '(%'
+          AND ($1::text[] IS NULL OR p.proname = ANY ($1))
+          AND NOT EXISTS (SELECT 1 FROM queen.function_sets o WHERE p.proname LIKE '%\_' || o.name)
+    )
 """
 _TRIGGERS = """
     SELECT c.relname AS table_name, t.tgname AS name, pg_get_triggerdef(t.oid) AS definition
@@ -65,7 +78,9 @@ async def are_complete(connection: Connection, schema_version: int) -> bool:
     leader = await connection.fetchrow(_LEADER)
     if leader is None:
         return False
-    return bool(leader["name"] == function_set().name or leader["schema_version"] > schema_version)
+    if leader["name"] == function_set().name:
+        return not await _can_be_taken_back(connection, schema_version)
+    return bool(leader["schema_version"] > schema_version)
 
 
 async def use(connection: Connection, schema_version: int) -> bool:
@@ -92,15 +107,21 @@ async def make(database: Database, schema_version: int, report: Report) -> None:
     if not await in_slice(database, "functions", lambda connection: _has_to_lead(connection, schema_version), report):
         return
     report(f"functions: those of this version (…_{ours.name}) lead; triggers and public functions are replaced")
-    await in_slice(database, "public functions", lambda connection: _make_public(connection, ours), report)
-    for table in sorted(ours.triggers.keys() | await _tables_with_triggers(database)):
-        await in_slice(
-            database,
-            f"triggers of queen.{table}",
-            lambda connection, table=table: _set_triggers(connection, ours, table),  # type: ignore[misc]
-            report,
-        )
-    await complete_ages(database, report)
+    for _ in range(_TURNS):
+        await in_slice(database, "public functions", lambda connection: _make_public(connection, ours), report)
+        async with database.connection() as connection:
+            tables = await _tables_with_triggers(connection)
+        for table in tables:
+            await in_slice(
+                database,
+                f"triggers of queen.{table}",
+                lambda connection, table=table: _set_triggers(connection, ours, table),  # type: ignore[misc]
+                report,
+            )
+        await complete_ages(database, report)
+        if await in_slice(database, "functions", _lead_with_all, report):
+            return
+        report("functions: another version has replaced triggers or public functions meanwhile; they are made again")
     await in_slice(database, "functions", lambda connection: _lead(connection, ours), report)
 
 
@@ -125,10 +146,29 @@ async def _has_to_lead(connection: Connection, schema_version: int) -> bool:
     leader = await connection.fetchrow(_LEADER)
     if leader is None or leader["schema_version"] < schema_version:
         return True
-    if leader["name"] == ours.name or leader["schema_version"] > schema_version:
+    if leader["name"] == ours.name:
+        return await _can_be_taken_back(connection, schema_version)
+    if leader["schema_version"] > schema_version:
         return False
     made_at = await connection.fetchval("SELECT made_at FROM queen.function_sets WHERE name = $1", ours.name)
     return made_at > leader["made_at"] or not await connection.fetchval(_MAY_RUN, leader["name"], _KEPT)
+
+
+async def _displaced_by(connection: Connection) -> list[asyncpg.Record]:
+    """The sets whose versions have replaced public functions of ours and may not have come to lead."""
+    ours = function_set()
+    rows = await connection.fetch(_CALLED, list(ours.public), _KEPT)
+    return [row for row in rows if row["name"] != ours.name]
+
+
+async def _can_be_taken_back(connection: Connection, schema_version: int) -> bool:
+    """Whether public functions are of a version that did not come to lead, and that nobody uses."""
+    displaced_by = await _displaced_by(connection)
+    for row in displaced_by:
+        may_run = row["is_fresh"] or await connection.fetchval(_MAY_RUN, row["name"], _KEPT)
+        if may_run or row["schema_version"] > schema_version:
+            return False
+    return bool(displaced_by)
 
 
 async def _make_own(connection: Connection, ours: FunctionSet, schema_version: int) -> None:
@@ -149,9 +189,10 @@ async def _make_public(connection: Connection, ours: FunctionSet) -> None:
     await connection.execute(ours.public_text)
 
 
-async def _tables_with_triggers(database: Database) -> set[str]:
-    async with database.connection() as connection:
-        return {row["table_name"] for row in await connection.fetch(_TRIGGERS)}
+async def _tables_with_triggers(connection: Connection) -> list[str]:
+    """Those that have some, and those that get some."""
+    there = {row["table_name"] for row in await connection.fetch(_TRIGGERS)}
+    return sorted(there | function_set().triggers.keys())
 
 
 async def _set_triggers(connection: Connection, ours: FunctionSet, table: str) -> None:
@@ -170,17 +211,23 @@ async def _changes_of_triggers(connection: Connection, ours: FunctionSet, table:
     return dropped + [wanted[name] for name in wanted if name in differ]
 
 
-async def tables_with_changed_triggers(database: Database) -> list[str]:
+async def tables_with_changed_triggers(connection: Connection) -> list[str]:
     """The tables whose triggers would be made anew if this version came to lead now."""
-    ours = function_set()
-    tables = sorted(ours.triggers.keys() | await _tables_with_triggers(database))
-    async with database.connection() as connection:
-        return [table for table in tables if await _changes_of_triggers(connection, ours, table)]
+    tables = await _tables_with_triggers(connection)
+    return [table for table in tables if await _changes_of_triggers(connection, function_set(), table)]
 
 
 def _plain(definition: str) -> str:
-    """The same for what a file says and for what PostgreSQL makes of it."""
-    return re.sub(r"[\s();]", "", definition).lower().replace("orreplace", "", 1)
+    """The same for what a file says and for what PostgreSQL makes of it, which names no schema of the search path."""
+    return re.sub(r"[\s();\"]", "", definition).lower().replace("orreplace", "", 1).replace("queen.", "")
+
+
+async def _lead_with_all(connection: Connection) -> bool:
+    """Lead, unless another version has set some of its own since this one did."""
+    if await _displaced_by(connection) or await tables_with_changed_triggers(connection):
+        return False
+    await _lead(connection, function_set())
+    return True
 
 
 async def _lead(connection: Connection, ours: FunctionSet) -> None:
@@ -196,7 +243,8 @@ async def unused(connection: Connection) -> list[str]:
         function_set().name,
         _KEPT,
     )
-    return [row["name"] for row in rows if row["name"] not in used]
+    called = {row["name"] for row in await connection.fetch(_CALLED, None, _KEPT)}
+    return [row["name"] for row in rows if row["name"] not in used | called]
 
 
 async def drop_unused(connection: Connection) -> None:
@@ -215,13 +263,14 @@ async def without_version(connection: Connection) -> list[asyncpg.Record]:
 
 
 async def drop_without_version(connection: Connection) -> None:
-    """Remove them, and public ones with parameters that they do not have any more, if this version leads."""
-    await _drop(connection, await without_version(connection))
+    """Remove them, and public ones with parameters that they do not have any more, if all is as this version set it."""
     leader = await connection.fetchrow(_LEADER)
-    if leader is not None and leader["name"] == function_set().name:
-        await _make_public(connection, function_set())
-        rows = await connection.fetch(_NAMES)
-        await _drop(connection, [row for row in rows if row["name"] in function_set().public and not row["is_fresh"]])
+    if leader is None or leader["name"] != function_set().name or await _displaced_by(connection):
+        return
+    await _drop(connection, await without_version(connection))
+    await _make_public(connection, function_set())
+    rows = await connection.fetch(_NAMES)
+    await _drop(connection, [row for row in rows if row["name"] in function_set().public and not row["is_fresh"]])
 
 
 async def _drop(connection: Connection, found: list[asyncpg.Record]) -> None:

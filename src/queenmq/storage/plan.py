@@ -88,7 +88,9 @@ async def _functions(database: Database, state: SchemaState) -> AsyncIterator[Pl
         made = f"make the {len(ours.own)} functions of this version (their names end with _{ours.name})"
         yield PlannedStep("expand", "functions", made)
     yield PlannedStep("expand", "functions", f"replace the {len(ours.public)} public functions and those of triggers")
-    for table in await functions.tables_with_changed_triggers(database):
+    async with database.connection() as connection:
+        changed = await functions.tables_with_changed_triggers(connection)
+    for table in changed:
         yield PlannedStep("expand", "functions", "set the triggers", table, "SHARE ROW EXCLUSIVE")
     yield _ages("expand")
 
