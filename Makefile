@@ -71,7 +71,13 @@ prose:
 unit:
 	$(BIN)/pytest --quiet --numprocesses $(JOBS) --dist worksteal tests/unit tests/simulation
 
-POOLED := $(addprefix tests/integration/test_,push.py pop.py ack.py transaction.py long_poll.py outage.py streams.py)
+VERBS := push pop ack transaction long_poll outage streams outbox timers keys limits key_limits fairness conflation \
+    policies breakers pauses finish finish_in_sql operations stepped_operations tenants held_horizon lease seek \
+    subscription dead_letters attempts filters conditional_push consume fetch delete locked_rows retention schemas \
+    queue_options ready_floor lookup
+POOLED := $(patsubst %,tests/integration/test_%.py,$(VERBS))
+# What makes and upgrades the schema by itself reaches the database directly.
+SCHEMA := $(patsubst %,tests/migration/test_%.py,upgrade function_sets migrations db_commands)
 
 # A file is run by one of the workers, each of which has a PostgreSQL of its own. A test with real processes and real
 # time that fails is run once more, and listed under RERUN either way; unit tests and simulations are not.
@@ -91,9 +97,9 @@ frameworks: setup
 
 VERSIONS ?= 14 15 16 17 18
 
-# The verbs once more, on each of these versions of PostgreSQL.
+# The verbs and upgrades once more, on each of these versions of PostgreSQL.
 versions: setup
-	$(BIN)/python .ci/versions $(VERSIONS) -- --quiet $(PARALLEL) --reruns 1 $(POOLED)
+	$(BIN)/python .ci/versions $(VERSIONS) -- --quiet $(PARALLEL) --reruns 1 $(POOLED) $(SCHEMA)
 
 # A few of them on the oldest version that Queen supports: what CI runs besides the bundled one.
 oldest: setup

@@ -1,7 +1,8 @@
-"""What the scenarios that run for long make of their samples."""
+"""The scenarios that run for long: what they make of their samples, and each for a moment."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,9 +10,16 @@ import pytest
 
 from queen_bench import plot
 from queen_bench.load import now
-from queen_bench.scenarios.held_beside import PARTS, Side, _figures
-from queen_bench.scenarios.held_horizon import Rounds
+from queen_bench.options import Options
+from queen_bench.processes import Watch
+from queen_bench.scenarios import held_beside
+from queen_bench.scenarios.held_beside import FREE, PARTS, HeldBeside, Side, _figures
+from queen_bench.scenarios.held_horizon import FORMS, PREPARED, HeldHorizon, Rounds
 from queen_bench.scenarios.sizes import Sizes
+from queen_bench.subject import HttpSubject
+
+LONG = os.environ.get("QUEEN_LONG") == "1"
+MOMENT = Options(seconds=1, connections=4, partitions=10, held_seconds=1, rate=1_000_000)
 
 
 def side(rate: float, blocks: int) -> Side:
@@ -61,3 +69,28 @@ def test_the_lines_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "sizes.svg"
     plot.write_series(path, "sizes", {"messages": [(0.0, 1.0), (60.0, 2.0)]})
     assert "<svg" in path.read_text()
+
+
+def _subject(folder: Path) -> HttpSubject:
+    """These scenarios start servers of their own below its folder."""
+    return HttpSubject("127.0.0.1", 0, Watch(os.getpid()), folder)
+
+
+@pytest.mark.slow
+async def test_held_horizon_for_a_moment(tmp_path: Path) -> None:
+    result = await HeldHorizon("held-horizon").run(_subject(tmp_path), MOMENT)
+    assert result.problems == []
+    assert {f"{form}_push_rate_share" for form in FORMS} <= result.extra.keys()
+    assert result.messages > 0
+
+
+@pytest.mark.slow
+async def test_held_beside_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_beside, "TURN", 40)
+    forms = FORMS if LONG else (PREPARED,)
+    monkeypatch.setattr(held_beside, "FORMS", forms)
+    monkeypatch.setattr(held_beside, "SIDES", (FREE, *forms))
+    result = await HeldBeside("held-beside").run(_subject(tmp_path), MOMENT)
+    assert result.problems == []
+    assert {f"{form}_pop_rate_share" for form in forms} <= result.extra.keys()
+    assert result.messages > 0

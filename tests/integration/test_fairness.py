@@ -155,7 +155,7 @@ async def test_what_a_pop_reads(sql: asyncpg.Connection) -> None:
     fair = [await read("pop_leased_fair", ["few", "many", "few", "many"]) for _ in range(8)]
     assert median(fair) < 1.25 * median(plain)
     ready = await buffers(sql, statement("fair_keys_ready"), "q", "g", 100, "")
-    assert ready < 40
+    assert ready < 60, "PostgreSQL 16 reads ten more than 14 and 18"
 
 
 class TestSetting:

@@ -376,6 +376,8 @@ class TestLists:
 
     async def test_many_keys_and_locks_cost_a_descent_for_each_name(self, sql: asyncpg.Connection) -> None:
         """And not a row for each key, nor a scan over the locks that lie between."""
+        if sql.get_server_version().major < 15:
+            pytest.skip("PostgreSQL 14 writes down what it has read some time later")
         await sql.execute(
             "INSERT INTO queen.kv (namespace, key, version, value)"
             " SELECT 'lock:' || i, '0', i, '1'::json FROM generate_series(1, 20000) i"

@@ -15,7 +15,7 @@ from migration import previous
 from migration.conftest import database_at
 from migration.test_migrations import NEWEST, catalog, catalog_of
 from queenmq.errors import StartupError
-from queenmq.storage import functions
+from queenmq.storage import functions, slices
 from queenmq.storage import migrations as module
 from queenmq.storage.database import Database
 from queenmq.storage.migrations import contract, migrate, older_servers
@@ -222,6 +222,43 @@ async def test_batches_and_indexes_that_are_built_concurrently(
         assert await sql.fetchval("SELECT sum(twice) FROM queen.things") == 650
         assert await sql.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'queen.things_n'::regclass")
         assert [one.rpartition(": ")[2] for one in said if one.endswith("rows")] == ["10 rows", "10 rows", "5 rows"]
+
+
+async def test_a_stranger_for_whose_snapshot_an_index_waits_is_named(
+    empty_url: str, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has touched no table of ours, so no lock on a table shows it."""
+    monkeypatch.setattr(slices, "_SAID_EVERY_S", 0.1)
+    stranger = await asyncpg.connect(empty_url, server_settings={"application_name": "nightly report"})
+    try:
+        async with database_at(empty_url) as database:
+            await migrate(database)
+            await sql.execute("CREATE TABLE queen.things AS SELECT n FROM generate_series(1, 25) n")
+            extended(
+                monkeypatch, Migration(NEWEST + 1, "things", "CREATE INDEX CONCURRENTLY things_n ON queen.things (n);")
+            )
+            transaction = stranger.transaction(isolation="repeatable_read")
+            await transaction.start()
+            await stranger.fetch("SELECT * FROM pg_class LIMIT 1")
+            said, report = says()
+            upgrading = asyncio.create_task(migrate(database, report=report))
+            async with asyncio.timeout(120):
+                while not any("waiting for" in one for one in said):
+                    await asyncio.sleep(0.05)
+            named = next(one for one in said if "waiting for" in one)
+            assert named.startswith(
+                f"expand: migration {NEWEST + 1} (things), step 1 of 1: waiting for a transaction of "
+            )
+            assert f"'nightly report' (pid {stranger.get_server_pid()}, user" in named
+            async with asyncio.timeout(60):
+                await sql.execute("INSERT INTO queen.things VALUES (26)")
+            assert not upgrading.done()
+            await transaction.rollback()
+            async with asyncio.timeout(120):
+                assert await upgrading == NEWEST + 1
+            assert await sql.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'queen.things_n'::regclass")
+    finally:
+        await stranger.close()
 
 
 async def test_an_upgrade_that_is_not_completed_is_completed_by_the_next(
