@@ -105,13 +105,13 @@ class Session:
             o.archive_before_delete, o.set_aside_failed_pushes, True, True, o.pop_wait(),
         )  # fmt: skip
 
-    async def push(self, *items: tuple[str, str, str]) -> list[Outcome]:
+    async def push(self, *items: tuple[str, str, str], mode: str = "auto") -> list[Outcome]:
         """Push (queue, partition, transaction id)s; the payload is the transaction id."""
         messages = [Message(q, p, f'"{t}"'.encode(), str(uuid7()), t) for q, p, t in items]
         call = PushCall.merge(messages)
         requests = list(range(len(messages)))
         row = await self.sql.fetchrow(
-            statement("push_or_queue"), *call.arguments(), "auto", requests, None, None, LOCK_TIMEOUT
+            statement("push_or_queue"), *call.arguments(), mode, requests, None, None, LOCK_TIMEOUT
         )
         places = [index - 1 for index in row["duplicate_index"] or ()]
         duplicates = dict(zip(places, map(str, row["duplicate_id"] or ()), strict=True))
@@ -123,6 +123,14 @@ class Session:
             "INSERT INTO queen.messages (partition_id, transaction_id, payload) SELECT p.id, $3, '1' "
             "FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = $1 AND p.name = $2",
             [(queue, partition, transaction) for transaction in transactions],
+        )
+
+    async def schedule(self, queue: str, partition: str, key: str) -> None:
+        """A timer that is due at once, whose key is its transaction id."""
+        await self.sql.fetch(
+            statement("change_timers"),
+            *(["schedule"], [queue], [key], [partition], [0], [None], [str(uuid7())], [key], [None], [None], [False]),
+            *([b"1"], [None], [None], [None]),
         )
 
     async def pop_merged(self, pops: Sequence[Pop]) -> list[Popped]:

@@ -25,6 +25,7 @@ LEASES_S = 2.5  # for consumers who are too late, and others who get their messa
 NEEDS_THE_REST = ("everything-delivered", "dead-letters")
 ROUNDS = 6
 REFUSED = "'Invalid or expired lease'"
+GIVEN = "last_offsets[p_target[t.i]] + p_rank[t.i],"
 SLOW = ("END $$;", "    PERFORM pg_sleep(0.005);\nEND $$;")
 
 
@@ -40,17 +41,28 @@ class Twin:
     slow: str | None = None
     """A function that takes some milliseconds longer, which is no fault by itself."""
     seconds: float = LOAD.seconds
+    before: tuple[str, ...] = ()
+    """What else is done to the tables."""
 
     def functions(self) -> list[str]:
         text = function_set().files[self.function]
         for before, after in self.changes:
             assert before in text, f"{self.function}.sql has changed: {before!r} is not in it any more"
             text = text.replace(before, after)
-        return [text] if self.slow is None else [text, slowed(self.slow)]
+        return [*self.before, text, *([] if self.slow is None else [slowed(self.slow)])]
 
 
 def slowed(function: str) -> str:
     return function_set().files[function].replace(*SLOW)
+
+
+def unchecked() -> list[str]:
+    """The trigger on messages, which does not look whether offsets follow each other."""
+    text = function_set().files["messages_insert"]
+    for line in ("AND h.last_new - h.first_new + 1 = h.added", "AND h.first_new = l.last_offset + 1"):
+        assert line in text
+        text = text.replace(line, "")
+    return [text]
 
 
 TWINS = [
@@ -131,7 +143,7 @@ TWINS = [
         "push",
         (
             (
-                "last_offsets[p_target[t.i]] + p_rank[t.i],",
+                GIVEN,
                 "last_offsets[p_target[t.i]] + CASE WHEN p_rank[t.i] = 1 AND p_rank[t.i + 1] = 2 THEN 2 "
                 "WHEN p_rank[t.i] = 2 THEN 1 ELSE p_rank[t.i] END,",
             ),
@@ -258,6 +270,50 @@ TWINS = [
         ),
         "timers",
         "timers",
+    ),
+    Twin(
+        "offsets are given twice",
+        "push",
+        ((GIVEN, "last_offsets[p_target[t.i]] + greatest(p_rank[t.i] - 1, 1),"),),
+        "log",
+        "one-message-an-offset",
+        # The table and its trigger would refuse them.
+        before=("ALTER TABLE queen.messages DROP CONSTRAINT messages_pkey", *unchecked()),
+    ),
+    Twin(
+        "an offset is left out",
+        "messages_insert",
+        (("SET last_offset = h.last_new,", "SET last_offset = h.last_new + 1,"),),
+        "log",
+        "no-gaps",
+    ),
+    Twin(
+        "a message is stored as another one",
+        "push",
+        (
+            (
+                "p_payload[t.i],\n               p_headers[t.i]\n        FROM (SELECT generate_subscripts",
+                "CASE p_rank[t.i] WHEN 2 THEN convert_to(format('{\"id\":\"%s\"}', p_id[t.i]), 'UTF8') "
+                "ELSE p_payload[t.i] END,\n               p_headers[t.i]\n        FROM (SELECT generate_subscripts",
+            ),
+        ),
+        "log",
+        "nothing-invented",
+    ),
+    Twin(
+        "a seek moves nothing",
+        "seek",
+        (("SET position = place.position, done = place.done,", "SET position = c.position, done = c.done,"),),
+        "seek",
+        "order-of-delivery",
+    ),
+    Twin(
+        "a seek to the end goes to the beginning",
+        "seek",
+        (("p_at IS NULL AND p_bound IS NULL THEN l.last_offset", "p_at IS NULL AND p_bound IS NULL THEN 0"),),
+        "seek",
+        "seeks",
+        seconds=LEASES_S,
     ),
 ]
 

@@ -30,7 +30,7 @@ from queenmq.journal.push_journal import PushJournal
 from queenmq.journal.segment import Segment
 from queenmq.operations.pushes import DeferredPushes
 from queenmq.server import Server
-from queenmq.storage.failures import TransactionRefused
+from queenmq.storage.failures import AnswerLost, TransactionRefused
 from queenmq.verify import check
 from queenmq.verify.clients import Clients
 from queenmq.verify.recorder import Recorder
@@ -191,6 +191,19 @@ def transaction_that_is_refused_and_committed(patch: Patch) -> None:
     patch.setattr(Transactor, "commit", hasty)
 
 
+def transaction_that_is_torn(patch: Patch) -> None:
+    """The connection breaks between two commits where one should be."""
+    commit, number = Transactor.commit, count()
+
+    async def torn(self: Transactor, transaction: Any) -> Any:
+        if next(number) % 4 == 3:
+            await commit(self, replace(transaction, messages=transaction.messages[:1]))
+            raise AnswerLost
+        return await commit(self, transaction)
+
+    patch.setattr(Transactor, "commit", torn)
+
+
 def journal_without_fsync(patch: Patch) -> None:
     def append(self: Segment, data: bytes) -> None:
         with self.path.open("r+b") as file:
@@ -225,6 +238,7 @@ TWINS = [
         "transaction",
         "refused-means-nothing",
     ),
+    Twin("transaction that is torn", transaction_that_is_torn, "transaction", "all-or-nothing"),
     Twin("journal without fsync", journal_without_fsync, "power cut", "nothing-lost"),
     Twin("wake-up that wakes nobody", wake_up_that_wakes_nobody, "parked pop", "late"),
 ]

@@ -71,6 +71,11 @@ def test_every_history_keeps_the_promises(part: int) -> None:
         judged(seed)
 
 
+@pytest.mark.parametrize("seed", [110, 670])
+def test_a_server_that_cannot_start_on_a_full_disk_is_started_again(seed: int) -> None:
+    judged(seed)
+
+
 def test_a_seed_is_a_history() -> None:
     """In every process, although sets of texts are visited in another order."""
     told = {_told("1"), _told("2")}

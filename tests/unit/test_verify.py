@@ -9,19 +9,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from xml.etree import ElementTree
 
 import pytest
 from histories import generated
+from passing_time import pass_time
 
-from queenmq.client import NetworkError, Operation, Overloaded, ServerFailed, TransactionFailed
-from queenmq.clock import SYSTEM
+from queenmq.client import NetworkError, Operation, Overloaded, QueenError, ServerFailed, TransactionFailed
+from queenmq.clock import SYSTEM, ManualClock
 from queenmq.errors import HttpError, StartupError
 from queenmq.verify import BadHistory, check, read_history, workload, write_history
 from queenmq.verify.clients import Clients, Load
-from queenmq.verify.corruptions import CORRUPTIONS, Corruption, a_partition_is_leased_twice, corrupted
-from queenmq.verify.edn import to_edn
+from queenmq.verify.corruptions import CORRUPTIONS, Corruption, a_partition_is_leased_twice
 from queenmq.verify.history import (
     Ack,
     Acked,
@@ -49,6 +49,7 @@ from queenmq.verify.history import (
 from queenmq.verify.model import ModelQueue
 from queenmq.verify.plot import plot
 from queenmq.verify.recorder import NOTHING_KEPT, Recorder, outcome_of
+from queenmq.verify.self_test import corrupted
 from queenmq.verify.shrink import minimal
 from queenmq.verify.workload import WORKLOADS
 
@@ -113,6 +114,10 @@ def _seek(outcome: Outcome) -> Step:
     return Seek("q", "g"), outcome, Done() if outcome == "ok" else None
 
 
+def _push(offset: int) -> Step:
+    return Push("q", "a", [f"a{offset}"]), "ok", Pushed(["stored"])
+
+
 _PUSHED: Step = Push("q", "a", ["a1", "a2", "a3"]), "ok", Pushed(["stored"] * 3)
 
 
@@ -140,6 +145,39 @@ def test_an_unknown_seek_moves_a_group_once_at_any_time_or_never(
     stored: Step = Read("q", "a"), "ok", Stored([Delivered("a", offset, f"a{offset}") for offset in (1, 2, 3)])
     steps = [_PUSHED, _pop("1", 1), _ack("1", 1), _seek(outcome), *after, stored]
     assert set(check(_history(steps)).by_rule()) == rules
+
+
+def _forward(to: Literal["moment", "end"], outcome: Outcome = "ok") -> Step:
+    seek = Seek("q", "g", "end") if to == "end" else Seek("q", "g", "moment", "a", "a2")
+    return seek, outcome, Done() if outcome == "ok" else None
+
+
+@pytest.mark.parametrize(
+    ("seek", "after", "rules"),
+    [
+        (_forward("end"), [_push(4), _pop("2", 4)], set()),
+        (_forward("end"), [_push(4), _pop("2", 3)], {"seeks"}),
+        (_forward("end"), [_push(4), _push(5), _pop("2", 5)], {"order-of-delivery"}),
+        # What comes while it runs, it may have passed over.
+        (_forward("end", "info"), [_push(4), _push(5), _pop("2", 5)], set()),
+        (_forward("end", "fail"), [_pop("2", 3)], {"order-of-delivery"}),
+        (_forward("end"), [_seek("ok"), _pop("2", 1)], set()),
+        (_forward("end"), [_seek("ok"), _pop("2", 2)], {"order-of-delivery"}),
+        (_forward("moment"), [_pop("2", 3)], set()),
+        (_forward("moment"), [_pop("2", 2)], set()),  # times may be cut short
+        (_forward("moment"), [_pop("2", 1)], {"seeks"}),
+        (_forward("moment"), [_push(4), _pop("2", 4)], {"order-of-delivery"}),
+        (_forward("moment", "info"), [_pop("2", 1)], set()),  # it may bring a1 back once
+        (_forward("moment", "info"), [_pop("2", 1), _ack("2", 1), _pop("3", 1)], {"nothing-after-its-ack"}),
+    ],
+)
+def test_a_seek_passes_over_what_was_there_and_nothing_else(seek: Step, after: list[Step], rules: set[str]) -> None:
+    """a2 was seen before a3 was pushed, and so it is certain that a3 is behind its moment."""
+    before = [_push(1), _pop("0", 1), _ack("0", 1), _push(2), _pop("1", 2), _push(3)]
+    count = 3 + sum(isinstance(request, Push) for request, _, _ in after)
+    stored = Stored([Delivered("a", offset, f"a{offset}") for offset in range(1, count + 1)])
+    read: Step = Read("q", "a"), "ok", stored
+    assert set(check(_history([*before, seek, *after, read])).by_rule()) == rules
 
 
 @pytest.mark.parametrize(("outcome", "rules"), [("info", set()), ("ok", {"one-lease-at-a-time"})])
@@ -260,6 +298,53 @@ async def test_pushes_that_cannot_be_switched_on_again_end_the_workload() -> Non
         await clients.maintain(False)
 
 
+async def test_accepted_operations_are_asked_about_meanwhile() -> None:
+    """Servers forget them: what is asked for at the end only would be gone."""
+    clock = ManualClock()
+    done: set[str] = set()
+
+    async def operation(name: str) -> Operation:
+        return Operation(status="completed" if name in done else "pending")
+
+    queen: Any = SimpleNamespace(operation=operation)
+    clients = Clients(queen, {"one": queen}, "q", Load(), Recorder(clock), clock)
+    clients._operations = {"a", "b"}
+    asking = asyncio.create_task(clients.ask_meanwhile())
+    for now_done, left in (("a", {"b"}), ("b", set())):
+        done.add(now_done)
+        while clients._operations != left:
+            await pass_time(clock, 1)
+    asking.cancel()
+
+
+async def test_timers_that_are_only_late_are_not_called_lost() -> None:
+    clock = ManualClock()
+
+    async def timers(_: int) -> list[str]:
+        return ["late"]
+
+    queen: Any = SimpleNamespace(queue=lambda _: SimpleNamespace(timers=timers))
+    clients = Clients(queen, {"one": queen}, "q", Load(settle_s=3), Recorder(clock), clock)
+    waiting = asyncio.create_task(clients._timers_pushed())
+    while not waiting.done():
+        await pass_time(clock, 1)
+    with pytest.raises(QueenError, match="have not been pushed within 3 s"):
+        await waiting
+
+
+async def test_a_transaction_whose_answer_is_not_waited_for_is_unknown() -> None:
+    recorder = Recorder(SYSTEM)
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    transaction: Any = SimpleNamespace(commit=forever, ack=lambda messages: transaction)
+    queen: Any = SimpleNamespace(transaction=lambda: transaction)
+    message: Any = SimpleNamespace(lease_id="l", data={"id": "a"})
+    await Clients(queen, {"one": queen}, "q", Load(), recorder).transact("p", [message], [], 0.01)
+    assert [event.outcome for event in recorder.history if isinstance(event, Completion)] == ["info"]
+
+
 class _NoQueen:
     """A client that is asked nothing but to make a queue."""
 
@@ -315,37 +400,6 @@ def test_a_bad_history_is_refused(tmp_path: Path, lines: list[str], why: str) ->
     (tmp_path / "bad.jsonl").write_text("".join(f"{line}\n" for line in lines))
     with pytest.raises(BadHistory, match=why):
         check(read_history(tmp_path / "bad.jsonl"))
-
-
-def test_edn_has_an_operation_a_line() -> None:
-    history: list[Event] = [
-        Invocation(1, "a", 0.5, Push("q", 'p"\n', ["x"])),
-        Completion(1, 1, "ok", Pushed(["stored"])),
-        Invocation(2, "b", 2, Pop("q", "g", 1)),
-        Completion(2, 3, "ok", Popped("", [])),
-        Invocation(3, "b", 4, Ack("l", ["x"])),
-        Completion(3, 5, "info"),
-    ]
-    assert list(to_edn(history)) == [
-        '{:index 0, :type :invoke, :process 0, :f :push, :time 500000000, :op 1, :value {:queue "q", '
-        ':partition "p\\"\\n", :ids ["x"]}}',
-        '{:index 1, :type :ok, :process 0, :f :push, :time 1000000000, :op 1, :value {:statuses ["stored"]}}',
-        '{:index 2, :type :invoke, :process 1, :f :pop, :time 2000000000, :op 2, :value {:queue "q", :group "g", '
-        ":lease-s 1}}",
-        '{:index 3, :type :ok, :process 1, :f :pop, :time 3000000000, :op 2, :value {:lease "", :messages []}}',
-        '{:index 4, :type :invoke, :process 1, :f :ack, :time 4000000000, :op 3, :value {:lease "l", :ids ["x"], '
-        ':status "completed"}}',
-        "{:index 5, :type :info, :process 1, :f :ack, :time 5000000000, :op 3, :value nil}",
-    ]
-
-
-def test_faults_are_of_no_process_of_the_history() -> None:
-    history = [*ModelQueue(3).run(50), Fault("kill", 1, 2)]
-    assert check(history).is_valid
-    assert list(to_edn(history))[-1] == (
-        f"{{:index {len(history) - 1}, :type :info, :process :nemesis, :f :kill, :time 1000000000, "
-        ":value {:ended 2000000000}}"
-    )
 
 
 def test_what_is_journalled_keeps_its_order_at_its_server() -> None:

@@ -19,6 +19,7 @@ after its invocation; two operations are ordered only if one ended before the ot
 | `stale-leases-are-refused` | an acknowledgement under a lease that has a successor is not taken |
 | `all-or-nothing` | of a transaction with an unknown outcome, everything took place or nothing |
 | `dead-letters` | a message is a dead letter after `retryLimit` + 1 failures, and not before |
+| `seeks` | what a seek to the end or to a moment has passed over does not come after it |
 | `timers` | a timer is stored unless it was cancelled, and nobody gets it before its moment |
 """
 
@@ -36,6 +37,7 @@ from queenmq.verify.delivery_rules import (
     nothing_after_its_ack,
     one_lease_at_a_time,
     order_of_delivery,
+    seeks,
     stale_leases_are_refused,
 )
 from queenmq.verify.facts import Copy, Facts, Finding, Partition, Tally
@@ -175,7 +177,10 @@ def order_of_pushes(facts: Facts, tally: Tally) -> Iterator[Finding]:
                 yield text, (newest[1], sent.first)
     for op, push in facts.requests:
         messages, there = facts.sent[push.queue, push.partition], offsets[push.queue, push.partition]
-        own = [name for name in push.ids if messages[name].first == op and name in there]
+        # What others have pushed as well may be theirs, unless the answer to this one says that it was stored.
+        own = [
+            name for name in push.ids if name in there and (messages[name].possible == 1 or op in messages[name].stored)
+        ]
         for one, following in pairwise(own):
             if there[following] <= there[one] and following != one:
                 yield f"{following} stood behind {one} in one push, and is before it", (op,)
@@ -258,6 +263,7 @@ RULES: Final[dict[str, Rule]] = {
         stale_leases_are_refused,
         all_or_nothing,
         dead_letters,
+        seeks,
         timers,
     )
 }

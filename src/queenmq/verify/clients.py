@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from queenmq.client import (
     Item,
@@ -57,6 +58,9 @@ _WORDS: Final = {"queued": "stored", "accepted": "accepted", "buffered": "buffer
 _PAGE = 1000
 _READ_ATTEMPTS = 5
 PAUSE_S: Final = 0.2
+DRAIN_S: Final = 60.0
+_ASK_S: Final = 5.0
+_REMEMBERED: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class Load:
     lease_s: int = 2
     settle_s: float = 60
     """How long an accepted push may take to be stored."""
-    drain_s: float = 60
+    drain_s: float = DRAIN_S
     """How long a group may take to read the rest."""
     quiet_s: float = 2
     """How long nothing must come, after the end of the last lease, before a group is believed to have everything."""
@@ -97,6 +101,8 @@ class Clients:
         self._clock = clock
         self._end = clock.monotonic() + load.seconds
         self._operations: set[str] = set()
+        self.seen: deque[Message] = deque(maxlen=_REMEMBERED)
+        """Some messages that were delivered."""
         self._pushed = 0
         self._next_call = 0.0
 
@@ -175,7 +181,9 @@ class Clients:
     async def _try_pop(self, process: str, group: str, batch: int, wait_ms: int) -> list[Message] | None:
         """None if no server has answered it."""
         ask = self._one().queue(self.queue).group(group).batch(batch).timeout_millis(wait_ms)
-        return await self._attempt(process, Pop(self.queue, group, self.load.lease_s), ask.pop, popped_of)
+        messages = await self._attempt(process, Pop(self.queue, group, self.load.lease_s), ask.pop, popped_of)
+        self.seen.extend(messages[:1] if messages else ())
+        return messages
 
     async def ack(self, process: str, messages: Sequence[Message], status: AckStatus = "completed") -> None:
         request = Ack(messages[0].lease_id, [name_of(message) for message in messages], status)
@@ -194,26 +202,43 @@ class Clients:
             lambda result: Renewed(result.success),
         )
 
-    async def transact(self, process: str, messages: Sequence[Message], pushes: Sequence[Push]) -> None:
+    async def transact(
+        self, process: str, messages: Sequence[Message], pushes: Sequence[Push], patience_s: float | None = None
+    ) -> None:
+        """With `patience_s`, the client goes away if there is no answer by then, and never knows."""
         transaction = self._one().transaction().ack(messages)
         for push in pushes:
             transaction.queue(push.queue).partition(push.partition).push(
                 [Item({"id": name}, transaction_id=name) for name in push.ids]
             )
         acks = [Ack(messages[0].lease_id, [name_of(message) for message in messages])]
-        await self._attempt(process, Transact(list(pushes), acks), transaction.commit, lambda _: Done())
 
-    async def seek(self, process: str, group: str) -> None:
-        """To the beginning. It is over when its operation is, if there is one: that goes on after the answer."""
+        async def commit() -> None:
+            async with asyncio.timeout(patience_s):
+                await transaction.commit()
+
+        await self._attempt(process, Transact(list(pushes), acks), commit, lambda _: Done())
+
+    async def seek(self, process: str, group: str, behind: Message | Literal["beginning", "end"] = "beginning") -> None:
+        """It is over when its operation is, if there is one: that goes on after the answer."""
+        where: dict[str, Any]
+        match behind:
+            case "beginning":
+                request, where = Seek(self.queue, group), {"timestamp": "1970-01-01T00:00:00Z"}
+            case "end":
+                request, where = Seek(self.queue, group, "end"), {"to_end": True}
+            case message:
+                request = Seek(self.queue, group, "moment", message.partition, name_of(message))
+                where = {"timestamp": message.created_at}
 
         async def seek() -> None:
-            answer = await self._one().admin.seek_consumer_group(group, self.queue, timestamp="1970-01-01T00:00:00Z")
+            answer = await self._one().admin.seek_consumer_group(group, self.queue, **where)
             if name := answer.get("operationId"):
                 operation = await self._ended(name)
                 if operation.status != "completed":
                     raise OperationFailed(operation.why, name)
 
-        await self._attempt(process, Seek(self.queue, group), seek, lambda _: Done())
+        await self._attempt(process, request, seek, lambda _: Done())
 
     async def schedule(self, process: str, partition: str, name: str, seconds: float) -> None:
         target = self._one().queue(self.queue).partition(partition)
@@ -246,6 +271,18 @@ class Clients:
                 if self._clock.monotonic() >= end:
                     raise
                 await self.pause(PAUSE_S)
+
+    async def ask_meanwhile(self) -> None:
+        """Ask for accepted operations until each is done: servers forget them after a while, an hour by default."""
+        while True:
+            await self.pause(_ASK_S)
+            for operation in list(self._operations):
+                try:
+                    found = await self._queen.operation(operation)
+                except QueenError:
+                    break
+                if found.done:
+                    self._operations.discard(operation)
 
     # What every workload ends with
 
@@ -280,6 +317,7 @@ class Clients:
         raise OperationTimeout(f"an accepted operation has not been done within {self.load.settle_s} s", operation)
 
     async def _timers_pushed(self) -> None:
+        """Raises QueenError: a timer that is only late is not lost."""
         end = self._clock.monotonic() + self.load.settle_s
         while self._clock.monotonic() < end:
             try:
@@ -288,6 +326,7 @@ class Clients:
             except QueenError:
                 pass
             await self.pause(PAUSE_S)
+        raise QueenError(f"timers that were due have not been pushed within {self.load.settle_s} s")
 
     async def _drain(self, group: str) -> None:
         """Until nothing has come for as long as leases and retries may keep messages back."""

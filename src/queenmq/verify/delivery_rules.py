@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 
-from queenmq.verify.facts import Delivery, Facts, Finding, Group, Lease, Partition, Tally
+from queenmq.verify.facts import Copy, Delivery, Facts, Finding, Group, Lease, Partition, Tally
 from queenmq.verify.history import FOREVER, Delivered
+
+_PRECISION_S = 0.01  # of the time at which a message was stored
 
 
 def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
@@ -17,10 +20,11 @@ def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
     for (queue, group), op in facts.drained.items():
         got = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group]}
         leased = {(one.message.partition, one.message.id) for one in facts.deliveries[queue, group] if one.lease}
+        floor = facts.seeks[queue, group].last_floor if (queue, group) in facts.seeks else -FOREVER
         unfinished = leased - {(said.partition, said.id) for said in facts.said[queue, group] if said.may_finish}
         for partition in partitions[queue]:
             for name, sent in facts.sent[queue, partition].items():
-                if sent.known < FOREVER:
+                if sent.known < FOREVER and sent.begun > floor:
                     tally(1)
                     if (partition, name) not in got:
                         yield f"{group} did not get {name} of {queue}/{partition}", (sent.known_by, op)
@@ -29,29 +33,88 @@ def everything_delivered(facts: Facts, tally: Tally) -> Iterator[Finding]:
 
 
 def order_of_delivery(facts: Facts, tally: Tally) -> Iterator[Finding]:
-    """Seeks with an unknown outcome do not matter: whether they took place or not, what a group has finished now, it
-    has finished since the last certain seek."""
+    """Seeks to the beginning with an unknown outcome do not matter: whether they took place or not, what a group has
+    finished now, it has finished since the last certain seek. What another seek may have passed over is not judged."""
     seen_in: dict[Partition, dict[tuple[int, str], None]] = defaultdict(dict)
     for _, queue, seen in facts.observations():
         seen_in[queue, seen.partition][seen.offset, seen.id] = None
     by_partition = {partition: sorted(seen_in.pop(partition)) for partition in list(seen_in)}
+    # Of each message, when the newest of those up to it was pushed: where those begin that a seek has not passed over.
+    newest = {
+        (queue, partition): list(accumulate((_pushed(facts, queue, partition, name) for _, name in messages), max))
+        for (queue, partition), messages in by_partition.items()
+    }
     for group in facts.deliveries:
         leases = _by_epoch(facts, group)
         finished = _earliest_finishes(facts, group)
         for (epoch, partition), deliveries in leases.items():
-            messages, index = by_partition[group[0], partition], 0
+            messages, pushed = by_partition[group[0], partition], newest[group[0], partition]
+            index = bisect_right(pushed, _floor(facts, group, epoch, 0))
             for delivery, batch in deliveries:
                 offsets = [message.offset for message in batch]
                 tally(len(offsets))
                 if sorted(set(offsets)) != offsets:
                     yield f"{group[1]} got {offsets} of {group[0]}/{partition} in one batch", (delivery.op,)
-                # Everything before the batch is finished, or was when an earlier batch came.
+                floor = _floor(facts, group, epoch, delivery.ended)
+                # Everything before the batch is finished, or was when an earlier batch came, or has been passed over.
                 while index < len(messages) and messages[index][0] < min(offsets):
                     name = messages[index][1]
                     index += 1
-                    if min(finished[epoch, partition, name], finished[None, partition, name]) > delivery.ended:
+                    if (
+                        _pushed(facts, group[0], partition, name) > floor
+                        and min(finished[epoch, partition, name], finished[None, partition, name]) > delivery.ended
+                    ):
                         text = f"{group[1]} got {batch[0].id} of {group[0]}/{partition} before it finished {name}"
                         yield text, (delivery.op,)
+
+
+def _floor(facts: Facts, group: Group, epoch: int, ended: float) -> float:
+    return facts.seeks[group].floor(epoch, ended) if group in facts.seeks else -FOREVER
+
+
+def _pushed(facts: Facts, queue: str, partition: str, name: str) -> float:
+    """When it was sent; what nobody has sent is another rule's."""
+    sent = facts.sent[queue, partition].get(name)
+    return FOREVER if sent is None else sent.begun
+
+
+def seeks(facts: Facts, tally: Tally) -> Iterator[Finding]:
+    """What was certainly stored before a seek to the end, or before the message of a seek to a moment, does not come
+    after it. A partition in which the group has read before is one that the seek has moved."""
+    if all(one.request.to == "beginning" for sought in facts.seeks.values() for one in sought.all):
+        return
+    stored = _stored_by(facts)
+    for group, sought in facts.seeks.items():
+        read: dict[str, float] = {}
+        for one in facts.deliveries[group]:
+            read[one.message.partition] = min(read.get(one.message.partition, FOREVER), one.ended)
+        for one in facts.deliveries[group]:
+            epoch = sought.epoch(one.begun, one.ended)
+            seek = None if epoch is None or sought.unknown_before(one.ended) else sought.alone(epoch)
+            if seek is None or seek.request.to == "beginning" or read[one.message.partition] >= seek.begun:
+                continue
+            tally(1)
+            moment = seek.begun
+            if seek.request.to == "moment":
+                moment = _pushed(facts, group[0], seek.request.partition, seek.request.id) - _PRECISION_S
+            if stored.get((group[0], one.message.partition, one.message.id), FOREVER) < moment:
+                text = f"{group[1]} got {one.message.id} of {group[0]}/{one.message.partition}"
+                yield f"{text}, which a seek has passed over", (one.op,)
+
+
+def _stored_by(facts: Facts) -> dict[Copy, float]:
+    """When each message was certainly stored."""
+    found = {
+        (queue, partition, name): sent.known
+        for (queue, partition), messages in facts.sent.items()
+        for name, sent in messages.items()
+        if sent.known_by in sent.stored
+    }
+    for (queue, _), deliveries in facts.deliveries.items():
+        for one in deliveries:
+            copy = (queue, one.message.partition, one.message.id)
+            found[copy] = min(found.get(copy, FOREVER), one.ended)
+    return found
 
 
 def _by_epoch(facts: Facts, group: Group) -> dict[tuple[int, str], list[tuple[Delivery, list[Delivered]]]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -35,6 +34,7 @@ from queenmq.verify.history import (
     Stored,
     Transact,
 )
+from queenmq.verify.seeks import Seeks, Sought
 
 Group: TypeAlias = tuple[str, str]  # queue, group
 Partition: TypeAlias = tuple[str, str]  # queue, partition
@@ -147,48 +147,6 @@ class Torn(NamedTuple):
     acks: list[tuple[Lease, str]]
 
 
-class Seeks:
-    """The seeks of a group, in the order of their beginnings. What overlaps one belongs to no epoch.
-
-    One with an unknown outcome begins no epoch. It may move each partition once, at any time after its beginning.
-    """
-
-    def __init__(self) -> None:
-        self._begun: list[float] = []
-        self._ended: list[float] = []
-        self._certain_ends: list[float] = []
-        self._unknown: list[float] = []
-        self._overs: list[float] = []
-        self._earliest: list[float] = []
-
-    def arrange(self) -> None:
-        """For `first_over_after`, when all are known: by their ends, the earliest beginning of those that end later."""
-        ends = sorted([*zip(self._certain_ends, self._begun, strict=True), *((FOREVER, one) for one in self._unknown)])
-        self._overs = [over for over, _ in ends]
-        self._earliest = list(accumulate((begun for _, begun in reversed(ends)), min))[::-1]
-
-    def first_over_after(self, moment: float) -> float:
-        """When the first of those began that were not over at that moment; FOREVER if there is none."""
-        index = bisect_right(self._overs, moment)
-        return self._earliest[index] if index < len(self._earliest) else FOREVER
-
-    def add(self, begun: float, ended: float) -> None:
-        self._begun.append(begun)
-        self._certain_ends.append(ended)
-        self._ended.append(max([ended, *self._ended[-1:]]))
-
-    def add_unknown(self, begun: float) -> None:
-        self._unknown.append(begun)
-
-    def unknown_before(self, ended: float) -> int:
-        """How many with an unknown outcome may have moved a partition by then."""
-        return bisect_left(self._unknown, ended)
-
-    def epoch(self, begun: float, ended: float) -> int | None:
-        before = bisect_left(self._ended, begun)
-        return before if bisect_left(self._begun, ended) == before else None
-
-
 class Facts:
     def __init__(self, operations: Sequence[Operation], faults: Sequence[Fault] = ()) -> None:
         self.sent: dict[Partition, dict[str, Sent]] = defaultdict(lambda: defaultdict(Sent))
@@ -220,7 +178,8 @@ class Facts:
                 case Transact():
                     self._transacted(one, one.request)
                 case Seek(queue=queue, group=group) if one.outcome != "fail":
-                    self._sought(one, (queue, group))
+                    over = one.ended if one.outcome == "ok" else FOREVER
+                    self.seeks[queue, group].add(Sought(one.begun, over, one.request))
                 case Schedule():
                     self._scheduled(one, one.request)
                 case Cancel(queue=queue, id=name) if one.outcome != "fail":
@@ -231,7 +190,7 @@ class Facts:
                     self.drained[queue, group] = one.op
                 case ListDead(queue=queue, group=group, retry_limit=limit) if isinstance(one.answer, Dead):
                     self.dead[queue, group] = (one.op, limit, set(one.answer.ids))
-        self._release_sought()
+        self._arrange_seeks()
 
     def _popped(self, one: Operation, pop: Pop) -> None:
         if not isinstance(one.answer, Popped):
@@ -322,20 +281,32 @@ class Facts:
             timer.cancelled = one.op
         timer.may_be_cancelled |= not isinstance(one.answer, Cancelled) or one.answer.taken
 
-    def _sought(self, one: Operation, group: Group) -> None:
-        if one.outcome == "ok":
-            self.seeks[group].add(one.begun, one.ended)
-        else:
-            self.seeks[group].add_unknown(one.begun)
-
-    def _release_sought(self) -> None:
+    def _arrange_seeks(self) -> None:
         """A seek may end every lease that was asked for before the seek was over."""
+        moments = {
+            (queue, one.request.partition, one.request.id)
+            for (queue, _), seeks in self.seeks.items()
+            for one in seeks.all
+            if one.request.to == "moment"
+        }
+        seen = self.first_seen(moments)
         for seeks in self.seeks.values():
-            seeks.arrange()
+            seeks.arrange(lambda seek: seen.get((seek.queue, seek.partition, seek.id), FOREVER))
         for lease in self.leases.values():
             if lease.group in self.seeks:
                 begun = self.seeks[lease.group].first_over_after(lease.begun)
                 lease.released = min(lease.released, max(lease.ended, begun))
+
+    def first_seen(self, copies: Collection[Copy]) -> dict[Copy, float]:
+        """When each of these was first delivered to anybody."""
+        found: dict[Copy, float] = {}
+        if copies:
+            for (queue, _), deliveries in self.deliveries.items():
+                for one in deliveries:
+                    copy = (queue, one.message.partition, one.message.id)
+                    if copy in copies:
+                        found[copy] = min(found.get(copy, FOREVER), one.ended)
+        return found
 
     def may_be_forgotten(self, lease: Lease) -> bool:
         """Whether PostgreSQL may have ended before the lease was on disk."""

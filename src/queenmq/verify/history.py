@@ -93,9 +93,15 @@ class Transact(Struct, frozen=True, gc=False, tag_field="f", tag="transact"):
     acks: list[Ack] = []
 
 
-class Seek(Struct, frozen=True, gc=False, tag_field="f", tag="seek"):
+class Seek(Struct, frozen=True, gc=False, tag_field="f", tag="seek", omit_defaults=True):
+    """To the beginning, behind everything, or behind the moment at which a message was stored, and so behind it."""
+
     queue: str
     group: str
+    to: Literal["beginning", "moment", "end"] = "beginning"
+    partition: str = ""
+    """Of the message, whose id is next."""
+    id: str = ""
 
 
 class Schedule(Struct, frozen=True, gc=False, tag_field="f", tag="schedule"):
@@ -256,7 +262,7 @@ def _share_names(event: Event) -> None:
     match event:
         case Invocation(request=request):
             force_setattr(event, "process", intern(event.process))
-            for field in ("queue", "partition", "group", "server", "lease"):
+            for field in ("queue", "partition", "group", "server", "lease", "id"):
                 if name := getattr(request, field, ""):
                     force_setattr(request, field, intern(name))
             if isinstance(request, Push | Ack):

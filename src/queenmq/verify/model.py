@@ -22,6 +22,7 @@ from queenmq.verify.history import (
     Delivered,
     Done,
     Drain,
+    Event,
     History,
     Invocation,
     ListDead,
@@ -67,7 +68,8 @@ class ModelQueue:
         self._groups = [f"g{number}" for number in range(groups)]
         self._readers = {(group, name): _Reader() for group in self._groups for name in self._stored}
         self._dead: dict[str, set[str]] = {group: set() for group in self._groups}
-        self._late: list[str] = []  # groups that a seek without an answer will move
+        self._late: list[Seek] = []  # without an answer, and not done yet
+        self._stored_at: dict[str, float] = {}
 
     def run(self, steps: int) -> History:
         """So many steps of clients, then what every workload does at its end."""
@@ -78,7 +80,7 @@ class ModelQueue:
             )[0]
             step()
             if self._late and self._chance.random() < 0.1:
-                self._go_back(self._late.pop())
+                self._move(self._late.pop())
         for group in self._groups:
             self._drain(group)
         for partition, messages in self._stored.items():
@@ -162,20 +164,27 @@ class ModelQueue:
         self._now = max(self._now, reader.expires) + 0.1
 
     def _seek(self) -> None:
-        """Back to the beginning; if there is no answer, at once, later or never."""
+        """If there is no answer, it is done at once, later or never."""
         group = self._chance.choice(self._groups)
-        op = self._invoke(Seek(QUEUE, group))
+        seek = Seek(QUEUE, group, self._chance.choice(("beginning", "beginning", "moment", "end")))
+        if seek.to == "moment":
+            delivered = [one for event in self.history[-200:] for one in _delivered(event)]
+            if not delivered:
+                return
+            message = self._chance.choice(delivered)
+            seek = Seek(QUEUE, group, "moment", message.partition, message.id)
+        op = self._invoke(seek)
         match self._chance.choices(("ok", "fail", "lost", "late", "unsent"), weights=(12, 1, 1, 1, 1))[0]:
             case "ok":
-                self._go_back(group)
+                self._move(seek)
                 self._complete(op, "ok", Done())
             case "fail":
                 self._complete(op, "fail")
             case word:
                 if word == "lost":
-                    self._go_back(group)
+                    self._move(seek)
                 elif word == "late":
-                    self._late.append(group)
+                    self._late.append(seek)
                 self._complete(op, "info")
 
     def _timer(self) -> None:
@@ -203,11 +212,12 @@ class ModelQueue:
 
     # What the queue does
 
-    def _go_back(self, group: str) -> None:
+    def _move(self, seek: Seek) -> None:
         """What is under a lease is not, any more."""
-        for (of, _), reader in self._readers.items():
-            if of == group:
-                reader.finished.clear()
+        until = {"beginning": -1.0, "end": self._now}.get(seek.to, self._stored_at.get(seek.id, 0.0))
+        for (of, partition), reader in self._readers.items():
+            if of == seek.group:
+                reader.finished = {one.offset for one in self._stored[partition] if self._stored_at[one.id] <= until}
                 reader.failures.clear()
                 reader.lease = ""
 
@@ -215,6 +225,7 @@ class ModelQueue:
         stored = self._stored[partition]
         for name in ids:
             stored.append(Delivered(partition, len(stored) + 1, name))
+            self._stored_at[name] = self._now
 
     def _pop(self, group: str, partition: str | None = None) -> tuple[str, list[Delivered], _Reader, str] | None:
         op = self._invoke(Pop(QUEUE, group, LEASE_S))
@@ -269,3 +280,8 @@ class ModelQueue:
     def _new_id(self) -> str:
         self._ids += 1
         return f"m{self._ids}"
+
+
+def _delivered(event: Event) -> list[Delivered]:
+    answer = event.answer if isinstance(event, Completion) else None
+    return answer.messages if isinstance(answer, Popped) else []

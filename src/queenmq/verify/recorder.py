@@ -47,6 +47,9 @@ class Recorder:
         except QueenError as error:
             self.complete(op, outcome_of(error), error=str(error)[:_LONGEST_ERROR])
             return None
+        except TimeoutError:
+            self.complete(op, "info", error="the client has not waited for the answer")
+            return None
         self.complete(op, "ok", answer(result))
         return result
 

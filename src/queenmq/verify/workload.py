@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from itertools import cycle
 from typing import Any, Final, TypeAlias
 
 from queenmq.client import Queen, QueenError
@@ -33,12 +34,12 @@ async def lease(clients: Clients) -> None:
 
 
 async def transaction(clients: Clients) -> None:
-    """Each message is acknowledged in a transaction that pushes two others."""
+    """Each message is acknowledged in a transaction that pushes two others. Some clients do not wait for the answer."""
     await asyncio.gather(*_producers(clients, 1), *_each(clients, _transacting))
 
 
 async def deduplication(clients: Clients) -> None:
-    """Producers that repeat themselves."""
+    """Producers that repeat themselves, some of them through two clients at once."""
     await asyncio.gather(*_each(clients, _repeating), *_each(clients, _reader))
 
 
@@ -48,7 +49,7 @@ async def dead_letters(clients: Clients) -> None:
 
 
 async def seek(clients: Clients) -> None:
-    """A group that goes back to the beginning again and again."""
+    """A group that goes to the beginning, to the end, and to moments between."""
     await asyncio.gather(*_producers(clients, 1), *_each(clients, _reader), _seeking(clients))
 
 
@@ -156,14 +157,21 @@ async def _transacting(clients: Clients, process: str) -> None:
         messages = await clients.pop(process, "readers")
         if messages:
             pushes = [Push(clients.queue, clients.partition(), clients.new_ids(process, 1)) for _ in range(2)]
-            await clients.transact(process, messages, pushes)
+            patience_s = clients.chance.uniform(0, 0.02) if clients.chance.random() < 0.2 else None
+            await clients.transact(process, messages, pushes, patience_s)
 
 
 async def _repeating(clients: Clients, process: str) -> None:
     while not clients.is_over:
         partition, ids = clients.partition(), clients.new_ids(process, clients.chance.randint(1, 5))
-        await clients.push(process, partition, ids)
-        await clients.push(process, partition, ids[: clients.chance.randint(1, len(ids))])
+        some = ids[: clients.chance.randint(1, len(ids))]
+        if clients.chance.random() < 0.5:
+            await asyncio.gather(
+                clients.push(process, partition, ids), clients.push(f"{process}.again", partition, some)
+            )
+        else:
+            await clients.push(process, partition, ids)
+            await clients.push(process, partition, some)
 
 
 async def _failing(clients: Clients, process: str) -> None:
@@ -226,9 +234,16 @@ async def _maintaining(clients: Clients) -> None:
 
 
 async def _seeking(clients: Clients) -> None:
-    while not clients.is_over:
-        await clients.pause(clients.load.seconds / 4)
-        await clients.seek("seeker", "readers")
+    """At last to the beginning, so that everything must be read."""
+    for kind in cycle(("beginning", "end", "moment")):
+        await clients.pause(clients.load.seconds / 8)
+        if clients.is_over:
+            break
+        if kind == "moment" and clients.seen:
+            await clients.seek("seeker", "readers", clients.chance.choice(clients.seen))
+        else:
+            await clients.seek("seeker", "readers", "end" if kind == "end" else "beginning")
+    await clients.seek("seeker", "readers")
 
 
 async def run(
@@ -261,7 +276,12 @@ async def run(
         recorder = recorder or Recorder(SYSTEM)
         clients = Clients(queen, each, queue, load, recorder)
         try:
-            await _both(WORKLOADS[workload](clients), None if beside is None else beside(recorder))
+            asking = asyncio.ensure_future(clients.ask_meanwhile())
+            try:
+                await _both(WORKLOADS[workload](clients), None if beside is None else beside(recorder))
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
             await clients.end()
         except BaseException:
             # Why it failed says more than whether its queue could be deleted.

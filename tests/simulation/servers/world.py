@@ -29,7 +29,7 @@ from queenmq import ids
 from queenmq.client import Queen
 from queenmq.clock import SYSTEM, Clock, SystemClock
 from queenmq.config import Settings
-from queenmq.errors import QueenError
+from queenmq.errors import QueenError, StartupError
 from queenmq.journal.folder import JournalFolder
 from queenmq.journal.push_journal import PushJournal
 from queenmq.server import Server
@@ -271,11 +271,14 @@ class World:
         self.disk.is_dangerous = False
 
     async def _keep_up(self) -> None:
-        """Whatever dies is started again."""
+        """Whatever dies is started again, and again if it cannot start."""
         while True:
             for process in self.processes:
                 if process.life.ended:
-                    await self.start(process)
+                    try:
+                        await self.start(process)
+                    except StartupError:  # as on a full disk
+                        self.kill(process, cut_power=False)
             await asyncio.sleep(0.05)
 
     # A history
@@ -300,6 +303,7 @@ class World:
             seed=self.seed,
         )
         async with AsyncExitStack() as stack:
+            stack.callback(lambda: keeping.done() and keeping.result())  # what has ended it is the cause of all else
             queen = await stack.enter_async_context(Queen(urls, **single))
             each = {url: await stack.enter_async_context(Queen(url, **single)) for url in urls}
             clients = SimulatedClients(self, queen, each, QUEUE, load, recorder)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -19,15 +17,16 @@ from queenmq.cli import exits
 from queenmq.cli.arguments import COUNT, Kind, as_json
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import failure, server, servers, token, trusted_context
-from queenmq.cli.show import Column, listing, note, plural, print_json, table
+from queenmq.cli.show import Column, listing, note, plural
+from queenmq.cli.verdicts import report
 
 if TYPE_CHECKING:
+    from queenmq.faults.cluster import Cluster
     from queenmq.verify import History, Verdict
     from queenmq.verify.clients import Load
-    from queenmq.verify.history import Fault
     from queenmq.verify.recorder import Recorder
 
-_SHOWN = 5
+_RATE = 200
 _NAMES = (
     "log",
     "lease",
@@ -89,6 +88,13 @@ def command() -> None:
 @click.option("--partitions", type=COUNT, default=8, show_default=True, help="Number of partitions.")
 @click.option("--producers", type=COUNT, default=4, show_default=True, help="Number of producers.")
 @click.option("--consumers", type=COUNT, default=4, show_default=True, help="Number of consumers.")
+@click.option(
+    "--rate",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"Requests a second of all clients of a workload together; 0 for as many as the servers answer. By default "
+    f"{_RATE} on your servers, and 0 with --faults.",
+)
 @click.option("--lease", type=COUNT, default=2, show_default=True, metavar="S", help="Lease time of the queue.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choices that clients make.")
 @click.option(
@@ -109,6 +115,7 @@ def run(
     partitions: int,
     producers: int,
     consumers: int,
+    rate: int | None,
     lease: int,
     seed: int,
     prefix: str,
@@ -119,11 +126,12 @@ def run(
 ) -> int:
     """Run workloads on new queues, record every request and answer, and check the histories.
 
-    It is safe beside other users of the servers: it creates queues whose names begin with the prefix, and deletes only
-    these. With --faults it does not touch them at all. The exit status is 1 if a promise was broken, or if something
-    could not be judged: the report says what, and why.
+    It is safe beside other users of the servers: it creates queues whose names begin with the prefix, deletes only
+    these, and asks no more often than --rate says. With --faults it does not touch them at all. The exit status is 1 if
+    a promise was broken, or if something could not be judged: the report says what, and why.
     """
     from queenmq.verify import check, workload, write_history
+    from queenmq.verify.clients import DRAIN_S
     from queenmq.verify.plot import plot
 
     # The client logs what it could not do; here it is in the history.
@@ -138,7 +146,15 @@ def run(
     if faults is not None and source is ParameterSource.COMMANDLINE:
         raise exits.Failed("--faults starts servers of its own; leave out --server", exits.USAGE)
     load = workload.Load(
-        seconds=seconds, producers=producers, consumers=consumers, partitions=partitions, lease_s=lease, seed=seed
+        seconds=seconds,
+        producers=producers,
+        consumers=consumers,
+        partitions=partitions,
+        lease_s=lease,
+        seed=seed,
+        rate=rate if rate is not None else 0 if faults is not None else _RATE,
+        # What was pushed faster than it was read takes its time.
+        drain_s=DRAIN_S + seconds,
     )
     chosen = workloads or (_NAMES if faults is None else (*_NAMES, *_OWN))
     tell = (lambda text: None) if as_json else note
@@ -158,7 +174,7 @@ def run(
         asyncio.run(_on_servers(server, chosen, load, prefix, keep, tell, judge))
     else:
         asyncio.run(_on_own_cluster(faults, chosen, load, prefix, tell, judge))
-    return _report(results, as_json)
+    return report(results, as_json)
 
 
 async def _on_servers(
@@ -195,26 +211,44 @@ async def _on_own_cluster(
     tell: Callable[[str], None],
     judge: Callable[[str, History, str], None],
 ) -> None:
+    """After a workload that has not come to its end, the next one has a new cluster: nobody knows what is left."""
     from queenmq.errors import StartupError
     from queenmq.faults.cluster import started
+
+    left = list(names)
+    while left:
+        tell("starting two servers and PostgreSQL" + (" with a standby" if "failover" in faults else ""))
+        try:
+            async with started(standby="failover" in faults) as cluster:
+                why = ""
+                while left and not why:
+                    name = left.pop(0)
+                    queue = _queue(prefix, name, load, tell)
+                    history, why = await _harmed(cluster, faults, name, queue, load)
+                    judge(name, history, why)
+        except StartupError as error:
+            if len(left) == len(names):
+                raise
+            for name in left:
+                judge(name, [], str(error))
+            return
+
+
+async def _harmed(cluster: Cluster, faults: Sequence[str], name: str, queue: str, load: Load) -> tuple[History, str]:
+    from queenmq.errors import StartupError
     from queenmq.faults.injection import harm
     from queenmq.faults.postgres import BROKEN
     from queenmq.verify import workload
 
-    tell("starting two servers and PostgreSQL" + (" with a standby" if "failover" in faults else ""))
-    async with started(standby="failover" in faults) as cluster:
+    async def harming(recorder: Recorder) -> None:
+        try:
+            await harm(cluster, faults, load.seconds, load.seed, recorder.note)
+        except BROKEN as error:
+            raise StartupError(f"PostgreSQL is not what it was before the faults: {error!r}") from error
 
-        async def harming(recorder: Recorder) -> None:
-            try:
-                await harm(cluster, faults, load.seconds, load.seed, recorder.note)
-            except BROKEN as error:
-                raise StartupError(f"PostgreSQL is not what it was before the faults: {error!r}") from error
-
-        beside = harming if faults else None
-        for name in names:
-            queue = _queue(prefix, name, load, tell)
-            running = partial(workload.run, cluster.urls, name, queue, load, keep=True, beside=beside)
-            judge(name, *await _as_far_as_it_goes(running, cluster.urls[0]))
+    beside = harming if faults else None
+    running = partial(workload.run, cluster.urls, name, queue, load, keep=True, beside=beside)
+    return await _as_far_as_it_goes(running, cluster.urls[0])
 
 
 async def _as_far_as_it_goes(
@@ -267,18 +301,24 @@ def check_(files: tuple[Path, ...], as_json: bool) -> int:
             results.append((file.name, verdict, shown))
         except BadHistory as error:
             raise exits.Failed(str(error), exits.USAGE) from None
-    return _report(results, as_json)
+    return report(results, as_json)
 
 
-@under(command, "export", "queen verify export history.jsonl > history.edn")
+@under(
+    command,
+    "export",
+    "queen verify export history.jsonl > history.edn",
+    "queen verify export --elle history.jsonl > appends.edn",
+)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def export(file: Path) -> None:
-    """Write a history in EDN, for Jepsen's checkers."""
+@click.option("--elle", is_flag=True, help="Write only what is stored and read, as transactions of Elle's list-append.")
+def export(file: Path, elle: bool) -> None:
+    """Write a history in EDN, in the shape of Jepsen's histories."""
     from queenmq.verify import BadHistory, read_history
-    from queenmq.verify.edn import to_edn
+    from queenmq.verify.edn import to_edn, to_elle
 
     try:
-        for line in to_edn(read_history(file)):
+        for line in (to_elle if elle else to_edn)(read_history(file)):
             print(line)
     except BadHistory as error:
         raise exits.Failed(str(error), exits.USAGE) from None
@@ -288,7 +328,7 @@ def export(file: Path) -> None:
 @as_json
 def self_test(as_json: bool) -> int:
     """Corrupt good histories in many ways, and check that the checker finds and names each of them."""
-    from queenmq.verify.corruptions import self_test
+    from queenmq.verify.self_test import self_test
 
     tested = self_test()
     rows = [
@@ -307,82 +347,3 @@ def self_test(as_json: bool) -> int:
     if not as_json:
         print(f"{len(tested) - missed} of {len(tested)} corruptions were caught")
     return exits.FAILED if missed else exits.OK
-
-
-def _report(results: Sequence[tuple[str, Verdict, History]], as_json: bool) -> int:
-    from queenmq.verify import lines
-    from queenmq.verify.shrink import minimal
-
-    if as_json:
-        print_json([_as_json(*result) for result in results])
-    else:
-        rows = [
-            {
-                "workload": name,
-                "operations": verdict.operations,
-                "checks": sum(verdict.checked.values()),
-                "failed": verdict.outcomes.get("fail", 0),
-                "unknown": verdict.outcomes.get("info", 0),
-                "faults": len(_faults_of(history)),
-                "violations": len(verdict.violations),
-                "not judged": len(verdict.unjudged),
-            }
-            for name, verdict, history in results
-        ]
-        names = ("operations", "checks", "failed", "unknown", "faults", "violations", "not judged")
-        table(rows, Column("workload"), *(Column(name, number=True) for name in names))
-        counts = Counter(fault.name for _, _, history in results for fault in _faults_of(history))
-        if counts:
-            print("faults: " + ", ".join(f"{count} × {name}" for name, count in counts.most_common()))
-        for name, verdict, history in results:
-            for violation in verdict.violations[:_SHOWN]:
-                print(f"\n{name} breaks {violation.rule}: {violation.text}")
-                for line in lines(minimal(history, violation)):
-                    print(f"    {line}")
-            if len(verdict.violations) > _SHOWN:
-                print(f"\n{name}: {len(verdict.violations) - _SHOWN} more; --json has all of them")
-            for text in verdict.unjudged:
-                print(f"\n{name} could not be judged: {text}")
-    broken = [name for name, verdict, _ in results if not verdict.is_valid]
-    unjudged = [name for name, verdict, _ in results if verdict.unjudged]
-    if broken:
-        print(f"promises were broken: {', '.join(broken)}", file=sys.stderr)
-    if unjudged:
-        print(f"could not be judged: {', '.join(unjudged)}", file=sys.stderr)
-    if broken or unjudged:
-        return exits.FAILED
-    if not as_json:
-        print("every promise was kept")
-    return exits.OK
-
-
-def _faults_of(history: History) -> list[Fault]:
-    from queenmq.verify.history import Fault
-
-    return [event for event in history if isinstance(event, Fault)]
-
-
-def _as_json(name: str, verdict: Verdict, history: History) -> dict[str, Any]:
-    """With the smallest history that shows it, of the first violations."""
-    import msgspec
-
-    from queenmq.verify.shrink import minimal
-
-    return {
-        "name": name,
-        "valid": verdict.is_valid,
-        "operations": verdict.operations,
-        "outcomes": verdict.outcomes,
-        "checked": verdict.checked,
-        "faults": [msgspec.to_builtins(fault) for fault in _faults_of(history)],
-        "unjudged": verdict.unjudged,
-        "violations": [
-            {
-                "rule": one.rule,
-                "text": one.text,
-                "operations": list(one.ops),
-                "history": msgspec.to_builtins(minimal(history, one)) if number < _SHOWN else [],
-            }
-            for number, one in enumerate(verdict.violations)
-        ],
-    }
