@@ -71,17 +71,35 @@ class _Known:
 
 async def token_costs(rounds: int = ROUNDS, requests: int = REQUESTS) -> dict[str, float]:
     """Microseconds of CPU for each kind of request: of a token, of one with grants, and of one with limits, too."""
-    free, guarded = _applications()
     costs = {}
+    for kind, spent in (await _measured(rounds, requests)).items():
+        for way, name in enumerate(_WAYS, 1):
+            costs[f"{name}_{kind}_us"] = median(one[way] - one[0] for one in spent) / requests * 1e6
+    return costs
+
+
+async def token_ratios(rounds: int, requests: int) -> dict[str, float]:
+    """The same as parts of what such a request costs without tokens, by the best of the rounds: that hardly depends on
+    the machine, nor on what else it does."""
+    ratios = {}
+    for kind, spent in (await _measured(rounds, requests)).items():
+        free, *ways = (min(one) for one in zip(*spent, strict=True))
+        for name, cost in zip(_WAYS, ways, strict=True):
+            ratios[f"{name}_{kind}"] = (cost - free) / free
+    return ratios
+
+
+async def _measured(rounds: int, requests: int) -> dict[str, list[list[float]]]:
+    """By kind of request, the seconds of each round without a token and with each."""
+    free, guarded = _applications()
+    measured = {}
     for kind in MEASURED:
         make = KINDS[kind]
         ways = [(free, None), *((guarded, _text(name)) for name in _WAYS)]
         for app, token in ways:
             await app.handle(_shown(make(0), token))
-        spent = [[await _cpu_s(app, make, requests, token) for app, token in ways] for _ in range(rounds)]
-        for way, name in enumerate(_WAYS, 1):
-            costs[f"{name}_{kind}_us"] = median(one[way] - one[0] for one in spent) / requests * 1e6
-    return costs
+        measured[kind] = [[await _cpu_s(app, make, requests, token) for app, token in ways] for _ in range(rounds)]
+    return measured
 
 
 def _text(name: str) -> bytes:
