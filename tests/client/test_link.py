@@ -532,29 +532,31 @@ class TestWhatWasFetched:
     """Batches that wait for a worker, behind a handler that takes long."""
 
     @pytest.fixture
-    async def begun(self, queen: Queen) -> tuple[asyncio.Event, asyncio.Event, Callable[[Message], Any], Seen]:
-        await queen.queue("q").config(lease_time=5).create()
+    async def begun(self, queen: Queen) -> Any:
+        await queen.queue("q").config(lease_time=20).create()
         for number in range(4):
             await queen.queue("q").partition(str(number)).push(number)
-        begun, go_on, seen = asyncio.Event(), asyncio.Event(), Seen(4)
+        begun: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        go_on, seen = asyncio.Event(), Seen(4)
 
         async def handle(message: Message) -> None:
-            begun.set()
+            if not begun.done():
+                begun.set_result(message)
             await go_on.wait()
             seen(message)
 
         return begun, go_on, handle, seen
 
     async def test_is_renewed(self, queen: Queen, sql: asyncpg.Connection, begun: Any) -> None:
-        event, go_on, handle, seen = begun
+        first, go_on, handle, seen = begun
         words = queen.queue("q").prefetch(3).renew_lease(interval_millis=50)
         running = asyncio.ensure_future(words.consume(handle, signal=seen.done))
-        await event.wait()
+        await first
 
         async def all_live_for_long() -> bool:
             return (
                 await sql.fetchval(
-                    "SELECT count(*) FROM queen.partition_consumers WHERE lease_expires_at > clock_timestamp() + '30s'"
+                    "SELECT count(*) FROM queen.partition_consumers WHERE lease_expires_at > clock_timestamp() + '40s'"
                 )
                 == 4
             )
@@ -567,21 +569,20 @@ class TestWhatWasFetched:
 
     async def test_is_dropped_when_its_lease_is_over(self, queen: Queen, sql: asyncpg.Connection, begun: Any) -> None:
         """And makes room at once, so that it comes again while the handler is at work."""
-        event, go_on, handle, seen = begun
+        first, go_on, handle, seen = begun
         words = queen.queue("q").prefetch(3).renew_lease(interval_millis=50)
         running = asyncio.ensure_future(words.consume(handle, signal=seen.done))
-        await event.wait()
-        fetched = (
-            "FROM queen.partition_consumers c JOIN queen.partitions p ON p.id = c.partition_id WHERE p.name <> '0'"
-        )
+        at_work = (await first).lease_id
 
-        async def leased() -> set[Any]:
-            return {row[0] for row in await sql.fetch(f"SELECT c.lease_id {fetched}")} - {None}
+        async def leased() -> set[str]:
+            rows = await sql.fetch("SELECT lease_id FROM queen.partition_consumers WHERE lease_id IS NOT NULL")
+            return {str(row[0]) for row in rows} - {at_work}
 
         await until_true(leased, lambda found: len(found) == 3)
         before = await leased()
         await sql.execute(
-            "UPDATE queen.partition_consumers SET lease_expires_at = now() - interval '1s' WHERE lease_id = ANY ($1)",
+            "UPDATE queen.partition_consumers SET lease_expires_at = clock_timestamp(), ready_at = clock_timestamp() "
+            "WHERE lease_id = ANY ($1)",
             list(before),
         )
         await until_true(leased, lambda found: len(found) == 3 and not found & before)
@@ -593,7 +594,7 @@ class TestWhatWasFetched:
     async def test_is_given_back_when_it_has_waited_for_too_long(
         self, queen: Queen, sql: asyncpg.Connection, begun: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        event, go_on, handle, seen = begun
+        first, go_on, handle, seen = begun
         monkeypatch.setattr("queenmq.client.prefetched._LONGEST_S", 0.0)
         drop, dropped = Link.drop, asyncio.Event()
 
@@ -604,7 +605,7 @@ class TestWhatWasFetched:
         monkeypatch.setattr(Link, "drop", noted)
         words = queen.queue("q").prefetch(3).renew_lease(interval_millis=50)
         running = asyncio.ensure_future(words.consume(handle, signal=seen.done))
-        await event.wait()
+        await first
         async with asyncio.timeout(30):
             await dropped.wait()
         monkeypatch.undo()
