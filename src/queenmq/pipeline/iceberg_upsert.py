@@ -11,16 +11,15 @@ from contextlib import closing, suppress
 from typing import Any, Final
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.table.upsert_util import create_match_filter
 
 from queenmq.pipeline.errors import PipelineError
 from queenmq.pipeline.iceberg import PROPERTIES, catalog_in, write_hint
 from queenmq.pipeline.lake import Lake, fitted
-from queenmq.pipeline.lake_table import BESIDE, TableChanged
+from queenmq.pipeline.lake_table import BESIDE, UPSERT_TRIES, TableChanged
 
 NAMESPACE: Final = "queen_tables"
-# Somebody may compact the table meanwhile: what is to be changed is then found anew.
-TRIES: Final = 5
+# Of a row: where its message was.
+PLACE: Final = ("queen_partition", "queen_offset", "queen_timestamp")
 
 
 def apply(url: str, place: str, rows: Any, keys: tuple[str, ...], flag: str, query: str, number: int) -> None:
@@ -33,7 +32,7 @@ def apply(url: str, place: str, rows: Any, keys: tuple[str, ...], flag: str, que
     stored = rows.drop_columns([flag])
     with closing(catalog_in(url)) as catalog:
         catalog.create_namespace_if_not_exists(NAMESPACE)
-        for _ in range(TRIES):
+        for _ in range(UPSERT_TRIES):
             table = _opened(catalog, lake, name, stored.schema)
             if int(table.properties.get(f"queen.batch.{query}", -1)) >= number:
                 break
@@ -64,22 +63,75 @@ def _merge(table: Any, rows: Any, stored: Any, keys: tuple[str, ...], flag: str,
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    place = ("queen_partition", "queen_offset", "queen_timestamp")
-    there = table.scan(create_match_filter(stored, list(keys)), selected_fields=(*keys, *place)).to_arrow()
-    before = dict(zip(_tuples(there, keys), _tuples(there, place), strict=True))
-    newer = [_is_newer(at, before.get(key)) for key, at in zip(_tuples(rows, keys), _tuples(rows, place), strict=True)]
-    replaced = [is_newer and key in before for is_newer, key in zip(newer, _tuples(rows, keys), strict=True)]
+    offered = _tuples(rows, keys)
+    before, files = _found(table, stored, keys)
+    newer = [_is_newer(at, before.get(key)) for key, at in zip(offered, _tuples(rows, PLACE), strict=True)]
+    replaced = {key for is_newer, key in zip(newer, offered, strict=True) if is_newer and key in before}
     kept = [is_newer and not gone for is_newer, gone in zip(newer, rows.column(flag).to_pylist(), strict=True)]
     with table.transaction() as transaction:
         with transaction.update_schema() as update:
             update.union_by_name(stored.schema)
-        if any(replaced):
-            transaction.delete(create_match_filter(stored.filter(pa.array(replaced)), list(keys)))
+        target = schema_to_pyarrow(transaction.table_metadata.schema(), include_field_ids=False)
+        _take_out(table, transaction, [task for task, there in files if not replaced.isdisjoint(there)], keys, replaced)
         if any(kept):
-            target = schema_to_pyarrow(transaction.table_metadata.schema(), include_field_ids=False)
-            added = stored.filter(pa.array(kept)).combine_chunks().to_batches()
-            transaction.append(pa.Table.from_batches([fitted(batch, target) for batch in added], target))
+            _append(transaction, stored.filter(pa.array(kept)), target)
         transaction.set_properties(noted)
+
+
+def _found(table: Any, stored: Any, keys: tuple[str, ...]) -> tuple[dict[Any, Any], list[tuple[Any, set[Any]]]]:
+    """Where the message of each key was that the table has, and the files that may have some of them, with their keys.
+
+    A filter that names each combination of several columns would be compared with each row. So it asks for each column
+    by itself, and finds rows of other keys, too.
+    """
+    from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, In
+
+    wanted: BooleanExpression = AlwaysTrue()
+    for key in keys:
+        wanted = And(wanted, In(key, set(stored.column(key).to_pylist())))
+    scan = table.scan(wanted, selected_fields=(*keys, *PLACE))
+    offered = set(_tuples(stored, keys))
+    before: dict[Any, Any] = {}
+    files = []
+    for task in scan.plan_files():
+        part = _read(table, task, scan.projection(), wanted)
+        there = {key: at for key, at in zip(_tuples(part, keys), _tuples(part, PLACE), strict=True) if key in offered}
+        before |= there
+        files.append((task, set(there)))
+    return before, files
+
+
+def _take_out(table: Any, transaction: Any, tasks: list[Any], keys: tuple[str, ...], replaced: set[Any]) -> None:
+    """Write the files anew without the rows that are replaced, one after the other."""
+    import pyarrow as pa
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    if not tasks:
+        return
+    with transaction.update_snapshot().overwrite() as update:
+        for task in tasks:
+            update.delete_data_file(task.file)
+    schema = transaction.table_metadata.schema()
+    for task in tasks:
+        whole = _read(table, task, schema, AlwaysTrue(), transaction.table_metadata)
+        left = whole.filter(pa.array([key not in replaced for key in _tuples(whole, keys)], pa.bool_()))
+        if left.num_rows:
+            _append(transaction, left, schema_to_pyarrow(schema, include_field_ids=False))
+
+
+def _read(table: Any, task: Any, schema: Any, wanted: Any, metadata: Any = None) -> Any:
+    """What a file has, without what was deleted from it beside the file."""
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    return ArrowScan(metadata or table.metadata, table.io, schema, wanted).to_table([task])
+
+
+def _append(transaction: Any, rows: Any, target: Any) -> None:
+    import pyarrow as pa
+
+    batches = rows.combine_chunks().to_batches()
+    transaction.append(pa.Table.from_batches([fitted(batch, target) for batch in batches], target))
 
 
 def _tuples(table: Any, names: tuple[str, ...]) -> list[tuple[Any, ...]]:

@@ -32,6 +32,8 @@ _MARKS: Final = {DELTA: "_delta_log", ICEBERG: "metadata"}
 _NEEDED: Final = {DELTA: "deltalake", ICEBERG: "pyiceberg"}
 # How long readers may go on with a version of a table that is not the newest.
 KEPT: Final = timedelta(days=7)
+# How often an upsert is tried: what it changes is found anew if somebody has committed to the table meanwhile.
+UPSERT_TRIES: Final = 5
 _FASTER: Final = "another archive run of this queue was faster: nothing of this round was published"
 # What compact and a change of the columns say when they come second.
 BESIDE: Final = "somebody else has changed the table meanwhile: run it again"

@@ -7,6 +7,7 @@ again changes nothing. A row keeps where its message was, so that an older messa
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from queenmq.pipeline.frames import activate, read_stream
 from queenmq.pipeline.generation import hold_generation
 from queenmq.pipeline.jobs.window import TRIGGER
 from queenmq.pipeline.lake import Lake
-from queenmq.pipeline.lake_table import DELTA, ICEBERG, check_installed
+from queenmq.pipeline.lake_table import BESIDE, DELTA, ICEBERG, UPSERT_TRIES, TableChanged, check_installed
 from queenmq.pipeline.options import key_of_environment
 from queenmq.pipeline.registry import AUTO
 from queenmq.pipeline.runs import Outcome, Run
@@ -126,7 +127,20 @@ def newest(rows: Any, keys: tuple[str, ...]) -> Any:
 
 
 def apply(place: str, rows: Any, keys: tuple[str, ...], application: str, number: int) -> None:
-    """Merge the rows into the table in one commit, unless this batch is in it already."""
+    """Merge the rows into the table in one commit, unless this batch is in it already.
+
+    Raises TableChanged if others commit all the time.
+    """
+    from deltalake.exceptions import CommitFailedError
+
+    for _ in range(UPSERT_TRIES):
+        with suppress(CommitFailedError):
+            _merge_into(place, rows, keys, application, number)
+            return
+    raise TableChanged(BESIDE)
+
+
+def _merge_into(place: str, rows: Any, keys: tuple[str, ...], application: str, number: int) -> None:
     import deltalake
     from deltalake import CommitProperties, Transaction
 
