@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -54,6 +55,25 @@ def test_arrivals_groups_and_dead_letters(spark: Any, db: Db, tmp_path: Path) ->
     assert minutes(db, "g", "latency_ms")[-1][0]["p50"] == 185_500
     tables = [pq.read_table(path) for path in sorted(tmp_path.rglob("*.parquet"))]
     assert sum(table.num_rows for table in tables) >= 4
+
+
+def test_each_minute_of_a_group_is_in_one_file_of_the_lake(spark: Any, db: Db, tmp_path: Path) -> None:
+    """Whether a run comes right after the one before, in the same minute, or after more than it looks back."""
+    db.fill("orders", 1, 100)
+    db.sql("SELECT queen.subscribe('orders', NULL, 'g', 'all', NULL)")
+    consumed = 0
+    for minute in (0, 1, 1, 2, 5, 90, 91):
+        db.sql("UPDATE queen.partition_consumers SET position = %s, total_consumed = %s", consumed, consumed)
+        run(spark, db, NOW + timedelta(minutes=minute), lake=str(tmp_path))
+        consumed += 10
+    last = NOW + timedelta(minutes=91)
+    read = pa.concat_tables([pq.read_table(path) for path in tmp_path.rglob("*.parquet")]).to_pylist()
+    found = sorted((one["group"], one["minute"], one["consumed"]) for one in read)
+    wanted = db.sql(
+        "SELECT consumer_group, minute, consumed FROM queen.pipeline_analytics WHERE minute < %s ORDER BY 1, 2", last
+    )
+    assert found == wanted
+    assert sum(one or 0 for *_, one in found) == 50
 
 
 def test_a_second_look_at_the_same_minute_changes_nothing(spark: Any, db: Db) -> None:

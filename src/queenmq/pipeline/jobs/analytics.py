@@ -3,7 +3,8 @@ lake.
 
 Arrivals are counted from the messages, with the hottest partitions and the skew. Consumption, lag, retries and
 latency are samples of where the groups stand when the job runs: run it every minute (`--every`) for rates by the
-minute. Only minutes that are over are counted.
+minute. Only minutes that are over are counted, and each is in one file of the lake: the sample that a run takes comes
+with the file of the next one.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ def sample(spark: Any, settings: Settings, run: Run, now: datetime | None = None
             with opened.transaction():
                 hold_generation(opened)
                 rows(opened, "analytics_store", queue, json.dumps(merged, default=str))
-                if settings.lake and merged:
+                if settings.lake:
                     # Before the commit: a run that dies in between writes the same file again.
-                    _to_lake(opened, Lake(settings.lake), queue, min(since, until), until + MINUTE)
+                    _to_lake(opened, Lake(settings.lake), queue, known + MINUTE if known else since, until)
             stored += len(merged)
             run.progress(sum(one.get("arrived") or 0 for one in found))
     return stored
@@ -143,27 +144,32 @@ def _merged(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _to_lake(opened: Any, lake: Lake, queue: str, since: datetime, until: datetime) -> None:
-    """A file named after its span: written again, it is replaced by what is known better."""
+    """A file of the minutes from `since` on that are over, named after the first: written again, it is replaced."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from queenmq.pipeline.lake import folder_of
 
-    names = (
-        "queue",
-        "group",
-        "minute",
-        "arrived",
-        "consumed",
-        "lag",
-        "latency_ms",
-        "retries",
-        "dead_letters",
-        "reasons",
-    )
+    # Of every file the same, also if a column has nothing.
+    kinds = {
+        "queue": pa.string(),
+        "group": pa.string(),
+        "minute": pa.timestamp("us", "UTC"),
+        "arrived": pa.int64(),
+        "consumed": pa.int64(),
+        "lag": pa.int64(),
+        "latency_ms": pa.string(),
+        "retries": pa.int64(),
+        "dead_letters": pa.int64(),
+        "reasons": pa.string(),
+        "hottest": pa.string(),
+        "skew": pa.float64(),
+    }
     found = rows(opened, "analytics_minutes", queue, since, until)
-    columns = list(zip(*found, strict=True))
-    table = pa.table(dict(zip((*names, "hottest", "skew"), map(list, columns), strict=True)))
+    if not found:
+        return
+    columns = zip(*found, strict=True)
+    table = pa.table([list(column) for column in columns], pa.schema(kinds))
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd")
     lake.write(f"analytics/{folder_of(queue)}/date={since:%Y-%m-%d}/{since:%H%M}.parquet", buffer.getvalue())
