@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from queen_bench.pipeline import over_http
 from queen_bench.pipeline.latency import OverHttp, Way, WithinTheDatabase
 from queen_bench.pipeline.source import RepeatedDataSource
 from queen_bench.processes import Watch, resident_kb
@@ -110,17 +111,18 @@ class Bench:
         self.results: dict[str, Measured] = {}
         self.latencies: list[float] = []
         self.steps: dict[str, dict[str, float]] = {}
+        self.notes: dict[str, str] = {}
 
     def queue(self, name: str) -> str:
         return f"{self._stem}-{name}"
 
-    def measure(self, name: str, work: Callable[[], None]) -> None:
+    def measure(self, name: str, work: Callable[[], None], count: int | None = None) -> None:
         before, begun = self._watch.usage(), time.perf_counter()
         with Peak() as peak:
             work()
             seconds = time.perf_counter() - begun
         after = self._watch.usage()
-        found = self.results.setdefault(name, Measured(name, self._settings.messages))
+        found = self.results.setdefault(name, Measured(name, count or self._settings.messages))
         found.seconds.append(seconds)
         found.peak_kb = max(found.peak_kb, peak.kb)
         found.cpu.append((after.server_cpu_s or 0) - (before.server_cpu_s or 0))
@@ -154,6 +156,8 @@ class Bench:
             if self.wanted(name):
                 self.measure(name, work)
 
+        if settings.server and self.wanted("http"):
+            self.notes |= over_http.compare(self._spark, settings, self)
         if self.wanted("latency"):
             self._latency()
 
@@ -234,13 +238,17 @@ class Bench:
         write(frame, self._settings.url, self.queue("warm"))
         read(self._spark, self._settings.url, self.queue("warm")).write.format("noop").mode("overwrite").save()
 
-    def _write(self) -> None:
+    def frame(self, count: int) -> Any:
+        """Rows to write."""
         settings = self._settings
         padding = max(0, settings.payload - 40)
         value = f"to_json(struct(id AS n, id % 100 AS amount, repeat('x', {padding}) AS pad)) AS value"
         key = f"concat('p', id % {settings.partitions}) AS partition"
-        frame = self._spark.range(0, settings.messages, 1, 4).selectExpr(value, key)
-        write(frame, settings.url, self.queue("source"))
+        return self._spark.range(0, count, 1, 4).selectExpr(value, key)
+
+    def _write(self) -> None:
+        settings = self._settings
+        write(self.frame(settings.messages), settings.url, self.queue("source"))
         with connection(settings.url) as opened:
             opened.execute("ANALYZE queen.messages")
 
@@ -368,6 +376,7 @@ def bench(spark: Any, settings: Settings, run: Run) -> Outcome:
         summary[f"window, push to result{' popped over HTTP' if settings.server else ''}"] = (
             f"p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms"
         )
+    summary |= trial.notes
     for name, steps in trial.steps.items():
         summary[name] = ", ".join(f"{step} {took:.0f} ms" for step, took in steps.items())
     run.outcome.rows = settings.messages

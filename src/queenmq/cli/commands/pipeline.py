@@ -316,7 +316,7 @@ def compact(**given: Any) -> int:
 @click.option(
     "--only", type=NAMES, default="", metavar="NAMES", help="Run only these measurements, such as read,archive."
 )
-@click.option("--server", metavar="URL", help="URL of a server on the same database, to measure latency over HTTP.")
+@click.option("--server", metavar="URL", help="URL of a server on the same database, to measure over HTTP, too.")
 @click.option(
     "--growth",
     is_flag=True,
