@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from pipeline.db import Db
 from queenmq.pipeline.errors import BadOption
 from queenmq.pipeline.jobs import archive as archiving
+from queenmq.pipeline.jobs import replay as replaying
 from queenmq.pipeline.jobs.replay import Settings, replay
 from queenmq.pipeline.runs import Run
 
@@ -96,6 +98,63 @@ def test_messages_of_one_moment_are_throttled_as_well(spark: Any, db: Db, lake: 
     assert [count for count, _ in commits] == [10, 10, 10]
     assert all(later - at >= timedelta(seconds=0.5) for (_, at), (_, later) in pairwise(commits))
     db.assert_copied("orders", "again")
+
+
+@pytest.mark.parametrize(
+    ("before", "done", "rate", "size"),
+    [
+        (10, 2, None, 200_000),  # two of three steps, with 12 messages each, because those of a moment stay together
+        (10, 3, 100.0, 5),  # complete: 12, 12 and 6 messages
+        (200_000, 0, 100.0, 10),
+    ],
+)
+def test_another_rate_goes_on_with_the_same_replay(
+    spark: Any,
+    db: Db,
+    lake: str,
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    done: int,
+    rate: float | None,
+    size: int,
+) -> None:
+    steps = 0
+
+    def dying(*step: Any) -> tuple[int, int]:
+        nonlocal steps
+        if steps == done:
+            raise InterruptedError
+        steps += 1
+        return written(*step)
+
+    written = replaying.write_step
+    with monkeypatch.context() as patch, suppress(InterruptedError):
+        patch.setattr(replaying, "write_step", dying)
+        patch.setattr(replaying, "STEP_ROWS", before)
+        run(spark, db, lake)
+    db.sql("DELETE FROM queen.pipeline_commits WHERE sink LIKE '%% end'")  # which the version before did not write
+    there = db.count("again")
+    assert there == min(30, done * 12)
+    monkeypatch.setattr(replaying, "STEP_ROWS", size)
+    for new in (30 - there, 0):
+        summary = run(spark, db, lake, rate=rate)
+        assert (summary["messages written"], summary["already there"]) == (new, 30 - new)
+        db.assert_copied("orders", "again")
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_name_is_for_the_same_messages_only(
+    spark: Any, db: Db, lake: str, monkeypatch: pytest.MonkeyPatch, complete: bool
+) -> None:
+    """Also if those that were written before are still the first ones."""
+    given = {"name": "monday", "until": JANUARY.replace(minute=6)}
+    assert run(spark, db, lake, **given)["messages written"] == 15
+    if not complete:
+        db.sql("DELETE FROM queen.pipeline_commits WHERE sink LIKE '%% end'")
+        given["since"] = JANUARY.replace(minute=3)  # and now the first ones are missing
+    with pytest.raises(Exception, match=r"monday.* before with other messages"):
+        run(spark, db, lake, **given | {"until": JANUARY.replace(minute=8), "rate": 100.0})
+    assert db.count("again") == 15
 
 
 def test_wrong_words_are_told_before_anything_is_written(spark: Any, db: Db, lake: str) -> None:

@@ -28,5 +28,11 @@ def write_once(frame: Any, url: str, name: str, **options: str) -> tuple[int, in
 
 
 def committed(url: str, name: str) -> tuple[Any, ...] | None:
+    """Rows that the write has, or will have, written, its duplicates, and the rows that are in the queue by now."""
     with connection(url) as opened:
-        return next(iter(rows(opened, "pipeline_committed", f"batch {name}", BATCH_EPOCH)), None)
+        return committed_in(opened, name)
+
+
+def committed_in(opened: Any, name: str) -> tuple[Any, ...] | None:
+    """What `committed` returns, over a connection that is there."""
+    return next(iter(rows(opened, "pipeline_committed", f"batch {name}", BATCH_EPOCH)), None)
