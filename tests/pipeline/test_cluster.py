@@ -4,7 +4,10 @@ and an environment without anything of its own.
 
 from __future__ import annotations
 
+import shutil
 import sys
+import sysconfig
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +15,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+import pyspark_queen
+import queenmq
 from pipeline.cluster import cluster
 from pipeline.db import Db
 from pipeline.driver import Driver
@@ -136,3 +141,46 @@ def test_what_is_lacking_is_told(
     with driven(master, db, folder, f"spark.pyspark.python={python.replace('{folder}', str(folder))}") as driver:
         status, _, err = driver.run(*job)
     assert (status, err.splitlines()[-1].startswith(f"queen: {told}: ")) == (1, True), err
+
+
+def environment(folder: Path, *packages: Path) -> Path:
+    """A virtual environment with what the package demands, and with these packages."""
+    base = Path(BASE).resolve()
+    home = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    home.mkdir(parents=True)
+    # As a path, so that the editable installation there does not count: Python reads no further .pth files in it.
+    (home / "demanded.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    for package in packages:
+        shutil.copytree(package, home / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(base)
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+    return folder
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("way", ["archive", "files"])
+def test_the_package_comes_along(master: str, db: Db, tmp_path: Path, way: str) -> None:
+    """Executors have none: it is in an archive with its Python, or in a file beside a Python that has the rest."""
+    db.fill("orders", 2, 20)
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    ours = [Path(str(package.__file__)).parent for package in (queenmq, pyspark_queen)]
+    if way == "archive":
+        made = environment(folder / "env", *ours)  # the driver needs it, too
+        with tarfile.open(tmp_path / "env.tar.gz", "w:gz", compresslevel=1) as packed:
+            packed.add(made, ".")
+        settings = [f"spark.archives={tmp_path}/env.tar.gz#env", "spark.pyspark.python=./env/bin/python"]
+    else:
+        made = environment(tmp_path / "env")
+        for package in ours:
+            shutil.copytree(package, tmp_path / "ours" / package.name)
+        file = shutil.make_archive(str(tmp_path / "queenmq"), "zip", tmp_path / "ours")
+        settings = [f"spark.submit.pyFiles={file}", f"spark.pyspark.python={made}/bin/python"]
+    with driven(master, db, folder, *settings) as driver:
+        assert driver.summary("archive", "--queue", "orders", "--lake", "lake")["messages"] == 40
+        assert driver.summary("audit", "--queue", "orders", "--lake", "lake")["findings"] == []
+        assert (
+            driver.summary("replay", "--queue", "orders", "--lake", "lake", "--into", "again")["messages written"] == 40
+        )
+    db.assert_copied("orders", "again")
