@@ -53,8 +53,8 @@ async def test_changed_requests_do_no_harm(
 ) -> None:
     server = ServeProcess(tmp_path, "fuzzed", DATABASE_URL=database_url, FILE_BUFFER_DIR=str(tmp_path / "journal"))
     seed = random.getrandbits(31)
-    await server.start()
     try:
+        await server.start()
         fuzzer = kind(server.url, seed)
         # Caches, pools and statements take their memory in the beginning, so it is compared from then on.
         await fuzzer.run(SECONDS / 2)
@@ -137,8 +137,8 @@ async def test_changed_requests_of_tenants_get_nothing_of_others(database_url: s
         signed("nobody"),
         "x",
     ]
-    await server.start()
     try:
+        await server.start()
         async with httpx.AsyncClient(
             base_url=server.url, timeout=60, headers={"Authorization": f"Bearer {signed('admin')}"}
         ) as owner:

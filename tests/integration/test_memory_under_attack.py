@@ -89,8 +89,8 @@ async def attacked(tmp_path: Path, database_url: str) -> AsyncIterator[Attacked]
         JWT_SECRET=KEY,
     )
     token = jwt.encode({"sub": "small", "role": "read-write", "exp": time.time() + 7200}, KEY, "HS256")
-    await process.start()
     try:
+        await process.start()
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=process.url, timeout=PATIENCE_S, headers=headers) as http:
             await Queen(http).push("small", "the first one")
