@@ -4,6 +4,7 @@ and an environment without anything of its own.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import sysconfig
@@ -21,6 +22,8 @@ from pipeline.cluster import cluster
 from pipeline.db import Db
 from pipeline.driver import Driver
 from pipeline.test_tables import assert_equal
+
+STREAMS = Path(__file__).parents[2] / "docs" / "tutorial" / "streams.py"
 
 WINDOW = """
 source: orders
@@ -107,6 +110,38 @@ def test_every_job_on_a_cluster(driver: Driver, db: Db, tmp_path: Path) -> None:
     assert {name: one["type"] for name, one in inferred.items()} == {"n": "integer", "p": "integer", "pad": "string"}
     # What Java and Spark themselves have to say: nothing.
     assert (tmp_path / "driver" / "stderr").read_text() == ""
+
+
+@pytest.mark.timeout(1200)
+def test_joins_and_state_by_key_on_a_cluster(driver: Driver, db: Db, tmp_path: Path) -> None:
+    db.fill("orders", 3, 40)
+    db.fill("again", 3, 40)
+    join = """
+        SELECT o.data.n + a.data.n AS sum, o.partition
+        FROM STREAM(orders) WATERMARK timestamp DELAY OF INTERVAL 1 HOUR AS o
+        JOIN STREAM(again) WATERMARK timestamp DELAY OF INTERVAL 1 HOUR AS a
+          ON o.partition = a.partition AND o.data.n = a.data.n
+          AND a.timestamp BETWEEN o.timestamp AND o.timestamp + INTERVAL 1 HOUR
+        WHERE o.data.n = 40
+    """
+    schemas = ("--schema", "orders=n INT", "--schema", "again=n INT")
+    driver.summary("sql", join, "--to", "joined", *schemas, "--checkpoint", str(tmp_path / "join"), "--available-now")
+    assert db.partitions("joined") == {f"p{n}": [{"sum": 80}] for n in range(3)}
+    # State by key with timers, and a table of a database with foreachBatch.
+    for customer, minutes in (("ann", 60), ("bob", 0)):
+        db.sql("SELECT queen.ensure_partitions(ARRAY['tutorial-orders'], ARRAY[%s])", customer)
+        db.sql(
+            'INSERT INTO queen.messages (partition_id, "offset", transaction_id, payload, created_at) '
+            "SELECT id, 1, 'a', convert_to(%s, 'UTF8'), now() - make_interval(mins => %s) "
+            "FROM queen.partitions WHERE name = %s",
+            *(json.dumps({"customer": customer, "state": "begun"}), minutes, customer),
+        )
+    status, _, err = driver.run("script", str(STREAMS), db.url, str(tmp_path / "streams"))
+    assert status == 0, err
+    assert {name: [one["customer"] for one in found] for name, found in db.partitions("tutorial-unpaid").items()} == {
+        "ann": ["ann"]
+    }
+    assert db.one("SELECT count(*) FROM tutorial_orders") == 2
 
 
 BASE = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"

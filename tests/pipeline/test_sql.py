@@ -76,6 +76,35 @@ def test_a_query_reads_queues_as_streams(spark: Any, db: Db, tmp_path: Path) -> 
             ran(spark, db, query, "x", tmp_path / "x")
 
 
+@pytest.mark.parametrize("how", ["DISTINCT", "GROUP BY"])
+def test_repeated_messages_of_several_partitions_become_one(spark: Any, db: Db, tmp_path: Path, how: str) -> None:
+    """Within a window of time, when it is over."""
+    stream = "FROM STREAM(orders) WATERMARK timestamp DELAY OF INTERVAL 1 HOUR"
+    query = {
+        "DISTINCT": f"SELECT DISTINCT data.id AS id, window(timestamp, '1 day') AS day {stream}",
+        "GROUP BY": f"SELECT data.id AS id, window(timestamp, '1 day') AS day {stream} GROUP BY 1, 2",
+    }[how]
+    days = {"p": "2026-01-01 12:00Z", "q": "2026-01-01 13:00Z", "r": "2026-01-02 12:00Z", "s": "2026-02-01 12:00Z"}
+    repeated = [("p", 1), ("p", 2), ("p", 2), ("q", 1), ("r", 1)]
+
+    def found(*pushed: tuple[str, int]) -> list[tuple[int, str]]:
+        push(spark, db, "orders", *[(partition, {"id": n}) for partition, n in pushed])
+        for partition, at in days.items():
+            db.sql(
+                "UPDATE queen.messages SET created_at = %s FROM queen.partitions p "
+                "WHERE p.id = partition_id AND p.name = %s",
+                *(at, partition),
+            )
+        ran(spark, db, query, "once", tmp_path / "once", schemas={"orders": "id INT"})
+        all_ = [one for values in db.partitions("once").values() for one in values]
+        return sorted((one["id"], one["day"]["start"][:10]) for one in all_)
+
+    assert found(*repeated) == [(1, "2026-01-01"), (2, "2026-01-01")]  # the second day is not over
+    wanted = [(1, "2026-01-01"), (1, "2026-01-02"), (2, "2026-01-01")]
+    assert found(("s", 7), ("r", 1)) == wanted
+    assert found(("p", 2)) == wanted  # which is late
+
+
 def table_rows(table: Path, kind: str) -> tuple[Any, int]:
     """What the format's own library reads, without our database, and the number of commits."""
     if kind == "delta":
