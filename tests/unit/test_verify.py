@@ -359,6 +359,18 @@ class _NoQueen:
     async def create(self) -> None: ...
 
 
+@pytest.mark.parametrize(("outcome", "rules"), [("info", {}), ("fail", {"stored-once": 1})])
+def test_a_duplicate_may_be_of_a_push_at_the_same_time(outcome: Outcome, rules: dict[str, int]) -> None:
+    """Whose answer got lost: if it was refused, nobody has pushed the message before."""
+    history: list[Event] = [
+        Invocation(1, "a", 0, Push("q", "p", ["x"])),
+        Invocation(2, "b", 1, Push("q", "p", ["x"])),
+        Completion(2, 2, outcome),
+        Completion(1, 3, "ok", Pushed(["duplicate"])),
+    ]
+    assert check(history).by_rule() == rules
+
+
 def test_every_rule_can_be_broken() -> None:
     assert set(CORRUPTIONS.values()) == set(check([]).checked)
 

@@ -147,8 +147,8 @@ def stored_once(facts: Facts, tally: Tally) -> Iterator[Finding]:
             tally(len(sent.stored) + len(sent.duplicates))
             if len(sent.stored) > 1:
                 yield f"{name} was stored twice in {queue}/{partition}", tuple(sent.stored)
-            if sent.first in sent.duplicates and len(sent.duplicates) + len(sent.stored) == 1:
-                yield f"{name} was called a duplicate in {queue}/{partition}, and was pushed once", (sent.first,)
+            if sent.duplicates and sent.possible == 1:
+                yield f"{name} was called a duplicate in {queue}/{partition}, and was pushed once", sent.duplicates
     for (queue, partition), (op, stored) in facts.stored.items():
         times = Counter(message.id for message in stored)
         for name in (name for name, count in times.items() if count > 1):

@@ -334,7 +334,7 @@ class Clients:
         quiet_since = self._clock.monotonic()
         end = quiet_since + self.load.drain_s
         while self._clock.monotonic() < min(end, quiet_since + self.load.lease_s + self.load.quiet_s):
-            messages = await self._try_pop("end", group, self.load.batch, 500)
+            messages = await self._try_pop("end", group, 10 * self.load.batch, 500)
             if messages:
                 await self.ack("end", messages)
             elif messages is None:

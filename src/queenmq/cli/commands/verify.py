@@ -154,7 +154,7 @@ def run(
         seed=seed,
         rate=rate if rate is not None else 0 if faults is not None else _RATE,
         # What was pushed faster than it was read takes its time.
-        drain_s=DRAIN_S + seconds,
+        drain_s=DRAIN_S + 5 * seconds,
     )
     chosen = workloads or (_NAMES if faults is None else (*_NAMES, *_OWN))
     tell = (lambda text: None) if as_json else note
