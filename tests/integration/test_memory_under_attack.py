@@ -154,6 +154,8 @@ async def test_large_pops_at_once(tmp_path: Path, database_url: str, sql: asyncp
                     continue
                 if answer.status_code == 204 and not is_known:
                     return
+                if answer.status_code == 204:
+                    continue  # somebody has a row of the partition locked just now
                 assert answer.status_code == 200, answer.text[:500]
                 assert len(answer.content) < (ANSWER_MIB + 2) * MIB
                 left -= len(json.loads(answer.content)["messages"])
