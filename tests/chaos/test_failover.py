@@ -246,6 +246,57 @@ async def test_a_server_goes_on_after_a_failover_that_has_lost_what_it_knows(tmp
             await server.stop()
 
 
+WAITING = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%queen.{verb}_%'"
+
+
+async def test_what_no_standby_has_is_not_delivered(tmp_path: Path) -> None:
+    """A primary that crashed while a commit waited for its standby shows it when it is up again."""
+    settings = settings_with(journal={"folder": tmp_path / "journal"}, database={"outage_after_ms": 600_000})
+    async with pair(tmp_path, fsync=False) as both:
+        server = Server(settings, both.url)
+        await server.start()
+        host, port = server.address
+        try:
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=MOST_S) as client:
+
+                async def push(number: int) -> int:
+                    item = {"queue": "q", "partition": "p", "transactionId": str(number), "payload": number}
+                    return (await client.post("/api/v1/push", json={"items": [item]})).status_code
+
+                async def pop(**params: str) -> list[int]:
+                    params |= {"consumerGroup": "g", "subscriptionMode": "all"}
+                    answer = await client.get("/api/v1/pop/queue/q", params=params)
+                    return (
+                        [message["data"] for message in answer.json()["messages"]] if answer.status_code == 200 else []
+                    )
+
+                assert await push(1) == 201
+                assert await pop(autoAck="true") == [1]
+                both.standby.kill()
+                second = asyncio.create_task(push(2))
+                await both.primary.until(WAITING.format(verb="push"))
+                both.primary.kill()
+                assert await second != 201
+                await both.primary.start()
+                await until(lambda: server.database.is_open)
+                assert await both.primary.fetchval(STORED) == 2
+                popped = asyncio.create_task(pop())
+                await both.primary.until(WAITING.format(verb="pop"))
+                assert not popped.done()
+                await both.attach()
+                assert await popped == [2]
+                await killed_alone(both)
+                await until(lambda: server.database.is_open)
+                assert await both.primary.fetchval(STORED) == 2
+        finally:
+            await server.stop()
+
+
+async def killed_alone(both: Pair) -> None:
+    both.primary.kill()
+    await both.promote()
+
+
 async def test_a_former_primary_that_comes_back_is_not_written_to(tmp_path: Path) -> None:
     settings = settings_with(
         journal={"folder": tmp_path / "journal", "replay_interval_ms": 10}, database={"outage_after_ms": 3000}
