@@ -80,7 +80,7 @@ from queenmq.http.trail import Trail
 from queenmq.http.while_valid import WhileValid
 from queenmq.httpserver.memory import HttpMemory
 from queenmq.httpserver.messages import Request, Response, StreamedResponse
-from queenmq.httpserver.origins import FROM_A_PAGE, Origins
+from queenmq.httpserver.origins import BROWSER, FROM_A_PAGE, Origins
 from queenmq.reports.owners import Owners
 from queenmq.reports.reading import Reports
 
@@ -209,7 +209,8 @@ class App:
             await self._identify(request, route)
         else:
             request.role = Role.ADMIN
-            if route.method == "GET" and route.role is Role.READ_WRITE:
+            is_pop = route.method == "GET" and route.role is Role.READ_WRITE
+            if is_pop and request.headers.get(b"user-agent", b"").startswith(BROWSER):
                 self._check_origin(origins.check_change_by_get, request, route)
         request.admitted = route
         return route

@@ -32,7 +32,10 @@ _PAGES = "/assets/"  # the files of the dashboard; they carry no data, and links
 FROM_A_PAGE = frozenset({b"origin", b"sec-fetch-site", b"referer"})
 """Headers by which browsers say that a web page has sent the request."""
 
-_BROWSER = b"Mozilla/"  # so the user agents of all browsers begin, and of no client
+BROWSER = b"Mozilla/"
+"""So the user agents of all browsers begin, and of no client."""
+
+
 _OWN_SITE = frozenset({b"same-origin", b"none"})
 _MOST_REMEMBERED = 1000
 _MOST_SHOWN = 100
@@ -91,10 +94,9 @@ class Origins:
         raise _foreign(origin or b"a page of another site")
 
     def check_change_by_get(self, request: Request) -> None:
-        """Of a GET that changes something, such as a pop. Raises Forbidden if a browser sends it and does not say from
-        where: over plain HTTP, a page of another site can have it sent so, by a link."""
-        headers = request.headers
-        if headers.get(b"user-agent", b"").startswith(_BROWSER) and FROM_A_PAGE.isdisjoint(headers):
+        """Of a GET that changes something, such as a pop, and that a browser sends. Raises Forbidden if it does not say
+        from where: over plain HTTP, a page of another site can have it sent so, by a link."""
+        if FROM_A_PAGE.isdisjoint(request.headers):
             raise Forbidden(
                 "a browser asks for this and does not say for which page, so it may be one of another site; use a "
                 "client or the dashboard, or require tokens (JWT_ENABLED=true)"

@@ -149,10 +149,6 @@ def read_pop(request: Request, settings: Settings, queue: str, partition: str | 
     if request.method == "HEAD":
         # It would take messages and throw them away.
         raise MethodNotAllowed("HEAD", "GET, OPTIONS")
-    if queue:
-        check_name(queue, "queue")
-    if partition is not None:
-        check_name(partition, "partition")
     query = request.query
     group = query_name(query, "consumerGroup") or QUEUE_MODE
     conflation = query_flag(query, "conflation")
@@ -167,6 +163,10 @@ def read_pop(request: Request, settings: Settings, queue: str, partition: str | 
         raise InvalidRequest("conflation and autoAck exclude each other: use a lease", "conflation")
     timeout = query_count(query, "timeout", settings.pop.default_timeout_ms, settings.pop.max_wait_ms)
     wait_ms = _while_valid(request, timeout) if query_flag(query, "wait") else 0
+    if queue:
+        check_name(queue, "queue")
+    if partition is not None:
+        check_name(partition, "partition")
     start = parse_start(
         group, query.get("subscriptionMode"), query.get("subscriptionFrom"), settings.pop.default_subscription_mode
     )
