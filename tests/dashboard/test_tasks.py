@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from dashboard.axe import serious_findings
 from dashboard.browser import SCREENSHOTS, outside, visit
 from dashboard.conftest import Served
 from dashboard.scene import HARM, HARMFUL_QUEUE, Shop
@@ -180,6 +181,27 @@ def test_the_overview_leads_to_failing_heads_and_to_dead_letters_of_one_cause(pa
     expect(shown.get_by_role("link", name="calm", exact=True)).to_be_visible()
     page.goto("/#/groups?only=failing&sort=failing")
     expect(page.get_by_role("region", name="Consumer groups")).to_contain_text(queue)
+    page.get_by_label("Show").select_option("leased")
+    expect(page.get_by_role("main")).not_to_contain_text(queue)
+    page.get_by_label("Show").select_option("all")
+    expect(page.get_by_role("main")).to_contain_text(queue)
+    shop.push(held := fresh("held"), "p", 1)
+    shop.pop(held, "holders", "p")
+    shop.refresh()
+    page.get_by_label("Show").select_option("leased")
+    page.get_by_label("First").select_option("most leases")
+    expect(page.get_by_role("main")).to_contain_text(held)
+    page.get_by_label("Show").select_option("with dead letters")
+    expect(page.get_by_role("main")).to_contain_text(broken)
+    expect(page.get_by_role("main")).not_to_contain_text(held)
+    page.goto("/#/queues")
+    page.get_by_label("Show").select_option("leased")
+    page.get_by_label("First").select_option("most leases")
+    expect(page.get_by_role("link", name=held, exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name=broken, exact=True)).to_have_count(0)
+    page.get_by_label("Show").select_option("with dead letters")
+    expect(page.get_by_role("link", name=broken, exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name=held, exact=True)).to_have_count(0)
     page.goto("/")
     page.get_by_role("region", name="Dead letters by error").get_by_role("link", name=re.compile("^receiver")).click()
     expect(page.locator(".chips")).to_contain_text("receiver * is away")
@@ -198,6 +220,7 @@ def test_one_field_finds_queues_partitions_groups_and_messages(page: Page, serve
     offered = page.get_by_role("navigation", name="Suggestions")
     for text in (f"{queue} / needle-7", f"needle-group in {queue}", f"needle-message in {queue} / needle-7"):
         expect(offered.get_by_text(text, exact=True)).to_be_visible()
+    assert serious_findings(page) == []
     field.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("needle-7")
@@ -416,6 +439,8 @@ def test_clear_and_delete_a_queue(page: Page, served: Served) -> None:
     served.shop.push(queue, "p", 1, 2, 3)
     page.goto(f"/#/queues/{queue}")
     press(page, "Clear", of="queues")
+    expect(dialog(page)).to_be_visible()
+    assert serious_findings(page) == []
     page.keyboard.press("Escape")
     expect(dialog(page)).to_have_count(0)
     press(page, "Clear", of="queues")
@@ -575,6 +600,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     page.keyboard.press("?")
     expect(dialog(page)).to_contain_text("Next and previous row")
+    assert serious_findings(page) == []
     page.keyboard.press("Escape")
     expect(dialog(page)).to_have_count(0)
     press(page, "Keyboard", of="app")

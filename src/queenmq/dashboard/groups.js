@@ -28,8 +28,8 @@ export const groups = {
       heading("Consumer groups", { note: "One line for each queue that a group reads. Each group reads every message at its own pace." }),
       toolbar(
         searchField({ label: "Search groups", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) }),
-        choice({ label: "Show", value: query.only, options: [["", "all"], ["behind", "behind"], ["due", "with messages due"], ["unread", "with unread messages"], ["failing", "with failing heads"]], onchoose: (only) => page.set({ only, offset: "" }) }),
-        choice({ label: "First", value: query.sort, options: [["", "by name"], ["lag", "due longest"], ["unread", "most unread"], ["failing", "failing heads"], ["dead_letters", "most dead letters"]], onchoose: (sort) => page.set({ sort, offset: "" }) }),
+        choice({ label: "Show", value: query.only, options: [["", "all"], ["behind", "behind"], ["due", "with messages due"], ["unread", "with unread messages"], ["leased", "leased"], ["failing", "with failing heads"], ["dead_letters", "with dead letters"]], onchoose: (only) => page.set({ only, offset: "" }) }),
+        choice({ label: "First", value: query.sort, options: [["", "by name"], ["lag", "due longest"], ["unread", "most unread"], ["leased", "most leases"], ["failing", "failing heads"], ["dead_letters", "most dead letters"]], onchoose: (sort) => page.set({ sort, offset: "" }) }),
       ),
       rows.length || !(query.search || query.only) ? groupTable(rows) : empty("No group matches."),
       pager({ offset, limit: PAGE, shown: rows.length, more, go: (next) => page.set({ offset: next || "" }) }),

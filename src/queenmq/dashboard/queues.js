@@ -23,7 +23,7 @@ export const queues = {
 
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
-    const answer = await get("/api/v1/resources/queues", { search: query.search, namespace: query.namespace, sort: query.sort, limit: PAGE + 1, offset });
+    const answer = await get("/api/v1/resources/queues", { search: query.search, namespace: query.namespace, sort: query.sort, only: query.only, limit: PAGE + 1, offset });
     return { rows: answer.queues.slice(0, PAGE), more: answer.queues.length > PAGE, offset };
   },
 
@@ -33,19 +33,20 @@ export const queues = {
       heading("Queues", { note: "Pending and processing are those of the slowest group of each partition; messages a second those of the last whole minute.", actions: may("read-write") && button("Create a queue", createQueue, { kind: "primary" }) }),
       toolbar(
         searchField({ label: "Search queues", value: query.search, placeholder: "Part of the name", onsearch: (search) => page.set({ search, offset: "" }) }),
-        choice({ label: "First", value: query.sort, options: [["", "by name"], ["failing", "failing heads"], ["lag", "due longest"], ["pending", "most pending"], ["dead_letters", "most dead letters"]], onchoose: (sort) => page.set({ sort, offset: "" }) }),
+        choice({ label: "Show", value: query.only, options: [["", "all"], ["failing", "with failing heads"], ["leased", "leased"], ["due", "with messages due"], ["dead_letters", "with dead letters"], ["unread", "with unread messages"]], onchoose: (only) => page.set({ only, offset: "" }) }),
+        choice({ label: "First", value: query.sort, options: [["", "by name"], ["failing", "failing heads"], ["leased", "most leases"], ["lag", "due longest"], ["pending", "most pending"], ["dead_letters", "most dead letters"]], onchoose: (sort) => page.set({ sort, offset: "" }) }),
       ),
       table({
         label: "Queues",
         rows,
         key: (row) => row.id,
-        none: query.search ? empty("No queue name contains that.", "Try a shorter part of it.") : empty("There is no queue yet.", "The first push creates one: ", code(`curl ${location.origin}/api/v1/push -d '{"items":[{"queue":"orders","payload":{"order":1}}]}'`)),
+        none: query.only ? empty("No queue matches.") : query.search ? empty("No queue name contains that.", "Try a shorter part of it.") : empty("There is no queue yet.", "The first push creates one: ", code(`curl ${location.origin}/api/v1/push -d '{"items":[{"queue":"orders","payload":{"order":1}}]}'`)),
         columns: [
           { name: "Queue", cell: (row) => link(to.queue(row.name), row.name, { class: "strong" }) },
           { name: "Partitions", num: true, cell: (row) => number(row.partitions) },
           { name: "Stored", num: true, cell: (row) => number(row.messages.total) },
           { name: "Pending", num: true, cell: (row) => lagBar(row.messages.pending, most) },
-          { name: "Processing", num: true, cell: (row) => number(row.messages.processing) },
+          { name: "Processing", num: true, cell: (row) => (row.leases ? link(to.partitions(row.name, "leased"), number(row.messages.processing), { title: plural(row.leases, "lease") }) : number(row.messages.processing)) },
           { name: "Due for", num: true, cell: (row) => (row.lagSeconds ? duration(row.lagSeconds) : "–") },
           { name: "In, out a second", num: true, cell: (row) => `${rate(row.pushedPerSecond)}, ${rate(row.poppedPerSecond)}` },
           { name: "Failing", num: true, cell: (row) => (row.failing ? link(to.partitions(row.name, "failing"), badge("bad", number(row.failing))) : "0") },
