@@ -10,8 +10,8 @@ A finding is a broken promise or what could not be judged: a workload that faile
 of its messages, a partition that could not be read, faults that did not end. The histories of such a round, and what
 the servers and PostgreSQL said in it, are kept. If the faults did not end, the next round has a new cluster.
 
-The workloads ask over HTTP: push, pop, ack, renew, transaction, timer, seek, maintenance. Left out are overload,
-consumer connections, finish and take, `autoAck`, keys and locks, limits, fairness, servers of several workers, Spark.
+The workloads are those of `queen verify` but overload, which also finish and take, and consume over connections. Left
+out are `autoAck`, keys and locks, limits, fairness, servers of several workers, and Spark.
 """
 
 from __future__ import annotations
