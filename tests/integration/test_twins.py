@@ -254,7 +254,7 @@ TWINS = [
     Twin(
         "a timer comes early",
         "change_timers",
-        (("clock_timestamp() + p_delay_ms[i]", "clock_timestamp() - p_delay_ms[i]"),),
+        (("v_now + p_delay_ms[i] * interval", "v_now - p_delay_ms[i] * interval"),),
         "timers",
         "timers",
     ),
