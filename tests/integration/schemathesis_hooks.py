@@ -26,6 +26,7 @@ _NO_CONDITION = (
     b"fairness: ",
     b"fairness is of a queue",
     b"fairnessKey is not supported",
+    b"has data and no payload",
     b"retry or breaker is required",
     b"filter: ",  # an expression has a grammar
     b"needs either ttlSeconds or forever",

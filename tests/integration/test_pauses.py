@@ -257,6 +257,15 @@ async def test_what_makes_no_sense_is_refused(http: httpx.AsyncClient, queen: Qu
         assert (await http.post(path, json={"queue": "unknown"})).status_code == 404
 
 
+async def test_an_unknown_field_is_refused(http: httpx.AsyncClient, queen: Queen) -> None:
+    """It may be meant to narrow what is paused."""
+    await queen.push("q", 1)
+    for path in ("/api/v1/pause", "/api/v1/resume"):
+        refusal = await queen.refused(path, {"queue": "q", "group": "g"})
+        assert "unknown field 'group'" in refusal["error"]
+    assert (await http.get("/api/v1/pauses")).json() == {"pauses": []}
+
+
 async def test_too_many_pauses(http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.push("q", 1)
     await sql.execute(

@@ -173,6 +173,24 @@ async def test_an_absent_payload_is_null(queen: Queen) -> None:
     assert data(await queen.pop("orders")) == [None]
 
 
+async def test_content_under_another_name_is_refused(queen: Queen, sql: asyncpg.Connection) -> None:
+    """Pops call it `data`; a push of it would store null instead."""
+    good, bad = {"queue": "q", "payload": 1}, {"queue": "q", "data": {"a": 1}}
+    operations = [{"type": "push", "items": [good, bad]}]
+    cycle = {"query_id": str(uuid4()), "partition_id": str(uuid4()), "push_items": [good, bad]}
+    for path, body, field in (
+        ("/api/v1/push", {"items": [good, bad]}, "items[1]"),
+        ("/api/v1/push", {"items": [good, bad | {"data": None}]}, "items[1]"),
+        ("/api/v1/transaction", {"operations": operations}, "operations[0].items[1]"),
+        ("/streams/v1/cycle", cycle, "push_items[1]"),
+    ):
+        refusal = await queen.refused(path, body)
+        assert refusal["error"] == f"{field} has data and no payload: push the content as payload"
+    assert await sql.fetchval("SELECT count(*) FROM queen.messages") == 0
+    await queen.push_items(bad | {"payload": 2})
+    assert data(await queen.pop("q")) == [2]
+
+
 async def test_payloads_of_megabytes_arrive_intact(queen: Queen) -> None:
     payloads: list[Any] = ["x" * 2_000_000, {"list": list(range(100_000))}, [{"key": "ü" * 100}] * 5000]
     await queen.push_items(*({"queue": "orders", "payload": payload} for payload in payloads))

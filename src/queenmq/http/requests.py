@@ -59,6 +59,7 @@ class PushItem(Struct, kw_only=True, rename="camel"):
     queue: Name
     partition: Name = DEFAULT_PARTITION
     payload: Raw | UnsetType = UNSET
+    data: Annotated[Raw, Meta(description="Refused without `payload`: that is the content.")] | UnsetType = UNSET
     transaction_id: Name | UnsetType = UNSET
     trace_id: Annotated[str, documented_as({"description": "Dropped if it is no UUID."})] | UnsetType = UNSET
     headers: Headers | None = None
@@ -333,7 +334,7 @@ class FetchBody(Struct, kw_only=True, rename="camel"):
     max_bytes: Annotated[Count, Meta(description="Most bytes of payload of all entries together.")] | None = None
 
 
-class ResumeBody(Struct, kw_only=True, rename="camel"):
+class ResumeBody(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A queue; with `consumerGroup`, only for that group; with `partition`, only that one for the group."""
 
     queue: Name
@@ -341,7 +342,7 @@ class ResumeBody(Struct, kw_only=True, rename="camel"):
     partition: Name | None = None
 
 
-class FilterBody(Struct):
+class FilterBody(Struct, forbid_unknown_fields=True):
     """An expression over `headers.NAME` and `payload.NAME`; null removes the filter."""
 
     filter: Annotated[str, documented_as({"maxLength": MAX_LENGTH} | TEXT_SCHEMA)] | None

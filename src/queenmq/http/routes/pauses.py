@@ -74,7 +74,7 @@ async def list_pauses(request: Request, context: Context) -> Response:
 
 
 async def _scope(request: Request, _: Context) -> Sequence[Need]:
-    place = _place(decode(request.body, _resume, _TEXTS))
+    place = _place(decode(request.body, _pause, _TEXTS))  # this has every field of a resume, too
     verb = Verb.ADMINISTER if place.group is None else Verb.ACK
     return (Need(verb, place.queue, place.group),)
 

@@ -221,6 +221,9 @@ def to_message(item: PushItem, items: str, index: int, request: Request, absent:
         instead = "push to a partition with the key in its name, such as 'acme:1', and set fairness for the queue"
         why = f"fairnessKey is not supported: {instead} (POST /api/v1/policies)"
         raise InvalidRequest(why, f"{items}[{index}].fairnessKey")
+    if item.payload is msgspec.UNSET and item.data is not msgspec.UNSET:
+        why = f"{items}[{index}] has data and no payload: push the content as payload"
+        raise InvalidRequest(why, f"{items}[{index}].payload")
     payload = absent if item.payload is msgspec.UNSET else bytes(item.payload)
     return Message(
         item.queue,
