@@ -64,7 +64,7 @@ class Consumer(Awaitable[ConsumerStats]):
 
     def on_success(self, callback: Callable[[Any, Any], object]) -> Self:
         """Call with what the handler got and returned. Then acknowledging is up to the callbacks, unless
-        `auto_ack(True)` was said."""
+        `auto_ack(True)` was said. Without `on_error`, what the handler raises is acknowledged all the same."""
         self._handling.on_success = callback
         return self
 

@@ -237,6 +237,8 @@ class Handling:
     async def _end_each(self, gathered: Gathered, failed: dict[str, Excepted], back: list[Message]) -> Handled | None:
         """What is to be said of the lease: it is completed, or what is in `back` is given back, or has failed."""
         await gathered.end()
+        if not self.acks:
+            back = [message for message in back if message.partition_id in failed]
         if not back:
             return await self._said(Handled(gathered.left, Finish()))
         await gathered.flush()
@@ -250,8 +252,25 @@ class Handling:
         can_take = can_take and self.acks and self._can_take
         if can_take and lease_id and all(one.lease_id == lease_id for one in messages):
             return handled
-        await self._ack(handled)
+        if self.acks:
+            await self._ack(handled)
+        elif handled.finish.status != _COMPLETED and self.on_error is None and lease_id:
+            await self._say_failed(handled)
         return None
+
+    async def _say_failed(self, handled: Handled) -> None:
+        """Where the handler acknowledges: it raised, so what it has not settled has failed, or is as it said.
+
+        Safe whatever the handler has begun: of it and of this, the lease lets only the first take effect.
+        """
+        try:
+            results = await self._session.verbs.ack(handled.acks(), self._group(handled.messages))
+        except QueenError as failure:
+            logger.warning("consuming %s: not acknowledged: %s", self._options.name, failure)
+            return
+        if refused := [result.error for result in results if not result.success]:
+            text = "consuming %s: the failure changes nothing for %d messages, settled already or lost: %s"
+            logger.info(text, self._options.name, len(refused), refused[0])
 
     async def _hand_over(self, given: Any, messages: list[Message]) -> Finish:
         """Call the handler; what is to be said of the messages."""

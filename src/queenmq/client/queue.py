@@ -129,7 +129,7 @@ class QueueSpec(Generic[Handed]):
         return self
 
     def auto_ack(self, enabled: bool = True) -> Self:
-        """`consume`: whether the client acknowledges after the handler (the default). `pop`: consume at delivery."""
+        """`consume`: whether the client acknowledges what was handled (the default). `pop`: consume at delivery."""
         self._said.auto_ack = enabled
         return self
 
