@@ -26,6 +26,11 @@ def test_a_token_is_made_listed_and_revoked(queen: Run, running: Running) -> Non
     assert text not in str(listed)
     assert "queues orders.*, mails" in queen("token", "list").out
     assert queen("token", "revoke", one["id"]).status == 2, "nobody was asked"
+    by_name = queen("token", "revoke", "shop", "--yes")
+    assert (by_name.status, "'shop' is not the id of a token; `queen token list` shows the ids" in by_name.err) == (
+        2,
+        True,
+    )
     assert queen("token", "revoke", one["id"], "--yes").out == "token shop is revoked\n"
     [after] = [token for token in queen("token", "list", "--json").json if token["id"] == one["id"]]
     assert after["valid"] is False
@@ -87,6 +92,11 @@ def test_the_first_token_is_made_in_the_database(queen: Run, environment: pytest
         refused = queen("token", "list")
         assert refused.status != 0
         assert "the role of the token does not allow this" in refused.err
+        environment.setenv("QUEEN_TOKEN", text)
+        granted = queen("token", "create", "stall", "--role", "read-write", "--queues", "stall", "--expires", "30min")
+        environment.setenv("QUEEN_TOKEN", granted.out.strip())
+        refused = queen("push", "orders", "1")
+        assert (refused.status, refused.err) == (5, "queen: the token may not push to queue 'orders'\n")
 
 
 def test_a_quota_is_set_listed_and_removed(queen: Run, name: str) -> None:

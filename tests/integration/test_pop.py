@@ -300,6 +300,24 @@ async def test_bad_parameters_are_refused(queen: Queen, query: str) -> None:
     assert refusal["field"] == query.partition("=")[0]
 
 
+async def test_a_group_under_another_name_is_refused(queen: Queen) -> None:
+    """Ignored, it would be a pop without a group, and a list or a deletion for every group."""
+    await queen.push("orders", 1)
+    asked = (
+        ("GET", "/api/v1/pop/queue/orders?group=x"),
+        ("GET", "/api/v1/pop/queue/orders/partition/Default?group=x"),
+        ("GET", "/api/v1/pop?namespace=n&group=x"),
+        ("GET", "/api/v1/dlq?group=x"),
+        ("DELETE", "/api/v1/dlq?queue=orders&group=x"),
+        ("GET", "/api/v1/queues/orders/consumers?group=x"),
+        ("GET", "/api/v1/queues/orders/skipped?group=x"),
+    )
+    for method, path in asked:
+        refusal = await queen.refused(path, None, method)
+        assert refusal["error"] == "group is not a parameter here: name the group as consumerGroup", path
+    assert data(await queen.pop("orders")) == [1]
+
+
 async def test_autopilot_without_a_batch_gets_more_than_one(queen: Queen) -> None:
     await queen.push("orders", *range(10))
     assert len(await queen.pop("orders", autopilot=True)) == 10

@@ -139,6 +139,13 @@ def query_name(query: Mapping[str, str], name: str) -> str | None:
     return value
 
 
+def query_group(query: Mapping[str, str]) -> str | None:
+    """The parameter `consumerGroup`. Raises InvalidRequest for one called `group`, which can only mean the same."""
+    if "group" in query:
+        raise InvalidRequest("group is not a parameter here: name the group as consumerGroup", "group")
+    return query_name(query, "consumerGroup")
+
+
 def query_word(query: Mapping[str, str], name: str, words: tuple[Any, ...]) -> Any:
     """One of the words, or None if the parameter is absent or empty."""
     given = query.get(name) or None

@@ -15,6 +15,7 @@ from queenmq.cli.arguments import COUNT, NAMES, Kind, as_json, consent, data_dir
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, server
 from queenmq.cli.show import Column, confirm, listing, moment, note, print_json
+from queenmq.ids import is_uuid
 
 if TYPE_CHECKING:
     from queenmq.access.tokens import NewToken, Token
@@ -162,6 +163,10 @@ def list_(limit: int, as_json: bool, server: str) -> None:
 @server
 def revoke(token_id: str, yes: bool, as_json: bool, server: str) -> None:
     """Revoke a token, on every server. It cannot be made valid again."""
+    if not is_uuid(token_id):
+        raise exits.Failed(
+            f"{token_id!r} is not the id of a token; `queen token list` shows the ids with the names", exits.USAGE
+        )
     confirm(f"Revoke token {token_id}? Requests with it will get 401.", yes)
     with connected(server) as queen:
         answer = queen.admin.revoke_token(token_id)

@@ -22,7 +22,7 @@ from queenmq.http.answers.groups import (
     PartitionSought,
     SeekEffect,
 )
-from queenmq.http.decoding import decode, query_count, query_flag, query_name, query_time, query_word
+from queenmq.http.decoding import decode, query_count, query_flag, query_group, query_name, query_time, query_word
 from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, Parameter, documented
 from queenmq.http.paging import page, page_parameters
 from queenmq.http.requests import SeekBody, SeekRequest, SubscriptionBody
@@ -94,7 +94,7 @@ async def list_groups(request: Request, context: Context) -> Response:
 async def list_consumers(request: Request, context: Context) -> Response:
     """Who reads a queue: the consumers that have popped not long ago, with the leases of each."""
     queue = _name(request, 0, "queue")
-    group = query_name(request.query, "consumerGroup")
+    group = query_group(request.query)
     within_s = query_count(request.query, "withinSeconds", _READERS_S, _LONGEST_S)
     limit, _ = page(request, context.settings, _MOST_PARTITIONS)
     await context.broker.statistics.name_readers()

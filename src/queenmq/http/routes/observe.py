@@ -23,7 +23,7 @@ from queenmq.http.answers.messages import (
     TraceShown,
     TracesShown,
 )
-from queenmq.http.decoding import decode, message_key, query_count, query_flag, query_name, query_time
+from queenmq.http.decoding import decode, message_key, query_count, query_flag, query_group, query_name, query_time
 from queenmq.http.openapi import COUNT, FLAG, LABEL, MOMENT, NAME, UUID, Parameter, documented
 from queenmq.http.paging import page, page_parameters
 from queenmq.http.requests import MAX_ERROR_PART, RedriveBody, TraceBody
@@ -84,7 +84,7 @@ async def dead_letters(request: Request, context: Context) -> Response:
     """Dead letters, the newest failure first, and the total number that match."""
     which = letters.DeadLetterFilter(
         queue=query_name(request.query, "queue"),
-        group=query_name(request.query, "consumerGroup"),
+        group=query_group(request.query),
         partition=query_name(request.query, "partition"),
         since=query_time(request.query, "from"),
         until=query_time(request.query, "to"),
@@ -149,7 +149,7 @@ async def purge(request: Request, context: Context) -> Response:
     until = query_time(request.query, "to") or known.now
     which = Purge(
         queue=queue,
-        group=query_name(request.query, "consumerGroup"),
+        group=query_group(request.query),
         partition=query_name(request.query, "partition"),
         until=until,
         limit=query_count(request.query, "limit", _STEP, _MOST_A_STEP),
@@ -242,7 +242,7 @@ async def _traced(request: Request, context: Context) -> Sequence[Need]:
 
 async def _purged(request: Request, _: Context) -> Sequence[Need]:
     query = request.query
-    return (Need(Verb.ADMINISTER, query_name(query, "queue"), query_name(query, "consumerGroup")),)
+    return (Need(Verb.ADMINISTER, query_name(query, "queue"), query_group(query)),)
 
 
 def _trace(row: traces.Trace) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from queenmq.core.names import check_name, iso_millis
 from queenmq.core.retry_policy import BreakerPolicy, RetryPolicy
 from queenmq.errors import InvalidRequest
 from queenmq.http.answers.policies import PoliciesListed, PolicyListed, PolicySet, SkippedListed, SkippedShown
-from queenmq.http.decoding import decode, query_count, query_name
+from queenmq.http.decoding import decode, query_count, query_group, query_name
 from queenmq.http.openapi import COUNT, LABEL, Parameter, documented
 from queenmq.http.requests import PolicyBody
 from queenmq.http.roles import Role
@@ -69,7 +69,7 @@ async def list_skipped(request: Request, context: Context) -> Response:
     """The messages of a queue that failed and wait by themselves (`skip`), or keep their partition waiting (`park`)."""
     queue = request.params[0]
     check_name(queue, "queue")
-    group = query_name(request.query, "consumerGroup")
+    group = query_group(request.query)
     limit = max(1, query_count(request.query, "limit", _MOST, _MOST))
     rows = await policies.skipped(context.reports, queue, group, limit)
     return Response(200, SkippedListed(messages=[_shown(row) for row in rows]))

@@ -15,7 +15,7 @@ from queenmq.core.consumer import Consumer, consumer_of
 from queenmq.core.message import BETWEEN
 from queenmq.core.names import QUEUE_MODE, START_MODES, check_name, parse_start
 from queenmq.errors import HttpError, InvalidRequest, MethodNotAllowed
-from queenmq.http.decoding import query_count, query_flag, query_integer, query_name
+from queenmq.http.decoding import query_count, query_flag, query_group, query_integer, query_name
 from queenmq.http.openapi import COUNT, FLAG, INTEGER, LABEL, MOMENT, Parameter, documented
 from queenmq.http.plans import Plan, consumer_plan, lease_header
 from queenmq.http.requests import TakeBody
@@ -150,7 +150,7 @@ def read_pop(request: Request, settings: Settings, queue: str, partition: str | 
         # It would take messages and throw them away.
         raise MethodNotAllowed("HEAD", "GET, OPTIONS")
     query = request.query
-    group = query_name(query, "consumerGroup") or QUEUE_MODE
+    group = query_group(query) or QUEUE_MODE
     conflation = query_flag(query, "conflation")
     if conflation and group == QUEUE_MODE:
         raise InvalidRequest("conflation is for groups: name one as consumerGroup", "conflation")
