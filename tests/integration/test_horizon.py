@@ -187,7 +187,7 @@ async def test_a_transaction_that_has_written_and_reads_nothing(queen: Queen, pa
 
 
 async def test_a_transaction_that_has_finished_messages_is_named_as_such(queen: Queen, pair: Pair) -> None:
-    [message] = await queen.pop("orders", group="billing")
+    [message] = await queen.pop("orders", consumerGroup="billing")
     connection = await asyncpg.connect(pair.url, server_settings={"application_name": "shop"})
     try:
         await connection.execute("BEGIN; CREATE TEMPORARY TABLE other ()")
