@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from client.faults import Answer, Scripted
-from queenmq.client import BlockingQueen, InvalidUse, Message, NetworkError, NotFound, Queen, Unauthenticated
+from queenmq.client import BlockingQueen, InvalidUse, Message, NetworkError, NotFound, Queen, Reject, Unauthenticated
 from queenmq.client.models import DeadLetter
 from queenmq.client.options import URL_VARIABLE
 
@@ -65,6 +65,15 @@ async def test_numbers_that_are_none_are_refused(wrong: Any) -> None:
     async with Queen(NOBODY) as queen:
         with pytest.raises(InvalidUse, match="batch must be a"):
             queen.queue("shop").batch(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["5", -1, None])
+async def test_what_is_no_number_from_zero_on_is_refused(wrong: Any) -> None:
+    async with Queen(NOBODY) as queen:
+        with pytest.raises(InvalidUse, match="prefetch must be a"):
+            queen.queue("shop").prefetch(wrong)
+        with pytest.raises(InvalidUse, match="ack_millis must be a"):
+            queen.queue("shop").ack_millis(wrong)
 
 
 async def test_moments_need_a_time_zone() -> None:
@@ -151,3 +160,57 @@ def test_what_the_environment_says_must_make_sense(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(URL_VARIABLE, "127.0.0.1:6632")
     with pytest.raises(InvalidUse, match="not the URL of a server"):
         BlockingQueen()
+
+
+def test_a_reject_with_a_misspelt_status_is_refused_where_it_is_raised() -> None:
+    wrong: Any = "later"
+    with pytest.raises(InvalidUse, match=r"'later' is no status of a Reject: dlq, retry or failed"):
+        raise Reject("busy", wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, "5", 2, [], {}])
+async def test_what_is_no_status_is_refused_in_words(wrong: Any) -> None:
+    async with Queen(NOBODY) as queen:
+        with pytest.raises(InvalidUse, match="is no status of an acknowledgement"):
+            await queen.ack(MESSAGE, wrong)
+
+
+@pytest.mark.parametrize("client", [Queen, BlockingQueen])
+def test_a_misspelt_option_of_a_client_is_refused_with_a_near_name(client: Any) -> None:
+    with pytest.raises(InvalidUse, match=r"a client has no option bearer; did you mean bearer_token\?"):
+        client(NOBODY, bearer="t")
+    with pytest.raises(InvalidUse, match=r"a client has no option zzz$"):
+        client(NOBODY, zzz=1)
+
+
+@pytest.mark.parametrize("option", ["timeout_millis", "retry_delay_millis", "max_connections"])
+def test_an_option_that_is_no_number_is_refused_in_words(option: str) -> None:
+    wrong: Any = {option: "5s"}
+    with pytest.raises(InvalidUse, match=f"{option} must be"):
+        Queen(NOBODY, **wrong)
+
+
+@pytest.mark.parametrize("wrong", ["5s", [], float("nan"), float("inf")])
+async def test_a_delay_that_is_no_number_is_refused_in_words(wrong: Any) -> None:
+    async with Queen(NOBODY) as queen:
+        with pytest.raises(InvalidUse, match="delay must be a timedelta or a number of seconds"):
+            await queen.queue("shop").schedule(1, key="k", delay=wrong)
+
+
+@pytest.mark.parametrize("make", [lambda token: token, lambda token: lambda: token])
+async def test_a_token_may_have_white_space_around_it_as_files_have(make: Any) -> None:
+    async with Scripted() as server, Queen(server.url, bearer_token=make(" abc.def\r\n")) as queen:
+        with pytest.raises(NotFound):
+            await queen.queue("shop").push(1)
+    [seen] = server.seen
+    assert seen.headers["authorization"] == "Bearer abc.def"
+
+
+@pytest.mark.parametrize("wrong", ["abc\ndef", "abc\0", "a\x7fb", b"abc", Path("token")])
+async def test_what_cannot_be_a_token_is_refused_and_not_shown(wrong: Any) -> None:
+    with pytest.raises(InvalidUse, match="bearer_token must be text without control characters") as caught:
+        Queen(NOBODY, bearer_token=wrong)
+    assert "abc" not in str(caught.value)
+    async with Queen(NOBODY, bearer_token=lambda: wrong) as queen:
+        with pytest.raises(InvalidUse, match="bearer_token must be text"):
+            await queen.queue("shop").push(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from queenmq.client import Message, Queen, Reject
@@ -41,3 +43,16 @@ async def test_given_back_without_counting(queen: Queen, connection: bool) -> No
     await consumer
     assert tries == [0, 0, 0, 0]
     assert (await queen.queue("q").dlq().get()).total == 0
+
+
+async def test_it_is_one_line_in_the_log(queen: Queen, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "queenmq.client")
+    await queen.queue("q").push("bad")
+
+    async def handle(_: Message) -> None:
+        raise Reject("no such customer")
+
+    await queen.queue("q").limit(1).consume(handle)
+    [record] = [record for record in caplog.records if "handler" in record.getMessage()]
+    assert (record.levelno, record.exc_info) == (logging.INFO, None)
+    assert record.getMessage().endswith("(attempt 1): no such customer (dlq)")

@@ -18,7 +18,7 @@ from queenmq.client.models import (
     RenewResult,
     TraceResult,
 )
-from queenmq.client.options import AckStatus, ClientOptions, Options, said_by_environment, server_urls
+from queenmq.client.options import AckStatus, ClientOptions, Options, check_names, said_by_environment, server_urls
 from queenmq.client.queue import Queue
 from queenmq.client.session import Session
 from queenmq.client.transaction import Transaction
@@ -53,6 +53,7 @@ class Queen:
     ) -> None:
         if not (servers or url or urls):
             servers, options = said_by_environment(options)
+        check_names(options)
         self._session = Session(server_urls(servers, url, urls), ClientOptions(**options))
         self.keys: Keys[Awaitable[Any]] = Keys(self._session.verbs.ask_once)
         """Values under keys, counters and locks."""
@@ -108,8 +109,8 @@ class Queen:
         if not all(isinstance(message, Message) for message in given):
             raise TypeError("ack takes a message as pop returns it, or a list of them")
         said = context or {}
-        word = status if isinstance(status, str) else ("failed", "completed")[status]
-        if word not in get_args(AckStatus):
+        word = ("completed" if status else "failed") if status in (True, False) else status
+        if not isinstance(word, str) or word not in get_args(AckStatus):
             raise InvalidUse(f"{word!r} is no status of an acknowledgement: completed, failed, retry or dlq")
         reason = error if error is not None else said.get("error")
         results = await self._ack_all(given, word, reason, group or said.get("group") or said.get("consumer_group"))

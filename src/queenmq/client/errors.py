@@ -229,6 +229,8 @@ class Reject(QueenError):
         self, message: str = "rejected by the handler", status: Literal["dlq", "retry", "failed"] = "dlq"
     ) -> None:
         super().__init__(message)
+        if status not in ("dlq", "retry", "failed"):
+            raise InvalidUse(f"{status!r} is no status of a Reject: dlq, retry or failed")
         self.status = status
 
 

@@ -278,10 +278,7 @@ class Handling:
             with in_trace_of(messages):
                 result = await finished(self._handler(given))
         except Exception as error:
-            # A callback for errors reports them; without one, this line is the only place where a person sees them.
-            level = logging.WARNING if self.on_error is None and not isinstance(error, Reject) else logging.INFO
-            which = _described(messages)
-            logger.log(level, "consuming %s: the handler failed with %s", self._options.name, which, exc_info=error)
+            self._log_failure(messages, error)
             self.stats.failed += len(messages)
             if self.on_error is not None:
                 await finished(self.on_error(given, error))
@@ -290,6 +287,15 @@ class Handling:
         if self.on_success is not None:
             await finished(self.on_success(given, result))
         return Finish(status=_COMPLETED)
+
+    def _log_failure(self, messages: list[Message], error: Exception) -> None:
+        name, which = self._options.name, _described(messages)
+        if isinstance(error, Reject):
+            logger.info("consuming %s: the handler rejected %s: %s (%s)", name, which, error, error.status)
+            return
+        # A callback for errors reports them; without one, this line is the only place where a person sees them.
+        level = logging.WARNING if self.on_error is None else logging.INFO
+        logger.log(level, "consuming %s: the handler failed with %s", name, which, exc_info=error)
 
     @property
     def acks(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from ssl import SSLContext
 from typing import Literal, TypedDict
@@ -17,6 +19,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from queenmq.client.errors import InvalidUse
 
 _MOST_SAID = 100
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 DEFAULT_URL = "http://127.0.0.1:6632"
 # What the environment says to a client whose program names no server.
 URL_VARIABLE = "QUEEN_URL"
@@ -126,6 +129,8 @@ class ClientOptions:
             _at_least(name, getattr(self, name), 0)
         _at_least("server_cooldown_millis", self.server_cooldown_millis, 0)
         _at_least("max_connections", self.max_connections, 1)
+        if not callable(self.bearer_token):
+            self.token()
         if self.queued_operation_behavior not in ("return", "poll"):
             raise InvalidUse("queued_operation_behavior must be 'return' or 'poll'")
         if self.load_balancing not in ("failover", "round-robin"):
@@ -140,7 +145,13 @@ class ClientOptions:
         return urlencode({field: value[:_MOST_SAID] for field, value in said.items()})
 
     def token(self) -> str | None:
-        return self.bearer_token() if callable(self.bearer_token) else self.bearer_token
+        """Without the white space around it that files have. Raises InvalidUse if it cannot be sent."""
+        given: object = self.bearer_token() if callable(self.bearer_token) else self.bearer_token
+        token = given.strip() if isinstance(given, str) else given
+        if token is not None and (not isinstance(token, str) or _CONTROL.search(token)):
+            # Not shown: it is a secret.
+            raise InvalidUse("bearer_token must be text without control characters, such as line ends within it")
+        return token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +174,19 @@ class ConsumerOptions:
 
 
 def _at_least(name: str, value: int, least: int) -> None:
-    # So that NaN fails, too.
-    if not least <= value < float("inf"):
-        raise InvalidUse(f"{name} must be at least {least} and finite")
+    try:
+        is_right = least <= value < float("inf")  # so that NaN fails, too
+    except TypeError:
+        is_right = False
+    if not is_right:
+        raise InvalidUse(f"{name} must be at least {least} and finite, not {value!r}")
+
+
+def check_names(options: Options) -> None:
+    """Raises InvalidUse if one of them is not an option of a client."""
+    for name in options.keys() - Options.__annotations__.keys():
+        near = "".join(f"; did you mean {meant}?" for meant in get_close_matches(name, Options.__annotations__, 1, 0.5))
+        raise InvalidUse(f"a client has no option {name}{near}")
 
 
 def said_by_environment(options: Options) -> tuple[list[str], Options]:

@@ -162,8 +162,8 @@ class QueueSpec(Generic[Handed]):
 
     def prefetch(self, count: int) -> Self:
         """So many batches are fetched beyond those that the workers have, on a consumer connection (0)."""
-        if count < 0:
-            raise InvalidUse("prefetch must not be negative")
+        if not isinstance(count, int) or count < 0:
+            raise InvalidUse("prefetch must be a whole number, and not negative")
         return self._consumer(prefetch=count)
 
     def connection(self, wanted: bool | None = None) -> Self:
@@ -174,8 +174,8 @@ class QueueSpec(Generic[Handed]):
     def ack_millis(self, millis: int) -> Self:
         """`each`: acknowledgements are gathered for so long while the handler goes on (100). With 0, each message is
         acknowledged before the next is handed over."""
-        if millis < 0:
-            raise InvalidUse("ack_millis must not be negative")
+        if not isinstance(millis, int | float) or millis < 0:
+            raise InvalidUse("ack_millis must be a number, and not negative")
         return self._consumer(ack_millis=millis)
 
     def _batch(self, size: int | Literal["auto"]) -> Self:

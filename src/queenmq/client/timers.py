@@ -62,8 +62,11 @@ def moment(delay: timedelta | float | None, at: datetime | None, schedule: str |
         return {"deliverAt": timestamp(at, "at")}
     if schedule is not None:
         return {"schedule": schedule} | ({} if time_zone is None else {"timeZone": time_zone})
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay or 0)
-    return {"delayMs": round(seconds * 1000)}
+    given: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    try:
+        return {"delayMs": round(float(given) * 1000)}
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidUse(f"delay must be a timedelta or a number of seconds, not {delay!r}") from None
 
 
 async def set_timer(verbs: Verbs, operation: Json, data: Any) -> Timer:
