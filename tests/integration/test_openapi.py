@@ -58,6 +58,17 @@ async def test_the_document_as_a_page(http: httpx.AsyncClient, document: Json) -
     assert again.status_code == 304
 
 
+async def test_its_examples_are_for_this_server(http: httpx.AsyncClient) -> None:
+    here = (await http.get("/docs")).text
+    assert f"curl -s {http.base_url}" in here
+    assert "127.0.0.1:6632" not in here
+    named = await http.get("/docs", headers={"Host": "queen.internal:8080", "X-Forwarded-Proto": "https"})
+    assert "curl -s https://queen.internal:8080/" in named.text
+    no_name = await http.get("/docs", headers={"Host": "a'<b>"})
+    assert "curl -s http://127.0.0.1:6632/" in no_name.text
+    assert "a'" not in no_name.text and "<b>queen" not in no_name.text
+
+
 def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
     for path, item in document["paths"].items():
         for method in METHODS & item.keys():

@@ -19,7 +19,7 @@ _METHODS: Final = ("get", "post", "put", "delete")
 _REF: Final = "#/components/schemas/"
 _DEEPEST: Final = 6
 _MOST_SHOWN: Final = 4000
-_SERVER: Final = "http://127.0.0.1:6632"
+SERVER: Final = "http://127.0.0.1:6632"  # the address in the examples
 # By the name of a field or parameter: what an example has there.
 _LIKELY: Final[Mapping[str, Any]] = {
     "queue": "orders",
@@ -137,7 +137,7 @@ def request(method: str, path: str, operation: Part, schemas: Part) -> str:
     asked = [one for one in parameters if one["in"] == "query" and one.get("required")]
     query, typical = _TYPICAL.get(operation["operationId"], ("", None))
     query = query or "&".join(f"{one['name']}={_named(one['name'], one['schema'], schemas)}" for one in asked)
-    url = f"{_SERVER}{path}{'?' + query if query else ''}"
+    url = f"{SERVER}{path}{'?' + query if query else ''}"
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     schema = content.get("schema")
     words = ["curl -s", *([] if method == "get" or schema is not None else [f"-X {method.upper()}"])]
