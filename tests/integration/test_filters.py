@@ -238,6 +238,9 @@ class TestAdministration:
         assert "expected a field" in (await set_filter(queen, "x", status=400))["error"]
         assert "name one" in (await set_filter(queen, EVEN, group="__QUEUE_MODE__", status=400))["error"]
         await set_filter(queen, EVEN, queue="unknown", status=404)
+        body = {"filter": EVEN, "partition": "p"}  # it would be ignored
+        refusal = await queen.refused("/api/v1/consumer-groups/g/queues/q/filter", body)
+        assert "unknown field 'partition'" in refusal["error"]
         assert (await queen.http.get("/api/v1/consumer-groups/g/queues/unknown/filter")).status_code == 404
 
     async def test_it_goes_with_its_group_and_its_queue(
