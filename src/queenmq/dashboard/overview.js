@@ -150,7 +150,7 @@ function health(now, troubles) {
   if (now.serversDead) add("bad", `${plural(now.serversDead, "server is", "servers are")} silent and counted as dead: ${now.silentServers.join(", ")}.`, { href: "#/cluster" });
   if (now.journal && !now.problem) add("busy", `${plural(now.journal, "message")} of the journal ${now.journal === 1 ? "is" : "are"} being replayed.`, { href: "#/operations" });
   for (const one of troubles) add(SEVERE.has(one.kind) ? "bad" : "warn", one.sentence, { advice: one.advice, href: placeOf(one), action: one.statement && button("Copy the statement", () => copy(one.statement), { title: one.statement }) });
-  if (!worries.length) return h("div", { class: "health good", role: "status" }, badge("good", "All is well"), h("p", {}, "The database answers, no group is far behind, and nothing has failed in the last day."));
+  if (!worries.length) return h("div", { class: "health good", role: "status" }, badge("good", "All is well"), h("p", {}, "The database answers, no group is far behind, and nothing waits for a person."));
   return h(
     "ul",
     { class: "health", "aria-label": "What needs attention" },

@@ -1,7 +1,6 @@
 // Pauses: what is paused, by whom and since when; making and ending one.
 
 import { may, post } from "./api.js";
-import { h } from "./dom.js";
 import { groupName } from "./format.js";
 import { ask, button, input, moment, table } from "./ui.js";
 

@@ -1,6 +1,6 @@
 // Queues, and one queue with its partitions, groups and settings.
 
-import { get, may, path, post, remove } from "./api.js";
+import { get, may, path, remove } from "./api.js";
 import { lines } from "./chart.js";
 import { h } from "./dom.js";
 import { compact, duration, groupName, number, plural, rate } from "./format.js";
