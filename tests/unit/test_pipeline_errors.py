@@ -38,6 +38,18 @@ ABORTED = ": org.apache.spark.SparkException: Job aborted due to stage failure: 
             f"{CALLING}\nModuleNotFoundError: No module named 'queenmq'\n",
             "the Python that Spark starts beside the driver lacks the package queenmq",
         ),
+        *(
+            (
+                "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+                f'  File "/x/pyspark.zip/pyspark/{program}", line 1, in invoke\n'
+                "ModuleNotFoundError: No module named 'queenmq'\n",
+                f"the Python {who} lacks the package queenmq",
+            )
+            for program, who in (
+                ("worker.py", "of the executors"),
+                ("sql/worker/plan_data_source_read.py", "that Spark starts beside the driver"),
+            )
+        ),
         (
             f"{CALLING}{ABORTED}\nModuleNotFoundError: No module named 'psycopg.types'\n",
             "the Python of the executors lacks the package psycopg.types: it needs queenmq[pipeline]",

@@ -144,7 +144,8 @@ _KNOWN: Final = (
     (re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"), "{what}", ("", "")),
 )
 # Otherwise the driver was planning, for which Spark starts the same Python there.
-_IN_A_TASK: Final = "Job aborted due to stage failure"
+# Some errors are the traceback of the worker alone; the program that tasks run is none of those that plan.
+_IN_A_TASK: Final = re.compile(r"Job aborted due to stage failure|/pyspark/worker\.py\"")
 _CALLING: Final = "An error occurred while calling"
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(.+)$", re.MULTILINE)
 _THROWN: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
@@ -154,7 +155,7 @@ def _cause(text: str) -> str | None:
     """The reason in an error of Spark whose first line has none; None if the first line is it."""
     for pattern, sentence, who in _KNOWN:
         if found := pattern.search(text):
-            return sentence.format(who=who[_IN_A_TASK not in text], what=found[1])
+            return sentence.format(who=who[_IN_A_TASK.search(text) is None], what=found[1])
     if _CALLING not in text:
         return None
     if causes := _CAUSE.findall(text):
