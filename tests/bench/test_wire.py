@@ -38,7 +38,7 @@ async def test_a_hot_partition_gets_its_share_from_every_producer() -> None:
     pushed: list[list[tuple[int, int]]] = []
 
     class Counting:
-        async def producer(self, number: int) -> Counting:
+        async def producer(self, number: int, *, client: bool) -> Counting:
             return self
 
         async def push_each(self, messages: list[tuple[int, int]]) -> None:
