@@ -396,7 +396,7 @@ async def test_consumers_lose_nothing_while_connections_go_silent(
     await ledger.check(queen, sql)
 
 
-@pytest.mark.skipif(not LONG, reason="QUEEN_LONG=1")
+@pytest.mark.skipif(not LONG, reason="QUEEN_LONG=1; test_consumers_lose_nothing_while_connections_go_silent is shorter")
 async def test_connections_that_go_silent_again_and_again_lose_and_double_nothing(
     server: Server, http: httpx.AsyncClient, queen: Queen, proxy: Proxy
 ) -> None:
