@@ -55,6 +55,18 @@ async def test_delayed_partitions_do_not_use_up_the_claim(queen: Queen, sql: asy
     assert sorted(message["partition"] for message in together) == ["ripe0", "ripe1", "ripe2"]
 
 
+async def test_after_an_ack_the_partition_waits_for_its_next_message(queen: Queen, sql: asyncpg.Connection) -> None:
+    """No pop has to look at it before."""
+    await queen.configure("orders", delayedProcessing=60)
+    await queen.push("orders", "old")
+    await age_messages(sql, "orders", 61)
+    popped = await queen.pop("orders")
+    await queen.push("orders", "young")
+    await queen.ack(*popped)
+    waits = await sql.fetchval("SELECT ready_at > now() + interval '30 seconds' FROM queen.partition_consumers")
+    assert waits is True
+
+
 async def test_the_delay_counts_from_the_push_not_from_the_redelivery(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.configure("orders", delayedProcessing=60)
     await queen.push("orders", "m")

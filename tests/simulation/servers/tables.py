@@ -485,7 +485,11 @@ class Tables:
         for (part, _, group, _, _), (problem, verdict, offset) in zip(items, judged, strict=True):
             if problem is None and verdict is not None and offset is not None:
                 tallies.setdefault((part, str(group)), []).append((offset, verdict))
-        released = {key: self._apply(self.partitions[key[0]], key[1], said, now) for key, said in tallies.items()}
+        reached = self._reached(items)
+        released = {
+            key: self._apply(self.partitions[key[0]], key[1], said, now, reaches_head=key[0] in reached)
+            for key, said in tallies.items()
+        }
         return [
             _acked(
                 self.partitions.get(part),
@@ -496,6 +500,15 @@ class Tables:
             )
             for (part, _, group, _, _), (problem, verdict, _) in zip(items, judged, strict=True)
         ]
+
+    def _reached(self, items: Iterable[tuple[str, str, str, str | None, str]]) -> set[str]:
+        """Partitions whose newest message is named: only their heads are locked, so that groups may fall asleep."""
+        named = [(self.partitions[part], name) for part, name, *_ in items if part in self.partitions]
+        return {
+            part.id
+            for part, name in named
+            if name in part.by_transaction and part.by_transaction[name].offset >= part.last
+        }
 
     def _group(self, part: str, group: str | None, required: Collection[str] | None, now: float) -> str:
         if group is not None:
@@ -535,7 +548,9 @@ class Tables:
             return NO_LEASE, None, None
         return None, verdict, offset
 
-    def _apply(self, part: Partition, group: str, said: list[tuple[int, str]], now: float) -> bool:
+    def _apply(
+        self, part: Partition, group: str, said: list[tuple[int, str]], now: float, *, reaches_head: bool
+    ) -> bool:
         """Whether the lease has ended with it."""
         row = part.groups[group]
         finishing = {offset for offset, verdict in said if verdict not in ("failed", "retry")}
@@ -563,7 +578,7 @@ class Tables:
         else:
             row.leased = remaining
         if is_released or not had_lease:
-            asleep = is_at_end and not self.is_held("head", part.id)
+            asleep = is_at_end and reaches_head and not self.is_held("head", part.id)
             row.ready_at = None if asleep else max(now, row.retry_at)
         return is_released
 

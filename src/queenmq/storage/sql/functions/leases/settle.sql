@@ -85,7 +85,7 @@ BEGIN
                 SELECT c.position >= l.last_offset OR (p_verify AND n.created_at IS NULL AND w.until IS NULL) AS is_empty
             ) e
             WHERE c.lease_id IS NULL
-              AND NOT (h.partition_id IS NULL AND (e.is_empty OR w.until > clock_timestamp()) AND c.ready_at <= clock_timestamp())
+              AND NOT (h.partition_id IS NULL AND (e.is_empty OR coalesce(w.until > clock_timestamp(), false)) AND c.ready_at <= clock_timestamp())
         ) s
         WHERE c.ctid = s.version AND c.lease_id IS NULL;
     END LOOP;
