@@ -120,3 +120,25 @@ def test_the_server_says_when_it_was_there(served: Served) -> None:
     at = told["measured"][-1]
     assert datetime.fromisoformat(at) >= datetime.now(UTC) - timedelta(minutes=2)
     assert len(told["measured"]) < 60
+
+
+def test_groups_say_what_they_finish_a_second(page: Page) -> None:
+    """As the server says it, in every list of groups; a dash while it cannot say."""
+    rates = {"billing": 12.34, "shipping": None}
+
+    def answer(route: Route) -> None:
+        told: list[dict[str, Any]] = route.fetch().json()
+        route.fulfill(json=[one | {"finishedPerSecond": rates.get(one["name"], 0.01)} for one in told])
+
+    page.route("**/api/v1/consumer-groups?*", answer)
+    for place in ("/#/groups", "/#/queues/orders"):
+        page.goto(place)
+        listed = page.get_by_role("region", name="Consumer groups")
+        headings = listed.get_by_role("columnheader")
+        expect(headings.filter(has_text="Finished/s")).to_be_visible()
+        column = headings.all_text_contents().index("Finished/s")
+        for group, shown in (("billing", "12.3"), ("shipping", "–")):
+            row = listed.get_by_role("row").filter(has=page.get_by_role("link", name=group, exact=True))
+            expect(row.filter(has_text="orders").get_by_role("cell").nth(column)).to_have_text(shown)
+    page.goto("/#/groups/billing?queue=orders")
+    expect(page.locator(".tile", has_text="Finished a second")).to_contain_text("12.3")

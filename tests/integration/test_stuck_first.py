@@ -136,6 +136,42 @@ async def test_queues_have_rates_lag_and_failures(
     assert (await http.get(path, params={"sort": "odd"})).status_code == 400
 
 
+async def test_groups_have_a_rate(http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection) -> None:
+    async def rate(measured_s: int | None = None) -> float | None:
+        """What the list says when the group was measured so long ago, and again now."""
+        if measured_s is not None:
+            await sql.execute(
+                "UPDATE queen.group_statistics SET rate_since = clock_timestamp() - make_interval(secs => $1)",
+                measured_s,
+            )
+        await http.post("/api/v1/stats/refresh")
+        [listed] = await get(http, "/api/v1/consumer-groups", queue="q")
+        found: float | None = listed["finishedPerSecond"]
+        return found
+
+    async def finish(*names: str) -> None:
+        await queen.push("q", *names)
+        for _ in names:
+            await queen.ack((await queen.pop("q", consumerGroup="g"))[0])
+
+    await finish("a")
+    assert await rate() is None  # nobody can say yet
+    await finish("b", "c", "d")
+    assert await rate(25) is None  # so short a time says little
+    assert 0.09 < (await rate(30) or 0) <= 0.1  # three in thirty seconds
+    await finish("e")
+    assert 0.09 < (await rate() or 0) <= 0.1  # until the next thirty seconds are over
+    assert 0 < (await rate(50) or 0) <= 0.02
+    await sql.execute("UPDATE queen.partition_consumers SET last_consumed_at = now() - interval '3 minutes'")
+    assert await rate() == 0  # whatever it was before
+    # Partitions that were deleted have taken their counts with them.
+    await sql.execute("UPDATE queen.group_statistics SET rate_consumed = rate_consumed + 1000")
+    await finish("f")
+    assert await rate(60) is None
+    await finish("g")
+    assert 0 < (await rate(60) or 0) < 0.02
+
+
 async def test_the_status_names_failing_heads(http: httpx.AsyncClient, troubled: None) -> None:
     expected = [{"queue": "q", "consumerGroup": "g", "partitions": 2, "mostAttempts": 2}]
     assert (await get(http, "/api/v1/status"))["failingHeads"] == expected

@@ -24,6 +24,7 @@ _NOTHING: Final = "–"
 _WIDE: Final = 10_000
 _NARROW: Final = 100
 _GAP: Final = 3
+_LEAST_RATE: Final = 0.05
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -54,6 +55,11 @@ class Column:
 def count(value: float) -> str:
     """A number as people read it: 12,345."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def rate(value: float) -> str:
+    """So many a second, of which little is more than nothing."""
+    return "<0.1" if 0 < value < _LEAST_RATE else count(float(value))
 
 
 def text(value: Any) -> str:

@@ -384,8 +384,10 @@ class GroupListed(TypedDict):
     """One group in one queue. `unread` is stored and not finished by it; `totalLag` those of them that are due, in
     `partitionsWithLag` partitions, the first of them for `maxTimeLag` seconds. `members` are the leases that it holds;
     `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server.
-    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished. It started at
-    `subscriptionTimestamp`; null: with the first message. `total` entries are on all pages of the listing.
+    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished, and
+    `finishedPerSecond` is their rate, over half a minute or more; null until it has been measured for so long. It
+    started at `subscriptionTimestamp`; null: with the first message. `total` entries are on all pages of the
+    listing.
     """
 
     name: str
@@ -403,6 +405,7 @@ class GroupListed(TypedDict):
     deadLetters: int
     total: int
     consumed: int
+    finishedPerSecond: float | None
     subscriptionMode: str | None
     subscriptionTimestamp: str | None
     subscriptionCreatedAt: str | None

@@ -2,7 +2,7 @@
 
 import { get, may, path, post, remove } from "./api.js";
 import { h } from "./dom.js";
-import { duration, groupName, number, plural } from "./format.js";
+import { duration, groupName, number, plural, rate } from "./format.js";
 import { pause, pauseTable } from "./pauses.js";
 import { changePolicies, policyFacts } from "./policies.js";
 import { groupState, groupTable } from "./queues.js";
@@ -90,6 +90,7 @@ export const group = {
         tile("Unread", number(entry.unread ?? 0), { note: "not finished" }),
         tile("Due", number(entry.totalLag ?? 0), { note: `in ${plural(entry.partitionsWithLag, "partition")}` }),
         tile("Due for", entry.totalLag ? duration(entry.maxTimeLag) : "–", { tone: entry.state === "Lagging" ? "warn" : "" }),
+        tile("Finished a second", rate(entry.finishedPerSecond), { note: "in the last half minute or more" }),
         tile("Leases", number(entry.members)),
         tile("Started", entry.subscriptionMode ?? "all", { note: entry.subscriptionTimestamp ? moment(entry.subscriptionTimestamp) : "from the first message" }),
       ),

@@ -12,8 +12,7 @@ import { growth } from "./rates.js";
 import { ask, badge, button, choice, code, empty, explanation, facts, heading, lagBar, lease, link, moment, pager, panel, problem, reason, searchField, table, tile, tiles, to, toolbar } from "./ui.js";
 
 const PAGE = 50;
-const STATISTICS_MS = 10000; // figures of groups move that often, those of partitions are of the moment
-const CURRENT_MS = 4000;
+const CURRENT_MS = 4000; // between two figures of a partition, which are of the moment
 const BY_SETTINGS = ["window_open", "delayed", "expired"]; // what the settings of a queue keep back
 const PARTITION_STATES = [["", "all, by name"], ["failing", "failing heads"], ["leased", "leased"], ["waiting", "waiting longest"], ["dead_letters", "with dead letters"], ["unread", "unread"]];
 
@@ -226,7 +225,7 @@ export function groupTable(groups) {
       { name: "Unread", num: true, cell: (row) => lagBar(row.unread ?? 0, most, row.state === "Lagging" ? "bad" : "two") },
       { name: "Due", num: true, cell: (row) => number(row.totalLag ?? 0) },
       { name: "Due for", num: true, cell: (row) => (row.totalLag ? duration(row.maxTimeLag) : "–") },
-      { name: "Finished/s", num: true, cell: (row) => growth(`${row.queueName}\n${row.name}`, row.consumed, STATISTICS_MS) },
+      { name: "Finished/s", num: true, cell: (row) => rate(row.finishedPerSecond) },
       { name: "Failing", num: true, cell: (row) => (row.failing ? link(to.partitions(row.queueName, "failing"), badge("bad", number(row.failing))) : "0") },
       { name: "Dead", num: true, cell: (row) => (row.deadLetters ? link(to.deadLetters(row.queueName, row.name), badge("warn", number(row.deadLetters))) : "0") },
       { name: "Leases", num: true, cell: (row) => number(row.members) },

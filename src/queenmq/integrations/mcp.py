@@ -224,6 +224,7 @@ def _group(group: Json) -> Json:
         "unread": group["unread"],
         "due": group["totalLag"],
         "lagSeconds": group["maxTimeLag"],
+        "finishedPerSecond": group.get("finishedPerSecond"),  # a server of an older version does not say
         "leases": group["members"],
     }
 

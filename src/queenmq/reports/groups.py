@@ -21,7 +21,8 @@ GroupFilter = Literal["unread", "due", "behind", "leased", "failing", "dead_lett
 class ListedGroup(Struct, frozen=True):
     """A group in a queue, from the statistics and its subscription. `lives`: the queue exists. Figures are None before
     the statistics have counted the queue; `consumed_ago_s` is None if the group has finished nothing yet. `failing`
-    counts partitions whose head has failed, `consumed` the deliveries that it has finished since it exists.
+    counts partitions whose head has failed, `consumed` the deliveries that it has finished since it exists, and
+    `finished_per_s` how many a second lately; None if it has not been measured for half a minute.
     `is_paused`: itself, with its queue or by its breaker. `total` groups fit what was asked for."""
 
     name: str
@@ -37,6 +38,7 @@ class ListedGroup(Struct, frozen=True):
     created_at: datetime | None
     lives: bool
     consumed: int
+    finished_per_s: float | None
     failing: int
     dead_letters: int
     is_paused: bool

@@ -7,7 +7,7 @@ import click
 from queenmq.cli.arguments import COUNT, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.remote import connected, queue, queue_option, require_group, require_queue, server
-from queenmq.cli.show import Column, confirm, consumer, listing, moment, note, plural, print_json, seconds
+from queenmq.cli.show import Column, confirm, consumer, listing, moment, note, plural, print_json, rate, seconds
 from queenmq.cli.standing import unlisted
 from queenmq.core.names import QUEUE_MODE
 
@@ -45,7 +45,8 @@ def list_(queue: str | None, only: str | None, sort: str | None, as_json: bool, 
     unread counts messages that the group has not finished. due counts those of them that no delay or window holds
     back. lag is how long the oldest of these has been due. A group is idle if it has messages due, holds no lease and
     has finished nothing for a minute; it is paused if it gets nothing because somebody, its breaker or maintenance has
-    stopped it. failing counts partitions whose next message has failed.
+    stopped it. failing counts partitions whose next message has failed. finished/s is the rate of the last half minute
+    or more, once the group has been measured for so long.
     """
     with connected(server) as queen:
         if queue is not None:
@@ -62,6 +63,7 @@ def list_(queue: str | None, only: str | None, sort: str | None, as_json: bool, 
         Column("totalLag", "due", number=True),
         Column("partitionsWithLag", "partitions behind", number=True, minor=True),
         Column("maxTimeLag", "lag", number=True, written=seconds),
+        Column("finishedPerSecond", "finished/s", number=True, written=rate, minor=True),
         Column("failing", number=True),
         Column("deadLetters", "dead letters", number=True, minor=True),
         Column("subscriptionMode", "starts at", minor=True),

@@ -12,7 +12,20 @@ from queenmq.cli.arguments import COUNT, PAIR, Function, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.operation import followed
 from queenmq.cli.remote import connected, no_queue, queue, require_queue, server
-from queenmq.cli.show import Column, confirm, console, facts, listing, moment, note, plural, print_json, seconds, table
+from queenmq.cli.show import (
+    Column,
+    confirm,
+    console,
+    facts,
+    listing,
+    moment,
+    note,
+    plural,
+    print_json,
+    rate,
+    seconds,
+    table,
+)
 
 _FIGURES = (
     Column("messages.total", "messages", number=True),
@@ -70,8 +83,8 @@ def list_(
         Column("leases", number=True, minor=True),
         Column("failing", number=True),
         Column("deadLetters", "dead letters", number=True),
-        Column("pushedPerSecond", "pushed/s", number=True, minor=True),
-        Column("poppedPerSecond", "popped/s", number=True, minor=True),
+        Column("pushedPerSecond", "pushed/s", number=True, written=rate, minor=True),
+        Column("poppedPerSecond", "popped/s", number=True, written=rate, minor=True),
     )
     more = (
         Column("namespace", minor=True),

@@ -19,7 +19,7 @@ from queenmq.cli.arguments import AMOUNT, COUNT, as_json
 from queenmq.cli.fetch import fetch
 from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, server, servers
-from queenmq.cli.show import Column, built, count, now, plural, print_json, seconds
+from queenmq.cli.show import Column, built, now, plural, print_json, rate, seconds
 from queenmq.cli.standing import permitted, unlisted
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from queenmq.client import BlockingQueen
 
 _MINUTE_S: Final = 60
-_LEAST_SHOWN: Final = 0.05
 _MOST_GROUPS: Final = 1000  # the longest waiting
 _LOOK_BACK: Final = timedelta(minutes=3)
 _WORK: Final = {
@@ -307,7 +306,7 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
     queues = built(
         found.queues[:rows],
         Column("queue"),
-        *(Column(f"{word}PerSecond", f"{word}/s", number=True, written=_rate) for word in _WORK),
+        *(Column(f"{word}PerSecond", f"{word}/s", number=True, written=rate) for word in _WORK),
         Column("pending", number=True),
         Column("processing", number=True),
         Column("waiters", number=True),
@@ -320,6 +319,7 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
         Column("standing", "state"),
         Column("unread", number=True),
         Column("maxTimeLag", "lag", number=True, written=seconds),
+        Column("finishedPerSecond", "finished/s", number=True, written=rate),
         Column("members", "leases", number=True),
     )
     more = max(0, len(found.groups) - rows) + found.more_groups
@@ -327,9 +327,5 @@ def _drawn(found: _Found, rows: int, every: float | None = None) -> RenderableTy
     return Group(head, queues, Text(), groups, *told_more)
 
 
-def _rate(value: float) -> str:
-    return "<0.1" if 0 < value < _LEAST_SHOWN else count(float(value))
-
-
 def _milliseconds(value: float) -> str:
-    return f"{count(round(value))} ms" if value < 10_000 else seconds(value / 1000)
+    return f"{round(value):,} ms" if value < 10_000 else seconds(value / 1000)

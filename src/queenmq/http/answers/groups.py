@@ -15,8 +15,10 @@ class GroupListed(Struct, kw_only=True, rename="camel"):
     """One group in one queue. `unread` is stored and not finished by it; `totalLag` those of them that are due, in
     `partitionsWithLag` partitions, the first of them for `maxTimeLag` seconds. `members` are the leases that it holds;
     `reading`: it holds one, has finished something in the last minute, or a long poll of it waits at this server.
-    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished. It started at
-    `subscriptionTimestamp`; null: with the first message. `total` entries are on all pages of the listing."""
+    `failing` partitions have a head that failed; `consumed` counts the deliveries that it has finished, and
+    `finishedPerSecond` is their rate, over half a minute or more; null until it has been measured for so long. It
+    started at `subscriptionTimestamp`; null: with the first message. `total` entries are on all pages of the
+    listing."""
 
     name: str
     topics: list[str]
@@ -33,6 +35,7 @@ class GroupListed(Struct, kw_only=True, rename="camel"):
     dead_letters: int
     total: int
     consumed: int
+    finished_per_second: float | None
     subscription_mode: str | None
     subscription_timestamp: Moment | None
     subscription_created_at: Moment | None

@@ -251,6 +251,7 @@ def _listed(row: groups.ListedGroup, polled: set[tuple[str, object]], switched_o
         dead_letters=row.dead_letters,
         total=row.total,
         consumed=row.consumed,
+        finished_per_second=row.finished_per_s,
         subscription_mode=row.mode,
         subscription_timestamp=optional_iso_millis(row.since),
         subscription_created_at=optional_iso_millis(row.created_at),

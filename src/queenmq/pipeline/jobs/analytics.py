@@ -91,7 +91,8 @@ def _arrivals(spark: Any, url: str, queue: str, since: datetime, until: datetime
         encryptedPayloads="null",
         **bounds,
     )
-    minute = f.date_trunc("minute", "timestamp").alias("minute")
+    # A number: PySpark hands times out in the time zone of the driver's machine.
+    minute = f.floor(f.unix_seconds("timestamp") / 60).alias("minute")
     counted = keys.groupBy(minute, "partition").agg(f.count("*").alias("arrived"))
     ranked = counted.withColumn(
         "rank", f.row_number().over(Window.partitionBy("minute").orderBy(f.desc("arrived"), "partition"))
@@ -102,7 +103,7 @@ def _arrivals(spark: Any, url: str, queue: str, since: datetime, until: datetime
         (f.max("arrived") / f.avg("arrived")).alias("skew"),
         f.sort_array(f.collect_list(hot)).alias("hot"),
     )
-    found = {row["minute"].replace(tzinfo=UTC): row for row in summed.collect()}
+    found = {datetime.fromtimestamp(row["minute"] * 60, UTC): row for row in summed.collect()}
     # A minute without messages is a fact, too: it is the last one that is known.
     found.setdefault(until - MINUTE, None)
     return [_arrived(at, row) for at, row in found.items()]

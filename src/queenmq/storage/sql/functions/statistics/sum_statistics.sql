@@ -1,5 +1,6 @@
 -- Make the statistics of a queue of those of its pages (queen.measure_page), and keep the p_kept partitions of each group that are due longest and
 -- those of the queue that were written last. p_cost_ms is what it cost to measure those pages that were measured for it.
+-- The rate of a group is that between two sums which are half a minute apart or more.
 -- Returns whether it was written: not while a page has never been measured, because the sums would be too low.
 -- Locks: as queen.measure_page; who does not get the lock leaves it to the other server.
 CREATE OR REPLACE FUNCTION queen.sum_statistics(p_queue uuid, p_cost_ms double precision, p_kept integer) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -33,14 +34,23 @@ BEGIN
     DELETE FROM queen.group_statistics g WHERE g.queue_id = p_queue AND NOT EXISTS (
         SELECT 1 FROM queen.page_statistics x WHERE x.queue_id = p_queue AND x.consumer_group = g.consumer_group);
     INSERT INTO queen.group_statistics AS g (queue_id, consumer_group, partitions, lagging, lag, leases, leased, consumed,
-                                             oldest_unread_at, last_consumed_at, unread)
+                                             oldest_unread_at, last_consumed_at, unread, rate_since, rate_consumed)
     SELECT p_queue, x.consumer_group, sum(x.partitions), sum(x.lagging), sum(x.pending), sum(x.leases), sum(x.processing), sum(x.consumed),
-           min(x.oldest_unread_at), max(x.last_consumed_at), sum(x.unread)
+           min(x.oldest_unread_at), max(x.last_consumed_at), sum(x.unread), clock_timestamp(), sum(x.consumed)
     FROM queen.page_statistics x WHERE x.queue_id = p_queue AND x.consumer_group <> '' GROUP BY x.consumer_group
     ON CONFLICT (queue_id, consumer_group) DO UPDATE SET
         partitions = excluded.partitions, lagging = excluded.lagging, lag = excluded.lag, leases = excluded.leases,
         leased = excluded.leased, consumed = excluded.consumed, oldest_unread_at = excluded.oldest_unread_at,
-        last_consumed_at = excluded.last_consumed_at, unread = excluded.unread;
+        last_consumed_at = excluded.last_consumed_at, unread = excluded.unread,
+        -- Partitions that are deleted take their counts with them: then it begins anew.
+        finished_per_s = CASE WHEN excluded.consumed < g.rate_consumed THEN NULL
+                              WHEN g.rate_since <= excluded.rate_since - interval '30 seconds'
+                              THEN (excluded.consumed - g.rate_consumed) / extract(epoch FROM excluded.rate_since - g.rate_since)
+                              ELSE g.finished_per_s END,
+        (rate_since, rate_consumed) = (
+            SELECT CASE WHEN b.goes_on THEN g.rate_since ELSE excluded.rate_since END, CASE WHEN b.goes_on THEN g.rate_consumed ELSE excluded.consumed END
+            FROM (SELECT excluded.consumed >= g.rate_consumed
+                         AND g.rate_since > excluded.rate_since - interval '30 seconds' AND g.rate_since <= excluded.rate_since AS goes_on) b);
 
     DELETE FROM queen.lagging_partitions l USING (
         SELECT x.consumer_group, x.partition_id, row_number() OVER (PARTITION BY x.consumer_group ORDER BY x.oldest_unread_at, x.partition_id) AS i

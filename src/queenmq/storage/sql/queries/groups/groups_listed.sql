@@ -1,7 +1,7 @@
 -- A page of the groups, one row a (group, queue), from the statistics and the subscriptions; with $3 in the name, of the queue $4, of queues
 -- that fit the patterns $5; with $7, only those with unread messages (`unread`), messages that are due (`due`) or that have been due for more
 -- than $8 seconds (`behind`), leases (`leased`), failing heads (`failing`) or dead letters (`dead_letters`). By name, or with $6 the worst first:
--- `lag`, `unread`, `leased`, `failing`, `dead_letters`. `total` counts those on all pages.
+-- `lag`, `unread`, `leased`, `failing`, `dead_letters`. `total` counts those on all pages; the rate is that of half a minute or more.
 WITH known AS (
     SELECT g.consumer_group AS name, q.name AS queue FROM queen.group_statistics g
     JOIN queen.queues q ON q.id = g.queue_id AND q.name IS NOT NULL
@@ -14,7 +14,10 @@ SELECT k.name, k.queue, s.partitions, coalesce(s.lagging, 0) AS lagging, s.lag, 
        s.last_consumed_at, g.mode, g.created_at, s.queue_id IS NOT NULL OR q.id IS NOT NULL AS lives,
        -- A time that was written by hand may be one that only PostgreSQL can represent; an infinite one is no moment.
        CASE WHEN isfinite(g.since) THEN least(greatest(g.since, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') END AS since,
-       coalesce(s.consumed, 0) AS consumed, f.failing, d.letters AS dead_letters, count(*) OVER () AS total,
+       coalesce(s.consumed, 0) AS consumed,
+       -- A queue in which nothing happens is measured less often.
+       CASE WHEN s.last_consumed_at > clock_timestamp() - interval '2 minutes' OR s.finished_per_s IS NULL THEN s.finished_per_s ELSE 0 END AS finished_per_s,
+       f.failing, d.letters AS dead_letters, count(*) OVER () AS total,
        EXISTS (SELECT 1 FROM queen.pauses p
                WHERE p.queue_id = q.id AND p.consumer_group IN ('', k.name) AND p.partition_name = '')
            OR EXISTS (SELECT 1 FROM queen.breakers b
