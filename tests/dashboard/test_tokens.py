@@ -13,6 +13,7 @@ from cluster.processes import ServeProcess
 from httpx import URL
 from playwright.sync_api import Browser, Page, expect
 
+from dashboard.axe import serious_findings
 from dashboard.browser import outside, visit
 from dashboard.provider import CLIENT, Provider, provider
 from dashboard.scene import Shop
@@ -21,6 +22,7 @@ from dashboard.steps import confirm, press
 if TYPE_CHECKING:
     from conftest import Postgres
 
+LOOKS = {"light": {}, "dark": {"dark": True}, "phone": {"phone": True}}
 SECRET = "a secret of more than thirty-two bytes"
 
 
@@ -95,6 +97,22 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page, people: Provi
     expect(page.locator(".live")).to_have_text("Live")
     press(page, "Sign out", of="app")
     expect(page.get_by_role("dialog")).to_contain_text("This server requires a token")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_everybody_can_sign_in(browser: Browser, guarded: str, people: Provider, look: str) -> None:
+    """Whoever does not see, or sees badly: with the box for a token, the button to the provider, and a refusal."""
+    with visit(browser, guarded, provider=people.url, **LOOKS[look]) as page:
+        page.goto("/")
+        asked = page.get_by_role("dialog")
+        expect(asked.get_by_label("Token")).to_be_visible()
+        expect(asked.get_by_role("button", name="Sign in at")).to_be_visible()
+        assert serious_findings(page) == []
+        sign_in(page, "nonsense")
+        expect(asked).to_contain_text("The server says: Malformed token")
+        assert serious_findings(page) == []
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"it can be scrolled sideways by {wide} pixels"
 
 
 @pytest.mark.parametrize(
