@@ -1,4 +1,4 @@
-"""`make release`: what is refused, and what a package index gets to see. The build itself is `.ci/release --check`."""
+"""`make release`: what is refused, and what a package index gets to see. `tests/wheel` builds one."""
 
 from __future__ import annotations
 
