@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.db import Db
 from queenmq.pipeline import archived
-from queenmq.pipeline.connection import connection
+from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.jobs import archive as archiving
 from queenmq.pipeline.jobs import audit
@@ -21,6 +21,7 @@ from queenmq.pipeline.lake import Lake, sweep
 from queenmq.pipeline.lake_proof import marked
 from queenmq.pipeline.planning import Range, Slice
 from queenmq.pipeline.runs import Run
+from queenmq.storage.statements import statement
 
 RETAIN = "SELECT deleted FROM queen.retain((SELECT id FROM queen.queues WHERE name = 'orders'), NULL, 1000)"
 
@@ -29,6 +30,44 @@ def run(spark: Any, db: Db, lake: Path, **changes: Any) -> dict[str, Any]:
     settings = Settings(url=db.url, queue="orders", lake=str(lake), **changes)
     with Run(db.url, "archive", "orders", "local", {}) as recorded:
         return archive(spark, settings, recorded).summary
+
+
+def test_positions_are_found_without_statistics_of_the_queue(db: Db) -> None:
+    """Those of a queue that was made just now: PostgreSQL has only looked at another one, and takes it for empty."""
+    count = 2000
+    db.sql("ALTER TABLE queen.partitions SET (autovacuum_enabled = off)")
+    db.sql("ALTER TABLE queen.archive_positions SET (autovacuum_enabled = off)")
+    for queue in ("before", "orders"):
+        db.make(queue)
+        db.sql(
+            "INSERT INTO queen.partitions (queue_id, name) SELECT q.id, n::text FROM queen.queues q, "
+            "generate_series(1, %s) n WHERE q.name = %s",
+            count,
+            queue,
+        )
+        db.sql(
+            "INSERT INTO queen.archive_positions (lake, partition_id, position) SELECT q.name, p.id, 1 "
+            "FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = %s",
+            queue,
+        )
+        if queue == "before":
+            db.sql("ANALYZE queen.partitions, queen.archive_positions")
+    queue_id = db.one("SELECT id FROM queen.queues WHERE name = 'orders'")
+    with connection(db.url) as opened:
+        found = rows(opened, "archive_positions", "orders", queue_id)
+        assert len(found) == count
+        assert {position for _, position in found} == {1}
+        assert rows(opened, "archive_positions", "before", queue_id) == []
+        explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement('archive_positions')}"
+        [([plan],)] = opened.execute(explained, ("orders", queue_id)).fetchall()
+    assert looked_at(plan["Plan"]) < 10 * count
+
+
+def looked_at(plan: dict[str, Any]) -> float:
+    """The rows that all steps of a plan have given or thrown away."""
+    thrown = sum(value for name, value in plan.items() if name.startswith("Rows Removed by"))
+    here = (plan["Actual Rows"] + thrown) * plan["Actual Loops"]
+    return here + sum(looked_at(part) for part in plan.get("Plans", []))
 
 
 def keys(spark: Any, db: Db, lake: Path) -> list[tuple[str, int]]:
