@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,39 @@ def test_each_minute_of_a_group_is_in_one_file_of_the_lake(spark: Any, db: Db, t
     )
     assert found == wanted
     assert sum(one or 0 for *_, one in found) == 50
+
+
+def test_what_a_run_without_the_lake_has_stored_is_in_the_lake_after_the_next_one(
+    spark: Any, db: Db, tmp_path: Path
+) -> None:
+    """Somebody looks by hand, or into another lake, while a declared pipeline fills this one."""
+    db.fill("orders", 1, 10)
+    ours, other = str(tmp_path / "ours"), str(tmp_path / "other")
+    for minute, lake in ((1, ours), (2, None), (3, other), (4, ours), (5, other), (6, ours)):
+        run(spark, db, NOW + timedelta(minutes=minute), lake=lake)
+    for place, last in ((ours, 6), (other, 5)):
+        read = pa.concat_tables([pq.read_table(path) for path in Path(place).rglob("*.parquet")]).to_pylist()
+        until = NOW + timedelta(minutes=last)
+        wanted = db.sql("SELECT minute, arrived FROM queen.pipeline_analytics WHERE minute < %s ORDER BY 1", until)
+        assert sorted((one["minute"], one["arrived"]) for one in read) == wanted, place
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_minutes_are_those_of_utc_wherever_the_driver_is(spark: Any, db: Db, tokyo: None) -> None:
+    db.fill("orders", 1, 10)
+    [pushed] = db.sql("SELECT DISTINCT date_trunc('minute', created_at) FROM queen.messages")
+    run(spark, db, pushed[0] + timedelta(minutes=2))
+    arrived = minutes(db, "", "minute", "arrived")
+    assert [one for one in arrived if one[1]] == [(pushed[0], 10)]
+    assert arrived[-1][0] == pushed[0] + timedelta(minutes=1)
 
 
 def test_a_second_look_at_the_same_minute_changes_nothing(spark: Any, db: Db) -> None:

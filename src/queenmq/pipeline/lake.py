@@ -147,6 +147,13 @@ class Lake:
             if info.type == fs.FileType.File and of_ours.match(path):
                 yield path, (info.mtime or utc_now()).astimezone(UTC)
 
+    def entries(self, folder: str) -> list[str]:
+        """The files and folders that are directly in a folder, none if it is not there."""
+        from pyarrow import fs
+
+        found = self._files.get_file_info(fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
+        return [info.path[len(self.root) + 1 :] for info in found]
+
     def keys(self, path: str) -> Iterator[tuple[list[str], list[str], list[int], list[str]]]:
         """Partition ids, names, offsets and message ids of the messages in a file, in pieces."""
         from pyarrow import parquet

@@ -4,12 +4,13 @@ lake.
 Arrivals are counted from the messages, with the hottest partitions and the skew. Consumption, lag, retries and
 latency are samples of where the groups stand when the job runs: run it every minute (`--every`) for rates by the
 minute. Only minutes that are over are counted, and each is in one file of the lake: the sample that a run takes comes
-with the file of the next one.
+with the file of the next one. A lake gets what it lacks, also what runs without it have stored meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,11 +20,14 @@ from queenmq.clock import SYSTEM, utc_now
 from queenmq.pipeline.connection import connection, rows
 from queenmq.pipeline.frames import read
 from queenmq.pipeline.generation import hold_generation
-from queenmq.pipeline.lake import Lake
+from queenmq.pipeline.lake import Lake, folder_of
 from queenmq.pipeline.runs import Outcome, Run
 
 HOTTEST: Final = 5
 MINUTE: Final = timedelta(minutes=1)
+# Folders and files of the lake that are ours.
+_DAY: Final = re.compile(r"/date=\d{4}-\d\d-\d\d$")
+_FILE: Final = re.compile(r"/\d{4}\.parquet$")
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ def sample(spark: Any, settings: Settings, run: Run, now: datetime | None = None
                 hold_generation(opened)
                 rows(opened, "analytics_store", queue, json.dumps(merged, default=str))
                 if settings.lake:
-                    # Before the commit: a run that dies in between writes the same file again.
-                    _to_lake(opened, Lake(settings.lake), queue, known + MINUTE if known else since, until)
+                    # Before the commit: a run that dies in between has written what the next one finds again.
+                    _to_lake(opened, Lake(settings.lake), queue, until - settings.back, until)
             stored += len(merged)
             run.progress(sum(one.get("arrived") or 0 for one in found))
     return stored
@@ -144,13 +148,16 @@ def _merged(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(by.values())
 
 
-def _to_lake(opened: Any, lake: Lake, queue: str, since: datetime, until: datetime) -> None:
-    """A file of the minutes from `since` on that are over, named after the first: written again, it is replaced."""
+def _to_lake(opened: Any, lake: Lake, queue: str, earliest: datetime, until: datetime) -> None:
+    """A file of the minutes that are over and that the lake has not, named after the first: written again, it is
+    replaced. A lake that has none begins at `earliest`.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from queenmq.pipeline.lake import folder_of
-
+    folder = f"analytics/{folder_of(queue)}"
+    newest = _newest_in(lake, folder)
+    since = earliest if newest is None else newest + MINUTE
     # Of every file the same, also if a column has nothing.
     kinds = {
         "queue": pa.string(),
@@ -173,4 +180,15 @@ def _to_lake(opened: Any, lake: Lake, queue: str, since: datetime, until: dateti
     table = pa.table([list(column) for column in columns], pa.schema(kinds))
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd")
-    lake.write(f"analytics/{folder_of(queue)}/date={since:%Y-%m-%d}/{since:%H%M}.parquet", buffer.getvalue())
+    lake.write(f"{folder}/date={since:%Y-%m-%d}/{since:%H%M}.parquet", buffer.getvalue())
+
+
+def _newest_in(lake: Lake, folder: str) -> datetime | None:
+    """The newest minute that the lake has of a queue. Only the newest day is listed, and its last file read."""
+    for day in sorted(filter(_DAY.search, lake.entries(folder)), reverse=True):
+        if files := sorted(filter(_FILE.search, lake.entries(day))):
+            found: list[datetime] = []
+            for batch in lake.batches(files[-1], 10_000, ["minute"]):
+                found += batch.column("minute").to_pylist()
+            return max(found)
+    return None
