@@ -1,4 +1,5 @@
-"""Runs what a document shows: its Python and shell blocks one after the other, as a reader would type them."""
+"""Runs what a document shows: its blocks of Python, of the shell and of SQL one after the other, as a reader would type
+them."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 from unittest.mock import patch
+
+import asyncpg
 
 SERVER = "http://127.0.0.1:6632"
 PATIENCE_S = 60
@@ -41,10 +44,10 @@ def blocks(document: Path) -> list[Block]:
 
 
 async def run(document: Path, url: str) -> int:
-    """Run every block of Python and of the shell; returns how many. What a block prints must be what follows it.
+    """Run every block of Python, shell and SQL; returns how many. What a block prints must be what follows it.
 
     Python is typed line by line into one session, as into `python -m asyncio`. A block that begins with the name of a
-    file (`# worker.py`) is a program and runs by itself.
+    file (`# worker.py`) is a program and runs by itself. SQL goes to the database of DATABASE_URL.
     """
     session = Session(document)
     count = 0
@@ -58,6 +61,8 @@ async def run(document: Path, url: str) -> int:
                 assert await session.type(code, block.line) == block.expected, where
             elif block.language == "sh":
                 await _shell(code, where, url)
+            elif block.language == "sql":
+                await _psql(code, where)
             else:
                 continue
         count += 1
@@ -106,6 +111,16 @@ async def _program(code: str, where: str, url: str) -> str:
     output, errors = await process.communicate()
     assert process.returncode == 0, f"{where}: {errors.decode()}"
     return output.decode()
+
+
+async def _psql(code: str, where: str) -> None:
+    connection = await asyncpg.connect(os.environ["DATABASE_URL"])
+    try:
+        await connection.execute(code)
+    except asyncpg.PostgresError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    finally:
+        await connection.close()
 
 
 async def _shell(code: str, where: str, url: str) -> None:

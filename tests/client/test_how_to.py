@@ -4,11 +4,13 @@ what they say."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 from cli.conftest import serving
+from conftest import Postgres
 from server_settings import changed, settings_with
 
 from client.documents import blocks, run
@@ -21,7 +23,7 @@ WITH_TOKENS = DOCS / "how-to" / "multi-tenant.md"
 _FRAMEWORKS = ("celery.md", "django.md", "dramatiq.md", "fastapi.md", "faststream.md", "taskiq.md")
 WITH_PYTEST = DOCS / "how-to" / "testing.md"  # run by test_testing.py
 OF_FRAMEWORKS = {DOCS / "how-to" / name for name in _FRAMEWORKS}  # run by tests/frameworks
-NOT_RUN = {"console", "ini", "json", "sql", "yaml"}  # what starts servers or changes the machine
+NOT_RUN = {"console", "ini", "json", "yaml"}  # what starts servers or changes the machine; test_pages.py says more
 WITHOUT_CODE = {"assistants.md", "deploy.md", "high-availability.md", "on-call.md", "tls.md", "upgrade.md"}
 OF_THE_COMMAND = {"QUEEN_URL", "QUEEN_TOKEN", "QUEEN_CA_FILE", "QUEEN_LONG"}
 KNOWN = OF_THE_COMMAND | {
@@ -48,6 +50,20 @@ def url(database_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) 
         yield server.url
 
 
+@pytest.fixture
+async def shop(url: str, database_url: str, postgres: Postgres) -> AsyncIterator[None]:
+    """The role and the table of an application that the guides speak of."""
+    administrator = await asyncpg.connect(postgres.administrator_of(database_url))
+    await administrator.execute("DROP ROLE IF EXISTS shop; CREATE ROLE shop")
+    owner = await asyncpg.connect(database_url)
+    await owner.execute("CREATE TABLE public.orders (id bigint PRIMARY KEY, total numeric)")
+    await owner.execute("INSERT INTO public.orders VALUES (1, 9.5)")
+    await owner.close()
+    yield
+    await administrator.execute("DROP OWNED BY shop CASCADE; DROP ROLE shop")
+    await administrator.close()
+
+
 async def follow(guide: Path, url: str) -> None:
     shown = [block for block in blocks(guide) if block.language not in NOT_RUN]
     assert shown or guide.name in WITHOUT_CODE
@@ -55,7 +71,7 @@ async def follow(guide: Path, url: str) -> None:
 
 
 @pytest.mark.timeout(600)
-async def test_the_guides_can_be_worked_through_on_one_server(url: str) -> None:
+async def test_the_guides_can_be_worked_through_on_one_server(url: str, shop: None) -> None:
     for guide in GUIDES:
         if guide not in {WITH_TOKENS, WITH_PYTEST} | OF_FRAMEWORKS:
             await follow(guide, url)
