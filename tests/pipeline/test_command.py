@@ -83,7 +83,8 @@ def test_a_misspelt_name_is_found_before_spark_starts(
     monkeypatch.setattr(session_module, "session", started)
     (tmp_path / "w.yaml").write_text("source: nope\ntarget: t\nwindow: {tumbling: 1 day}\naggregates: {n: count}\n")
     window = ["window", "--file", str(tmp_path / "w.yaml"), "--checkpoint", str(tmp_path / "c")]
-    for job in (["archive", "--queue", "nope", "--lake", str(tmp_path)], ["audit", "--queue", "nope"], window):
+    archive = ["archive", "--queue", "nope", "--lake", str(tmp_path)]
+    for job in (archive, ["audit", "--queue", "nope"], ["analytics", "--queue", "nope"], window):
         assert main(["pipeline", *job, "--url", db.url]) == 3
         assert capsys.readouterr().err.strip() == "queen: there is no queue 'nope'"
     assert main(["pipeline", "replay", "--queue", "nope", "--lake", str(tmp_path), "--url", db.url]) == 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queenmq.config import DatabaseSettings
 
 
-_OF_A_QUEUE: Final = ("archive", "audit", "copy", "infer", "upsert", "window")
+_OF_A_QUEUE: Final = ("analytics", "archive", "audit", "copy", "infer", "upsert", "window")
 
 
 def run(given: Given) -> int:
@@ -122,7 +122,8 @@ def _check_names(given: Given, url: str) -> None:
     from queenmq.pipeline.lake import Lake, published
 
     with connection(url) as opened:
-        needed = getattr(given, "queues", [given.queue] if given.job in _OF_A_QUEUE else [])
+        # Without one, analytics is about all queues.
+        needed = getattr(given, "queues", [given.queue] if given.job in _OF_A_QUEUE and given.queue else [])
         for queue in needed:
             if not rows(opened, "pipeline_queue", queue):
                 raise NoSuchQueue(f"there is no queue {queue!r}")
