@@ -613,3 +613,77 @@ class TestWhatWasFetched:
         async with asyncio.timeout(30):
             await running
         assert sorted(seen.data) == [0, 1, 2, 3]
+
+    async def test_is_given_back_when_it_stops_while_it_is_renewed(
+        self, queen: Queen, server: Server, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another worker is at work still, and the consumer ends only after it."""
+        monkeypatch.setattr("queenmq.client.prefetched._STALE_S", 0.0)
+        for number in range(3):
+            await queen.queue("q").partition(str(number)).push(number)
+        go_on = {number: asyncio.Event() for number in range(3)}
+        at_work: set[int] = set()
+        renewing = asyncio.Event()
+
+        async def renew(lease_id: str, seconds: int) -> None:
+            renewing.set()
+            await asyncio.Event().wait()
+
+        async def handle(message: Message) -> None:
+            at_work.add(message.data)
+            await go_on[message.data].wait()
+
+        async def held(count: int) -> None:
+            async def enough() -> bool:
+                return await leases(sql) == count
+
+            await until(enough)
+
+        async with queen.queue("q").concurrency(2).prefetch(1).consume(handle) as consumer:
+            await held(3)
+            await until(lambda: len(at_work) == 2)
+            monkeypatch.setattr(server.broker, "renew", renew)
+            go_on[min(at_work)].set()
+            async with asyncio.timeout(30):
+                await renewing.wait()
+            consumer.stop()
+            try:
+                await held(1)
+            finally:
+                for event in go_on.values():
+                    event.set()
+        assert await leases(sql) == 0
+
+    async def test_is_renewed_although_there_was_no_token_once(
+        self, url: str, queen: Queen, sql: asyncpg.Connection, begun: Any
+    ) -> None:
+        """The same holds for what the handler has in hand."""
+        first, go_on, handle, seen = begun
+        failures: list[str] = []
+
+        def token() -> str:
+            if first.done() and len(failures) < 4:
+                failures.append("no token just now")
+                raise LookupError(failures[-1])
+            return "any"
+
+        async with Queen(url, bearer_token=token) as other:
+            words = other.queue("q").prefetch(3).renew_lease(interval_millis=50)
+            running = asyncio.ensure_future(words.consume(handle, signal=seen.done))
+            await first
+
+            async def all_live_for_long() -> bool:
+                return (
+                    await sql.fetchval(
+                        "SELECT count(*) FROM queen.partition_consumers "
+                        "WHERE lease_expires_at > clock_timestamp() + '40s'"
+                    )
+                    == 4
+                )
+
+            await until(all_live_for_long)
+            go_on.set()
+            async with asyncio.timeout(30):
+                stats = await running
+        assert (sorted(seen.data), stats.refused) == ([0, 1, 2, 3], 0)
+        assert len(failures) == 4

@@ -89,12 +89,12 @@ class Link:
         """Get nothing more, and give back what no worker has begun."""
         self._is_closing = True
         self._queue(None)
-        self._batches.drop_all()
+        self._batches.close()
 
     async def close(self, within_s: float) -> None:
         """Give back what was not begun, wait for the acknowledgements that are under way, and close."""
         self._is_closing = True
-        self._batches.drop_all()
+        self._batches.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
         for task in filter(None, (self._keeper, self._renewing)):
@@ -185,19 +185,12 @@ class Link:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and (batch := waiter.result() or []):
-                self._put_back(batch)
+                self._batches.put_back(batch)
             raise
         finally:
             alarm.cancel()
             with suppress(ValueError):
                 self._waiters.remove(waiter)
-
-    def _put_back(self, batch: Batch) -> None:
-        """Of a worker that ends: another gets it."""
-        if self._is_closing:
-            self.drop(batch)
-        else:
-            self._batches.put_back(batch)
 
     def drop(self, batch: Batch) -> None:
         """No worker goes on with it: give it back, and on the connection make room for the next."""

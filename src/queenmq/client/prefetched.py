@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +42,7 @@ class Prefetched:
         self._seconds = max(_LEAST_SECONDS, int(3 * self._interval_s))
         self._drop = drop
         self._waiting: deque[_Waiting] = deque()
+        self._is_closed = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -53,8 +53,16 @@ class Prefetched:
 
     def put_back(self, batch: Batch) -> None:
         """Of a worker that ends: it is the next that another gets."""
+        if self._is_closed:
+            self._drop(batch)
+            return
         now = SYSTEM.monotonic()
         self._waiting.appendleft(_Waiting(batch, now, now))
+
+    def close(self) -> None:
+        """No worker gets one any more."""
+        self._is_closed = True
+        self.drop_all()
 
     def drop_all(self) -> None:
         left, self._waiting = self._waiting, deque()
@@ -68,11 +76,14 @@ class Prefetched:
             try:
                 if SYSTEM.monotonic() - one.alive_at < _STALE_S or await self._renew(one):
                     return one.batch
-            except asyncio.CancelledError:
-                self._waiting.appendleft(one)
-                raise
             except QueenError as error:
                 logger.warning("lease %s could not be renewed: %s", one.lease_id, error)
+            except BaseException:
+                if self._is_closed:
+                    self._drop(one.batch)
+                else:
+                    self._waiting.appendleft(one)
+                raise
             self._drop(one.batch)
         return None
 
@@ -84,7 +95,7 @@ class Prefetched:
                 is_ours = SYSTEM.monotonic() - one.since < _LONGEST_S
                 try:
                     is_ours = is_ours and await self._renew(one)
-                except QueenError as error:  # who takes it finds out
+                except Exception as error:  # who takes it finds out
                     logger.warning("lease %s could not be renewed: %s", one.lease_id, error)
                     continue
                 if not is_ours and one in self._waiting:

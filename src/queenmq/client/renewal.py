@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from queenmq.client.errors import QueenError
 from queenmq.client.models import Message
 from queenmq.client.verbs import Verbs
 
@@ -52,7 +51,7 @@ class Renewal:
     async def _renew_one(self, lease: str, seconds: int) -> None:
         try:
             result = await self._verbs.renew(lease, seconds)
-        except QueenError as error:
+        except Exception as error:  # of the function that gives the token, for example: the next may succeed
             logger.warning("lease %s could not be renewed: %s", lease, error)
             return
         if not result.success:
