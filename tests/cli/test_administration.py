@@ -128,6 +128,14 @@ def test_a_queue_that_is_not_there(queen: Run, client: BlockingQueen, name: str,
     assert wrong.err == f"queen: there is no queue {name[:-1]!r}; did you mean {name!r}?\n"
 
 
+def test_a_queue_that_has_only_timers(queen: Run, name: str) -> None:
+    queen("push", name, "1", "2", "--delay", "1h")
+    wrong = queen("pop", name)
+    assert (wrong.status, wrong.out) == (3, "")
+    told = f"there is no queue {name!r} yet: its timers make it when they push; `queen timers list {name}` shows them"
+    assert wrong.err == f"queen: {told}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -462,6 +470,36 @@ def test_a_group_is_paused_and_resumed(queen: Run, name: str) -> None:
     assert "was not paused" in queen("queues", "resume", name).out
     assert "needs --group" in queen("queues", "pause", name, "--partition", "p").err
     assert queen("queues", "resume", name, "--group", "g").err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queues", "pause", "{}", "--group", "{}-billling"],
+        ["policies", "set", "{}", "--group", "{}-billling", "--leases", "3"],
+        ["groups", "filter", "{}", "{}-billling", "headers.a = 'b'"],
+        ["groups", "conflation", "{}", "{}-billling", "on"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_what_is_said_of_a_group_that_does_not_exist(
+    queen: Run, client: BlockingQueen, name: str, arguments: list[str]
+) -> None:
+    """It may come; but mostly its name is misspelt."""
+    client.queue(name).push([1])
+    [message] = client.queue(name).group(f"{name}-billing").pop()
+    client.ack(message)
+
+    given = [argument.replace("{}", name) for argument in arguments]
+
+    def told(group: str) -> str:
+        done = queen(*(argument.replace("billling", group) for argument in given))
+        assert (done.status, bool(done.out)) == (0, True)
+        return done.err
+
+    assert told("bilingg") == f"There is no group {name + '-bilingg'!r} yet; did you mean {name + '-billing'!r}?\n"
+    assert told("billing") == ""
+    assert queen(*given, "--json").err == ""  # who asks for JSON gets what the server says
 
 
 # Policies

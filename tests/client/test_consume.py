@@ -14,7 +14,7 @@ import pytest
 from integration.queen import expire_leases, leases, parked, until
 from server_settings import settings_with
 
-from queenmq.client import ClientClosed, Forbidden, Message, NetworkError, NotFound, Queen
+from queenmq.client import ClientClosed, Forbidden, Message, NetworkError, NotFound, Queen, missing
 from queenmq.client.session import Session
 from queenmq.client.transport import Transport
 from queenmq.client.verbs import Verbs
@@ -567,3 +567,52 @@ async def test_a_callback_that_raises_ends_the_consumer_and_leaves_nothing_behin
     with pytest.raises(RuntimeError, match="no"):
         await queen.queue("q").batch(3).each().auto_ack(True).consume(lambda _: None).on_success(on_success)
     await until(lambda: asyncio.all_tasks() <= before)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if "there is no queue" in one.getMessage()]
+
+
+@pytest.mark.parametrize("seconds", [0.05, 30.0], ids=["none came for long", "an empty answer"])
+async def test_a_misspelt_queue_is_told(
+    queen: Queen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """It may come, so consumers wait for it; but whoever looks at the log sees why nothing happens."""
+    monkeypatch.setattr(missing, "LOOK_S", seconds)
+    await queen.queue("orders").push([1])
+    wait = {0.05: 30_000, 30.0: 50}[seconds]
+    seen: list[Any] = []
+    async with queen.queue("ordres").timeout_millis(wait).consume(lambda message: seen.append(message.data)):
+        await until(lambda: bool(said(caplog)))
+        await queen.queue("ordres").push(["late"])
+        await until(lambda: bool(seen))
+    told = "consuming ordres: there is no queue 'ordres' yet; did you mean 'orders'? The first push creates it."
+    assert said(caplog) == [told]
+    assert [one.levelname for one in caplog.records if one.getMessage() == told] == ["WARNING"]
+
+
+async def test_an_idle_consumer_of_a_misspelt_queue_tells_it_before_it_ends(
+    queen: Queen, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queen.queue("orders").idle_millis(50).consume(print)
+    assert said(caplog) == ["consuming orders: there is no queue 'orders' yet. The first push creates it."]
+
+
+async def test_queues_that_exist_or_will_are_not_called_missing(
+    queen: Queen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queen.queue("empty").create()
+    await queen.queue("later").schedule({}, key="k", delay=3600)
+    for queue in (queen.queue("empty"), queen.queue("later"), queen.queue().namespace("nobody")):
+        await queue.idle_millis(50).consume(print)
+    assert said(caplog) == []
+    asked: list[str] = []
+
+    async def refused(_: Verbs, method: str, path: str, *__: object, **___: object) -> None:
+        asked.append(path)
+        raise Forbidden(403, "no", {"error": "no", "code": "forbidden"})
+
+    monkeypatch.setattr(Verbs, "ask", refused)
+    await queen.queue("hidden").idle_millis(50).consume(print)
+    assert said(caplog) == []
+    assert len(asked) == 1

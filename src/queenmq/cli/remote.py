@@ -198,6 +198,9 @@ def failure(error: QueenError, server: str) -> exits.Failed:
 
 def no_queue(queen: BlockingQueen, name: str) -> NoReturn:
     """End the command because the queue does not exist, and suggest a similar name."""
+    if queen.queue(name).timers(1):
+        when = f"its timers make it when they push; `queen timers list {name}` shows them"
+        raise exits.Failed(f"there is no queue {name!r} yet: {when}", exits.NOT_FOUND)
     names = [queue["name"] for queue in queen.admin.list_queues(limit=_MOST_COMPARED)["queues"]]
     near = get_close_matches(name, names, 1)
     meant = f"; did you mean {near[0]!r}?" if near else "; `queen queues` lists them"
@@ -224,6 +227,23 @@ def require_group(queen: BlockingQueen, name: str) -> None:
         near = get_close_matches(name, names, 1)
         meant = f"; did you mean {near[0]!r}?" if near else "; `queen groups` lists them"
         raise exits.Failed(f"there is no group {name!r}{meant}", exits.NOT_FOUND)
+
+
+def note_new_group(queen: BlockingQueen, queue: str, name: str | None) -> None:
+    """Say so if something was set for a group that does not exist: it may come, or its name is misspelt."""
+    from queenmq.cli.show import note
+    from queenmq.client import QueenError
+
+    if name is None:
+        return
+    try:
+        if queen.admin.get_consumer_group(name, limit=1):
+            return
+        names = {group["name"] for group in queen.admin.list_consumer_groups(queue=queue, limit=_MOST_COMPARED)}
+    except QueenError:  # what was asked for is done
+        return
+    near = get_close_matches(name, names - {name}, 1)
+    note(f"There is no group {name!r} yet{f'; did you mean {near[0]!r}?' if near else '.'}")
 
 
 def queue_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

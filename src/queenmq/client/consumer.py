@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from queenmq.client import missing
 from queenmq.client.errors import InvalidResponse, NetworkError, QueenError, RequestError, Unavailable
 from queenmq.client.handling import RELEASE_S, ConsumerStats, Handling, Worker
 from queenmq.client.link import Link
@@ -30,6 +31,7 @@ logger = logging.getLogger("queenmq.client")
 _EMPTY_PAUSE_S = 0.1
 _OUTAGE_PAUSE_S = 1.0
 _CLOSE_S = 10.0
+_LOOKED_S = 2.0
 
 
 class Consumer(Awaitable[ConsumerStats]):
@@ -58,6 +60,8 @@ class Consumer(Awaitable[ConsumerStats]):
         self._handling = Handling(session, handler, options, self._stopping, link, can_take=polls.take is not None)
         self.stats = self._handling.stats
         self._ended = asyncio.Event()  # the acknowledgements are sent, too
+        self._has_got = False  # a message
+        self._has_polled = asyncio.Event()  # and got an answer
         self._running = self._run()
         self._task: asyncio.Task[ConsumerStats] | None = None
         self._workers: list[asyncio.Task[None]] = []
@@ -112,15 +116,19 @@ class Consumer(Awaitable[ConsumerStats]):
             self._polls = self._link.open(self._handling.note)
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._options.concurrency)]
         watcher = asyncio.create_task(self._watch())
+        looking = asyncio.create_task(self._look())
         with ExitStack() as stack:
             stack.callback(self._ended.set)
             stack.callback(self._session.consumers.discard, self)
             stack.callback(watcher.cancel)
+            stack.callback(looking.cancel)
             if self._options.handle_signals:
                 stop, cancel = (partial(loop.call_soon_threadsafe, end) for end in (self._stop_on_signal, self.cancel))
                 stack.enter_context(drained(stop, cancel, raise_again=self._task is not None))
             try:
                 await self._until_all_end()
+                if self._has_polled.is_set() and not self._has_got:
+                    await asyncio.wait((looking,), timeout=_LOOKED_S)
             finally:
                 await self._handling.end(_CLOSE_S)
                 if self._link is not None:
@@ -150,6 +158,17 @@ class Consumer(Awaitable[ConsumerStats]):
         if self._signal is not None:
             await self._signal.wait()
             self.stop()
+
+    async def _look(self) -> None:
+        """If nothing comes, say whether there is such a queue at all, once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(missing.LOOK_S):
+                await self._has_polled.wait()
+        if self._has_got or self._options.queue is None:
+            return
+        told = await missing.missing_queue(self._session.verbs, self._options.queue)
+        if told is not None and not self._has_got:
+            logger.warning("consuming %s: %s", self._options.name, told)
 
     async def _work(self) -> None:
         worker = Worker()
@@ -218,7 +237,11 @@ class Consumer(Awaitable[ConsumerStats]):
             if not popping.done():
                 popping.cancel()
                 await asyncio.wait((popping,))
-            return [] if popping.cancelled() else popping.result()
+            if popping.cancelled():
+                return []
+            self._has_got = self._has_got or bool(popping.result())
+            self._has_polled.set()
+            return popping.result()
         except (Unavailable, NetworkError, InvalidResponse) as error:
             logger.warning("consuming %s: %s; going on", self._options.name, error)
             await self._pause(_OUTAGE_PAUSE_S)

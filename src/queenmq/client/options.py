@@ -170,6 +170,7 @@ class ConsumerOptions:
     prefetch: int = 0
     connection: bool | None = None
     name: str = ""
+    queue: str | None = None
     handle_signals: bool = True
 
 

@@ -370,6 +370,7 @@ class Queue(QueueSpec[Handed]):
             wait_millis=said.wait_ms if said.wait else 0,
             auto_ack=False if said.commit_on_delivery else said.auto_ack,
             handle_signals=handle_signals,
+            queue=said.queue,
             name=said.queue or f"{said.namespace or '*'}/{said.task or '*'}",
         )
         polls = Polls(pop, take if said.queue is not None and not said.commit_on_delivery else None)

@@ -6,7 +6,7 @@ import click
 
 from queenmq.cli.arguments import COUNT, as_json, consent
 from queenmq.cli.group import group, under
-from queenmq.cli.remote import connected, queue, queue_option, require_group, require_queue, server
+from queenmq.cli.remote import connected, note_new_group, queue, queue_option, require_group, require_queue, server
 from queenmq.cli.show import Column, confirm, consumer, listing, moment, note, plural, print_json, rate, seconds
 from queenmq.cli.standing import unlisted
 from queenmq.core.names import QUEUE_MODE
@@ -182,11 +182,12 @@ def filter_(queue: str, group: str, expression: str | None, remove: bool, as_jso
             found = queen.admin.get_filter(queue, group)
         else:
             found = queen.admin.set_filter(queue, group, expression)
-    if as_json:
-        print_json(found)
-        return
-    told = "gets every message" if found["filter"] is None else f"gets what fits {found['filter']}"
-    print(f"{group} {told}; {plural(found['passedOver'], 'message')} passed over")
+        if as_json:
+            print_json(found)
+            return
+        told = "gets every message" if found["filter"] is None else f"gets what fits {found['filter']}"
+        print(f"{group} {told}; {plural(found['passedOver'], 'message')} passed over")
+        note_new_group(queen, queue, group)
 
 
 @under(
@@ -210,11 +211,12 @@ def conflation(queue: str, group: str, switch: str | None, as_json: bool, server
             found = queen.admin.get_conflation(queue, group)
         else:
             found = queen.admin.set_conflation(queue, group, switch == "on")
-    if as_json:
-        print_json(found)
-        return
-    gets = "only the newest message of each partition" if found["enabled"] else "every message"
-    print(f"{group} gets {gets}; {plural(found['passedOver'], 'message')} passed over")
+        if as_json:
+            print_json(found)
+            return
+        gets = "only the newest message of each partition" if found["enabled"] else "every message"
+        print(f"{group} gets {gets}; {plural(found['passedOver'], 'message')} passed over")
+        note_new_group(queen, queue, group)
 
 
 @under(command, "delete", "queen groups delete billing --queue orders --yes")

@@ -9,7 +9,7 @@ import click
 
 from queenmq.cli.arguments import COUNT, as_json
 from queenmq.cli.group import group, under
-from queenmq.cli.remote import connected, queue, require_queue, server
+from queenmq.cli.remote import connected, note_new_group, queue, require_queue, server
 from queenmq.cli.show import Column, listing, moment, print_json
 
 _GROUP = click.option("-g", "--group", metavar="NAME", help="Only for this consumer group.")
@@ -115,10 +115,11 @@ def set_(
     with connected(server) as queen:
         require_queue(queen, queue)
         answer = queen.admin.set_policy(queue, group=group, **parts)
-    if as_json:
-        print_json(answer)
-    else:
+        if as_json:
+            print_json(answer)
+            return
         print(f"the policy of {_place(queue, group)} is {'set' if answer['changed'] else 'as it was'}")
+        note_new_group(queen, queue, group)
 
 
 def _retry(

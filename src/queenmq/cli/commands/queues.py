@@ -11,7 +11,7 @@ import click
 from queenmq.cli.arguments import COUNT, PAIR, Function, as_json, consent
 from queenmq.cli.group import group, under
 from queenmq.cli.operation import followed
-from queenmq.cli.remote import connected, no_queue, queue, require_queue, server
+from queenmq.cli.remote import connected, no_queue, note_new_group, queue, require_queue, server
 from queenmq.cli.show import (
     Column,
     confirm,
@@ -287,12 +287,12 @@ def pause(queue: str, group: str | None, partition: str | None, reason: str | No
     with connected(server) as queen:
         require_queue(queen, queue)
         answer = queen.admin.pause(queue, group=group, partition=partition, reason=reason)
-    if as_json:
-        print_json(answer)
-    elif answer["changed"]:
-        print(f"{_place(queue, group, partition)} is paused")
-    else:
-        print(f"{_place(queue, group, partition)} has been paused since {moment(answer['pausedAt'])}")
+        if as_json:
+            print_json(answer)
+            return
+        where, since = _place(queue, group, partition), moment(answer["pausedAt"])
+        print(f"{where} is paused" if answer["changed"] else f"{where} has been paused since {since}")
+        note_new_group(queen, queue, group)
 
 
 @under(command, "resume", "queen queues resume orders --group billing")
