@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -69,6 +70,24 @@ async def test_one_by_one_only_what_failed_counts_as_failed(queen: Queen) -> Non
     await consumer
     assert seen == [(1, 0), (2, 0), (2, 1), (3, 0)]
     assert await queen.queue("q").wait(False).pop() == []
+
+
+async def test_one_by_one_cancelling_is_no_failure(queen: Queen) -> None:
+    """What it had is the handler's to settle: nothing of it counts as failed or finished."""
+    await queen.queue("q").config(retry_limit=0).create()
+    await queen.queue("q").push([1, 2, 3])
+    begun = asyncio.Event()
+
+    async def handle(_: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with queen.queue("q").batch(3).each().auto_ack(False).consume(handle) as consumer:
+        async with asyncio.timeout(30):
+            await begun.wait()
+        consumer.cancel()
+    assert (consumer.stats.handled, consumer.stats.failed, consumer.stats.refused) == (0, 0, 0)
+    assert (await queen.queue("q").dlq().get()).total == 0
 
 
 async def test_reject_says_what_becomes_of_it(queen: Queen) -> None:

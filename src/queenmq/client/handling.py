@@ -239,8 +239,8 @@ class Handling:
         await gathered.end()
         if not self.acks:
             back = [message for message in back if message.partition_id in failed]
-        if not back:
-            return await self._said(Handled(gathered.left, Finish()))
+        if not back:  # of a handler that acknowledges and was cancelled, there may be nothing to say
+            return await self._said(Handled(gathered.left, Finish())) if gathered.left else None
         await gathered.flush()
         self.stats.refused += len(gathered.left)  # they come again
         return await self._said(Handled(back, Finish(status="retry", excepted=list(failed.values()))))
