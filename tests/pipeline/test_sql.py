@@ -10,12 +10,13 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io import pyarrow as iceberg_arrow
 from pyiceberg.table import StaticTable
 
 from pipeline.db import Db
-from queenmq.pipeline import iceberg_upsert, read_stream, write, write_stream_jdbc
+from queenmq.pipeline import delta_upsert, iceberg_upsert, read_stream, write, write_stream_jdbc
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.iceberg import catalog_in
 from queenmq.pipeline.jobs import upsert as upserts
@@ -146,6 +147,20 @@ def test_a_table_has_the_newest_message_of_each_key(spark: Any, db: Db, tmp_path
         rows()
 
 
+def test_an_upsert_takes_no_variant(spark: Any, db: Db, tmp_path: Path) -> None:
+    db.fill("customers", 1, 1)
+    settings = upserts.Settings(
+        url=db.url,
+        queue="customers",
+        table=str(tmp_path),
+        keys=("p",),
+        checkpoint=str(tmp_path),
+        schema="p INT, v VARIANT",
+    )
+    with pytest.raises(BadOption, match="no VARIANT"):
+        upserts.changes(spark, settings)
+
+
 def batch(*values: tuple[Any, str, int], **more: Any) -> Any:
     """Rows of an upsert: id, name and offset, of one partition."""
     return pa.table(
@@ -165,7 +180,7 @@ def batch(*values: tuple[Any, str, int], **more: Any) -> Any:
 def test_a_batch_that_comes_again_changes_nothing(db: Db, tmp_path: Path, kind: str) -> None:
     def apply(rows: Any, query: str, number: int) -> None:
         if kind == "delta":
-            upserts.apply(place, rows, ("id",), f"queen:{query}", number)
+            delta_upsert.apply(place, rows, ("id",), "queen_deleted", query, number)
         else:
             iceberg_upsert.apply(db.url, place, rows, ("id",), "queen_deleted", query, number)
 
@@ -187,6 +202,97 @@ def test_a_batch_that_comes_again_changes_nothing(db: Db, tmp_path: Path, kind: 
         upserts.newest(batch((None, "a", 7)), ("id",))
 
 
+def changed(db: Db, place: Path, kind: str, number: int, *messages: dict[str, Any], **types: Any) -> None:
+    """Apply a batch of messages with an id, and fields of these types in Arrow."""
+    rows = pa.table(
+        {
+            "id": pa.array([one["id"] for one in messages], pa.int32()),
+            **{name: pa.array([one[name] for one in messages], type_) for name, type_ in types.items()},
+            "queen_partition": ["p"] * len(messages),
+            "queen_offset": [10 * number + at for at in range(len(messages))],
+            "queen_timestamp": pa.array([number] * len(messages), pa.timestamp("us", "UTC")),
+            "queen_deleted": [False] * len(messages),
+        }
+    )
+    if kind == "delta":
+        delta_upsert.apply(str(place), rows, ("id",), "queen_deleted", "q", number)
+    else:
+        iceberg_upsert.apply(db.url, str(place), rows, ("id",), "queen_deleted", "q", number)
+
+
+def table_of(place: Path, kind: str, *names: str) -> list[dict[str, Any]]:
+    found = table_rows(place, kind)[0].select(["id", *names]).to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_fields_of_an_upsert_come_and_go_at_any_depth(db: Db, tmp_path: Path, kind: str) -> None:
+    """Rows of other keys keep what they have, and a row has nothing of an older message of its key."""
+    place, number = tmp_path / "table", pa.int64()
+    small = pa.struct([("a", number)])
+    large = pa.struct([("a", number), ("b", pa.list_(small))])
+    changed(db, place, kind, 0, {"id": 1, "v": {"a": 1}, "n": 1}, {"id": 2, "v": {"a": 2}, "n": 2}, v=small, n=number)
+    changed(db, place, kind, 1, {"id": 1, "v": {"a": 3, "b": [{"a": 4}]}}, v=large)
+    assert table_of(place, kind, "v", "n") == [
+        {"id": 1, "v": {"a": 3, "b": [{"a": 4}]}, "n": None},
+        {"id": 2, "v": {"a": 2, "b": None}, "n": 2},
+    ]
+    changed(db, place, kind, 2, {"id": 2, "v": {"a": 5}, "n": 6}, {"id": 3, "v": None, "n": 7}, v=small, n=pa.int32())
+    assert table_of(place, kind, "v", "n") == [
+        {"id": 1, "v": {"a": 3, "b": [{"a": 4}]}, "n": None},
+        {"id": 2, "v": {"a": 5, "b": None}, "n": 6},
+        {"id": 3, "v": None, "n": 7},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_what_is_null_in_a_message_is_null_in_the_table_of_an_upsert(db: Db, tmp_path: Path, kind: str) -> None:
+    """When it is written, and when its file is written anew because of another key."""
+    place, struct = tmp_path / "table", pa.struct([("a", pa.int64())])
+    types = {
+        "list": pa.list_(struct),
+        "map": pa.map_(pa.string(), struct),
+        "deep": pa.struct([("b", pa.list_(struct))]),
+    }
+    full: dict[str, Any] = {"list": [{"a": 1}], "map": [("x", {"a": 1})], "deep": {"b": [{"a": 1}]}}
+    empty = {"list": [], "map": [], "deep": {"b": []}}
+    null = {"list": None, "map": None, "deep": {"b": None}}
+    none = {"list": [None], "map": [("x", None)], "deep": None}
+    rows: list[dict[str, Any]] = [{"id": id, **values} for id, values in enumerate((full, empty, null, none))]
+    changed(db, place, kind, 0, *rows, {"id": 4, **full}, **types)
+    changed(db, place, kind, 1, {"id": 4, **null}, **types)
+    # As they are in the files: the reader of Iceberg makes them empty, too.
+    written = [row for path in place.rglob("*.parquet") for row in pq.read_table(path).to_pylist() if row["id"] < 4]
+    assert len(written) == 2 * len(rows)
+    for row in written:
+        assert {name: row[name] for name in ("id", *types)} == rows[row["id"]]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        (pa.int32(), pa.float64()),
+        (pa.int32(), pa.string()),
+        (pa.string(), pa.int32()),
+        (pa.struct([("a", pa.int32())]), pa.struct([("a", pa.string())])),
+    ],
+)
+def test_a_type_that_does_not_fit_the_table_of_an_upsert_is_refused(
+    db: Db, tmp_path: Path, kind: str, there: Any, here: Any
+) -> None:
+    def value(type_: Any, number: int) -> Any:
+        if pa.types.is_struct(type_):
+            return {"a": value(type_[0].type, number)}
+        return str(number) if type_ == pa.string() else number
+
+    place = tmp_path / "table"
+    changed(db, place, kind, 0, {"id": 1, "v": value(there, 7)}, v=there)
+    with pytest.raises(BadOption, match=r"the schema does not fit the table.* v"):
+        changed(db, place, kind, 1, {"id": 1, "v": value(here, 8)}, {"id": 2, "v": value(here, 8)}, v=here)
+    assert table_of(place, kind, "v") == [{"id": 1, "v": value(there, 7)}]
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.parametrize("conflicts", [UPSERT_TRIES - 1, UPSERT_TRIES])
 def test_somebody_compacts_the_table_meanwhile(
@@ -197,7 +303,7 @@ def test_somebody_compacts_the_table_meanwhile(
 
     def apply(rows: Any, number: int) -> None:
         if kind == "delta":
-            upserts.apply(place, rows, keys, "queen:q", number)
+            delta_upsert.apply(place, rows, keys, "queen_deleted", "q", number)
         else:
             iceberg_upsert.apply(db.url, place, rows, keys, "queen_deleted", "q", number)
 

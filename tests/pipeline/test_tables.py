@@ -172,7 +172,7 @@ def test_schemas_may_grow(spark: Any, db: Db, tmp_path: Path, kind: str) -> None
     with pytest.raises(BadOption, match=r"the schema does not fit the table: .*n"):
         run(spark, db, tmp_path, kind, schema="n DOUBLE")
     with pytest.raises(BadOption, match="no VARIANT"):
-        run(spark, db, tmp_path, kind, schema="v VARIANT")
+        run(spark, db, tmp_path, kind, schema="v ARRAY<VARIANT>")
     assert run(spark, db, tmp_path, None, schema="n INT")["messages"] == 2
     assert_equal(db, tmp_path, kind)
     assert findings(spark, db, tmp_path) == []

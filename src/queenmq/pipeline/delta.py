@@ -76,7 +76,7 @@ class DeltaTable:
     def fitting(self, kind: Any) -> Any:
         there = self.parsed()
         if there is not None:
-            _check_kept(there, kind, "")
+            check_kept(there, kind, "")
         return kind
 
     def evolve(self, kind: Any) -> None:
@@ -161,7 +161,7 @@ def _told() -> Iterator[None]:
         raise TableChanged(BESIDE) from error
 
 
-def _check_kept(there: Any, kind: Any, path: str) -> None:
+def check_kept(there: Any, kind: Any, path: str) -> None:
     """Fields may be new. What is there keeps its type: readers of Delta know no wider one."""
     if there == kind:
         return
@@ -169,4 +169,4 @@ def _check_kept(there: Any, kind: Any, path: str) -> None:
         raise TypeError(f"the field {path} is {there.simpleString()} there and {kind.simpleString()} here")
     wanted = {field.name: field.dataType for field in kind.fields}
     for field in there.fields:
-        _check_kept(field.dataType, wanted[field.name], f"{path}.{field.name}" if path else field.name)
+        check_kept(field.dataType, wanted[field.name], f"{path}.{field.name}" if path else field.name)

@@ -2,30 +2,56 @@
 
 The number of the batch is a property of the table, set in the commit that changes the rows. The catalog is the one of
 the archive (`iceberg`), in the database of the queue.
+
+To import this module changes how `pyiceberg` converts what it reads and writes (`_keep_nulls`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, Final
 
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError, ValidationError
 
-from queenmq.pipeline.errors import PipelineError
+from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.iceberg import PROPERTIES, catalog_in, write_hint
 from queenmq.pipeline.lake import Lake, fitted
-from queenmq.pipeline.lake_table import BESIDE, UPSERT_TRIES, TableChanged
+from queenmq.pipeline.lake_table import BESIDE, NO_FIT, UPSERT_TRIES, TableChanged
 
 NAMESPACE: Final = "queen_tables"
 # Of a row: where its message was.
 PLACE: Final = ("queen_partition", "queen_offset", "queen_timestamp")
 
 
+def _keep_nulls() -> None:
+    """Lists and maps of structs that are null stay so: pyiceberg 0.12 makes them empty, in what it reads and writes."""
+    from pyarrow import compute, scalar
+    from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+
+    def keeping(convert: Callable[..., Any]) -> Callable[..., Any]:
+        def converted(visitor: Any, kind: Any, array: Any, *parts: Any) -> Any:
+            made = convert(visitor, kind, array, *parts)
+            if made is None or made.null_count == array.null_count:
+                return made
+            # The cast brings the ids of the fields back.
+            return compute.if_else(array.is_valid(), made, scalar(None, made.type)).cast(made.type)
+
+        return converted
+
+    for name in ("list", "map"):
+        setattr(ArrowProjectionVisitor, name, keeping(getattr(ArrowProjectionVisitor, name)))
+
+
+_keep_nulls()
+
+
 def apply(url: str, place: str, rows: Any, keys: tuple[str, ...], flag: str, query: str, number: int) -> None:
     """Merge the rows, one a key, into the table in one commit, unless this batch is in it already.
 
-    The column `flag` says which rows delete. Raises TableChanged if others commit all the time.
+    The column `flag` says which rows delete. Fields that the table has and the rows have not become null in what is
+    written. Raises BadOption if the types of the rows do not fit, TableChanged if others commit all the time.
     """
     folder, _, name = place.rstrip("/").rpartition("/")
     lake = Lake(folder)
@@ -69,8 +95,11 @@ def _merge(table: Any, rows: Any, stored: Any, keys: tuple[str, ...], flag: str,
     replaced = {key for is_newer, key in zip(newer, offered, strict=True) if is_newer and key in before}
     kept = [is_newer and not gone for is_newer, gone in zip(newer, rows.column(flag).to_pylist(), strict=True)]
     with table.transaction() as transaction:
-        with transaction.update_schema() as update:
-            update.union_by_name(stored.schema)
+        try:
+            with transaction.update_schema() as update:
+                update.union_by_name(stored.schema)
+        except ValidationError as error:
+            raise BadOption(NO_FIT.format(error)) from None
         target = schema_to_pyarrow(transaction.table_metadata.schema(), include_field_ids=False)
         _take_out(table, transaction, [task for task, there in files if not replaced.isdisjoint(there)], keys, replaced)
         if any(kept):

@@ -156,6 +156,17 @@ def arrow_of(kind: Any) -> Any:
     return simple[name]
 
 
+def has_variant(kind: Any) -> bool:
+    """Whether a Spark type is VARIANT, or has one somewhere in it."""
+    parts = {
+        "struct": lambda: [field.dataType for field in kind.fields],
+        "array": lambda: [kind.elementType],
+        "map": lambda: [kind.valueType],
+    }
+    name = kind.typeName()
+    return name == "variant" or any(map(has_variant, parts[name]() if name in parts else []))
+
+
 def spark_of(kind: Any) -> Any:
     """The Spark type of one in Arrow, as tables of other formats have it."""
     import pyarrow.types as arrow

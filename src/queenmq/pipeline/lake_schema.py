@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from queenmq.pipeline.columns import HEADERS_TYPE, PARSED
 from queenmq.pipeline.errors import BadOption, PipelineError
-from queenmq.pipeline.json_values import spark_type
+from queenmq.pipeline.json_values import has_variant, spark_type
 from queenmq.pipeline.lake import File, Lake
 from queenmq.pipeline.lake_reader import can_read, native_frame
 
@@ -50,7 +50,7 @@ def frame(spark: Any, lake: Lake, files: Iterable[File]) -> Any:
 
 def check_schema(spark: Any, lake: Lake, files: list[File], schema: str) -> None:
     """Raise BadOption if files with this schema could not be read together with those that are there."""
-    if "variant" in spark_type(schema).simpleString():
+    if has_variant(spark_type(schema)):
         raise BadOption("the lake has no VARIANT: leave the field out, and use parse_json(value) of what is archived")
     newest: dict[str, File] = {}
     for file in files:

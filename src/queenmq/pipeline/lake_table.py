@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from queenmq.pipeline.connection import rows
 from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.heads import heads, partitions, some
-from queenmq.pipeline.json_values import spark_type
+from queenmq.pipeline.json_values import has_variant, spark_type
 from queenmq.pipeline.lake import File, Lake, folder_of, published
 from queenmq.pipeline.lake_schema import wider
 
@@ -37,6 +37,11 @@ UPSERT_TRIES: Final = 5
 _FASTER: Final = "another archive run of this queue was faster: nothing of this round was published"
 # What compact and a change of the columns say when they come second.
 BESIDE: Final = "somebody else has changed the table meanwhile: run it again"
+# What an upsert says of a schema.
+NO_FIT: Final = (
+    "the schema does not fit the table: {}. Nothing of this batch was written; keep the type, give the field another "
+    "name, or write into another table"
+)
 _PARTLY: Final = (
     "somebody has deleted messages from the table of queue {!r} without writing its files anew: the files still have "
     "them. Let the tool that did it rewrite them, or read the table with that tool"
@@ -158,7 +163,7 @@ def fit(table: LakeTable, schema: str | None) -> str | None:
     given = spark_type(schema) if schema else None
     if given is None:
         return None if there is None else str(there.json())
-    if "variant" in given.simpleString():
+    if has_variant(given):
         raise BadOption("the lake has no VARIANT: leave the field out, and use parse_json(value) of what is archived")
     try:
         kind = table.fitting(given if there is None else wider(there, given, ""))

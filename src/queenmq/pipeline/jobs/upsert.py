@@ -7,7 +7,6 @@ again changes nothing. A row keeps where its message was, so that an older messa
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +15,9 @@ from queenmq.pipeline.errors import BadOption, PipelineError
 from queenmq.pipeline.frames import activate, read_stream
 from queenmq.pipeline.generation import hold_generation
 from queenmq.pipeline.jobs.window import TRIGGER
+from queenmq.pipeline.json_values import has_variant
 from queenmq.pipeline.lake import Lake
-from queenmq.pipeline.lake_table import BESIDE, DELTA, ICEBERG, UPSERT_TRIES, TableChanged, check_installed
+from queenmq.pipeline.lake_table import DELTA, ICEBERG, check_installed
 from queenmq.pipeline.options import key_of_environment
 from queenmq.pipeline.registry import AUTO
 from queenmq.pipeline.runs import Outcome, Run
@@ -68,7 +68,9 @@ def _start(spark: Any, settings: Settings) -> Any:
 
 
 def changes(spark: Any, settings: Settings) -> Any:
-    """The messages as rows of the table, and whether they delete. Raises BadOption for a key that is no field."""
+    """The messages as rows of the table, and whether they delete. Raises BadOption for a key that is no field, and for
+    fields that no table can have.
+    """
     from pyspark.sql import functions as f
 
     options: dict[str, Any] = {
@@ -80,6 +82,8 @@ def changes(spark: Any, settings: Settings) -> Any:
     if key := key_of_environment():
         options["encryptionKey"] = key
     found = read_stream(spark, settings.url, settings.queue, **options)
+    if has_variant(found.schema["data"].dataType):
+        raise BadOption("the table has no VARIANT: leave the field out, or make it a STRING or a STRUCT")
     fields = found.schema["data"].dataType.fieldNames()
     for key in settings.keys:
         if key not in fields:
@@ -104,7 +108,9 @@ def _merge(settings: Settings) -> Any:
 
                 iceberg_upsert.apply(settings.url, place, rows, settings.keys, _DELETED, query, number)
             else:
-                apply(place, rows, settings.keys, f"queen:{query}", number)
+                from queenmq.pipeline import delta_upsert
+
+                delta_upsert.apply(place, rows, settings.keys, _DELETED, query, number)
 
     return merge
 
@@ -124,42 +130,3 @@ def newest(rows: Any, keys: tuple[str, ...]) -> Any:
     placed = ordered.append_column("queen_order", pa.array(range(rows.num_rows), pa.int64()))
     last = placed.group_by(list(keys)).aggregate([("queen_order", "max")]).column("queen_order_max")
     return ordered.take(last).drop_columns(["queen_row"])
-
-
-def apply(place: str, rows: Any, keys: tuple[str, ...], application: str, number: int) -> None:
-    """Merge the rows into the table in one commit, unless this batch is in it already.
-
-    Raises TableChanged if others commit all the time.
-    """
-    from deltalake.exceptions import CommitFailedError
-
-    for _ in range(UPSERT_TRIES):
-        with suppress(CommitFailedError):
-            _merge_into(place, rows, keys, application, number)
-            return
-    raise TableChanged(BESIDE)
-
-
-def _merge_into(place: str, rows: Any, keys: tuple[str, ...], application: str, number: int) -> None:
-    import deltalake
-    from deltalake import CommitProperties, Transaction
-
-    stored = rows.drop_columns([_DELETED])
-    table = deltalake.DeltaTable.create(place, deltalake.Schema.from_arrow(stored.schema), mode="ignore")
-    done = table.transaction_version(application)
-    if done is not None and done >= number:
-        return
-    properties = CommitProperties(app_transactions=[Transaction(application, number)])
-    same = " AND ".join(f"t.`{key}` = s.`{key}`" for key in keys)
-    newer = (
-        "CASE WHEN s.queen_partition = t.queen_partition THEN s.queen_offset > t.queen_offset "
-        "ELSE s.queen_timestamp >= t.queen_timestamp END"
-    )
-    columns = {f"`{name}`": f"s.`{name}`" for name in stored.column_names}
-    (
-        table.merge(rows, same, "s", "t", merge_schema=True, commit_properties=properties)
-        .when_matched_delete(f"s.{_DELETED} AND {newer}")
-        .when_matched_update(columns, f"NOT s.{_DELETED} AND {newer}")
-        .when_not_matched_insert(columns, f"NOT s.{_DELETED}")
-        .execute()
-    )
