@@ -302,6 +302,24 @@ async def test_a_consumer_survives_an_outage(proxy: Proxy, queen: Queen, caplog:
     assert "going on" in caplog.text
 
 
+async def test_the_last_acknowledgement_of_a_consumer_whose_answer_is_lost_was_none_refused(
+    client: Queen, proxy: Proxy, queen: Queen, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The repetition is told that the lease is over: by the first one, for all anybody knows."""
+    await queen.queue("q").push(1)
+
+    async def handle(_: Message) -> None:
+        consumer.stop()
+        proxy.script.append(Lose())
+
+    consumer = client.queue("q").connection(False).consume(handle)
+    stats = await consumer
+    assert [seen.target.rpartition("/")[2] for seen in proxy.seen[-2:]] == ["finish", "finish"]
+    assert (stats.handled, stats.refused) == (1, 0)
+    assert "refused" not in caplog.text
+    assert await everything(queen, "q") == []
+
+
 async def test_connections_are_kept_and_used_again(client: Queen, proxy: Proxy) -> None:
     for n in range(10):
         await client.queue("q").push(n)

@@ -70,8 +70,9 @@ class Caller:
                 continue
             try:
                 return await self._attempt(server, request, read, uncertain)
-            except RequestError:
+            except RequestError as error:
                 self._servers.worked(server)
+                error.uncertain = uncertain
                 raise
             except Overloaded as error:
                 self._servers.worked(server)

@@ -64,7 +64,10 @@ class ResponseError(QueenError):
 
 
 class RequestError(ResponseError):
+    """`uncertain`: an earlier attempt got no answer, so this refusal may be that of a repetition of what was done."""
+
     default_code = "bad_request"
+    uncertain = False
 
 
 class InvalidRequest(RequestError):

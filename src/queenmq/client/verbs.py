@@ -168,7 +168,9 @@ class Verbs:
             return await self._caller.call(request, lambda reply: _finished.decode(reply.content))
         except (NotFound, Conflict) as error:
             said = {"leaseId": lease_id, "success": False, "error": error.message, "code": error.code}
-            return msgspec.convert(said | {"except": error.body.get("except", [])}, FinishResult)
+            result = msgspec.convert(said | {"except": error.body.get("except", [])}, FinishResult)
+            result.uncertain = error.uncertain and result.is_over
+            return result
 
     async def take(self, lease_id: str, finish: Finish, pop: Mapping[str, Any], waits_ms: int | None) -> TakeResult:
         """Finish a lease, then pop with these parameters, in one request. Raises NotFound if the server cannot."""
