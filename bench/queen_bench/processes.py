@@ -20,6 +20,7 @@ class Process:
     parent: int
     name: str
     cpu_s: float  # its own and that of its children that have ended
+    ended_s: float = 0.0  # of the latter alone
 
 
 @dataclass(frozen=True)
@@ -33,24 +34,67 @@ class Usage:
 
 
 class Watch:
-    """A server and its database: both are trees of processes, one may lie within the other."""
+    """A server and its database: both are trees of processes, one may lie within the other.
+
+    What a process has used that ended between two looks counts as far as it was seen, whether or not its parent asked
+    for it: the daemon that starts the workers of PySpark does not.
+    """
 
     def __init__(self, server: int | None, postgres: int | None = None) -> None:
         self._server = server
         self._postgres = postgres
+        self._server_cpu = _Cpu()
+        self._postgres_cpu = _Cpu()
 
-    def usage(self) -> Usage:
+    def look(self) -> None:
+        """Note what was used so far, before processes end."""
+        server, database = self._trees()
+        self._server_cpu.of(server)
+        self._postgres_cpu.of(database)
+
+    def _trees(self) -> tuple[dict[int, Process], dict[int, Process]]:
         table = processes()
         all_of_server = tree(self._server, table)
         database = tree(self._postgres or postmaster_among(all_of_server), table)
-        server = {pid: process for pid, process in all_of_server.items() if pid not in database}
+        return {pid: process for pid, process in all_of_server.items() if pid not in database}, database
+
+    def usage(self) -> Usage:
+        server, database = self._trees()
         return Usage(
-            server_cpu_s=_cpu_s(server),
-            postgres_cpu_s=_cpu_s(database),
+            server_cpu_s=self._server_cpu.of(server),
+            postgres_cpu_s=self._postgres_cpu.of(database),
             server_rss_kb=_memory_kb(server, "status", "VmRSS:"),
             # Shared memory is divided among those who share it.
             postgres_pss_kb=_memory_kb(database, "smaps_rollup", "Pss:"),
         )
+
+
+class _Cpu:
+    """What a tree has used, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Process] = {}
+        self._lost_s = 0.0
+
+    def of(self, family: dict[int, Process]) -> float | None:
+        self._lost_s += _lost_s(self._before, family)
+        self._before = family
+        return sum(process.cpu_s for process in family.values()) + self._lost_s if family else None
+
+
+def _lost_s(before: dict[int, Process], now: dict[int, Process]) -> float:
+    """What processes had used that have ended since, without what their parents know of it."""
+    gone = {pid: one for pid, one in before.items() if pid not in now}
+    below: dict[int, float] = {}
+
+    def whole(pid: int) -> float:
+        return gone[pid].cpu_s + sum(whole(child) for child, one in gone.items() if one.parent == pid)
+
+    for pid, one in gone.items():
+        if one.parent in now:
+            below[one.parent] = below.get(one.parent, 0.0) + whole(pid)
+    known = {pid: now[pid].ended_s - (before[pid].ended_s if pid in before else 0.0) for pid in below}
+    return sum(max(0.0, used - known[pid]) for pid, used in below.items())
 
 
 def processes() -> dict[int, Process]:
@@ -91,12 +135,8 @@ def _read(pid: int) -> Process | None:
     # The name stands in brackets and may itself have brackets and spaces.
     before, _, after = text.rpartition(")")
     fields = after.split()
-    ticks = sum(int(value) for value in fields[11:15])
-    return Process(pid, int(fields[1]), before.partition("(")[2], ticks / TICKS_PER_S)
-
-
-def _cpu_s(family: dict[int, Process]) -> float | None:
-    return sum(process.cpu_s for process in family.values()) if family else None
+    own, ended = (sum(map(int, part)) / TICKS_PER_S for part in (fields[11:13], fields[13:15]))
+    return Process(pid, int(fields[1]), before.partition("(")[2], own + ended, ended)
 
 
 def resident_kb(root: int) -> int:

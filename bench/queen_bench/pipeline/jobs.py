@@ -77,10 +77,11 @@ class Measured:
 
 
 class Peak:
-    """The most memory that this process, the JVM and the workers had at once."""
+    """The most memory that this process, the JVM and the workers had at once, and their CPU before they end."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch) -> None:
         self.kb = 0
+        self._watch = watch
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -95,6 +96,7 @@ class Peak:
     def _look(self) -> None:
         while True:
             self.kb = max(self.kb, resident_kb(os.getpid()))
+            self._watch.look()
             if self._ended.wait(PEAK_S):
                 return
 
@@ -118,7 +120,7 @@ class Bench:
 
     def measure(self, name: str, work: Callable[[], None], count: int | None = None) -> None:
         before, begun = self._watch.usage(), time.perf_counter()
-        with Peak() as peak:
+        with Peak(self._watch) as peak:
             work()
             seconds = time.perf_counter() - begun
         after = self._watch.usage()
@@ -230,6 +232,9 @@ class Bench:
         with connection(self._settings.url) as opened:
             opened.execute("DELETE FROM queen.queues WHERE name LIKE $1", (f"{self._stem}%",))
             opened.execute("DELETE FROM queen.archive_files WHERE queue_name LIKE $1", (f"{self._stem}%",))
+            if self._settings.growth:
+                # Else the next trial would pay for what this one has left.
+                opened.execute("VACUUM (ANALYZE)")
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _warm(self) -> None:
