@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+import pytest
 
 from integration.queen import Queen
 
@@ -55,6 +56,36 @@ async def test_pages_search_and_names(queen: Queen, http: httpx.AsyncClient) -> 
     assert [head["name"] for head in await heads(http, "orders", search="%")] == ["gamma%"]
     assert [head["name"] for head in await heads(http, "orders", partition="beta")] == ["beta"]
     assert await heads(http, "orders", partition="bet") == []
+
+
+async def test_a_group_is_found_behind_the_leases_of_others(queen: Queen, http: httpx.AsyncClient) -> None:
+    for name in ("eu", "us"):
+        await queen.push("orders", 1, partition=name)
+    await queen.pop("orders", "eu", consumerGroup="audit")
+    [leased] = await queen.pop("orders", "us", consumerGroup="billing")
+    assert [head["name"] for head in await heads(http, "orders", state="leased", limit=1)] == ["eu"]
+    [head] = await heads(http, "orders", state="leased", group="billing", limit=1)
+    assert [(group["name"], group["leaseId"]) for group in head["groups"]] == [("billing", leased["leaseId"])]
+    assert await heads(http, "orders", state="leased", group="nobody") == []
+
+
+@pytest.mark.parametrize("state", ["leased", "failing"])
+async def test_the_groups_that_put_a_partition_in_a_state_are_shown(
+    state: str, queen: Queen, http: httpx.AsyncClient
+) -> None:
+    """Also if twenty others are further behind."""
+    await queen.push("orders", 1, 2, partition="eu")
+    for number in range(21):
+        await queen.ack(*await queen.pop("orders", "eu", consumerGroup=f"g{number:02}", batch=1))
+    await queen.drain("orders", "eu", consumerGroup="z")
+    await queen.push("orders", 3, partition="eu")
+    [message] = await queen.pop("orders", "eu", consumerGroup="z")
+    if state == "failing":
+        await queen.ack(message, "failed")
+    [head] = await heads(http, "orders", state=state)
+    assert head["groupCount"] == 22
+    assert head["groups"][0]["name"] == "z"
+    assert (head["groups"][0]["leaseId"] is not None, head["groups"][0]["attempts"] > 0)[state == "failing"]
 
 
 async def test_an_unknown_queue_is_not_found(queen: Queen, http: httpx.AsyncClient) -> None:

@@ -132,7 +132,7 @@ class Administration(SystemCalls):
     @call
     def get_partition_heads(self, /, queue: str, **filters: Any) -> Answer[answers.PartitionHeads]:
         """Partitions of a queue as they are now, with the state of each group; `search`, `partition`, or `state`
-        (`failing`, `leased`, `waiting`, `dead_letters`, `unread`), the worst first; `limit`, `offset`."""
+        (`failing`, `leased`, `waiting`, `dead_letters`, `unread`), the worst first; `group`, `limit`, `offset`."""
         return self._get(*_V1, "resources", "queues", queue, "partitions", **filters)
 
     @call

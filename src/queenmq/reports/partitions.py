@@ -114,14 +114,15 @@ async def heads(
     search: str | None,
     partition: str | None,
     state: PartitionState | None = None,
+    group: str | None = None,
     limit: int,
     offset: int,
     most_groups: int,
     max_bytes: int,
 ) -> list[PartitionDetail] | None:
     """Partitions of a queue by name: with `search` in the name, or only `partition`, if given. With `state`, those that
-    are in it instead, the worst first. None if there is no such queue. If there are many, each has fewer groups, and
-    errors are cut, so that each of the two has up to `max_bytes`."""
+    are in it instead, the worst first. With `group`, the state of that group only. None if there is no such queue. If
+    there are many, each has fewer groups, and errors are cut, so that each of the two has up to `max_bytes`."""
 
     async def read(reader: Reader) -> list[PartitionDetail] | None:
         found = await queues.find(reader, queue)
@@ -129,7 +130,7 @@ async def heads(
             return None
         chosen = None
         if state is not None:
-            chosen = [row.partition_id for row in await reader.rows(_IN_STATE, found.id, state, limit, offset)]
+            chosen = [row.partition_id for row in await reader.rows(_IN_STATE, found.id, state, limit, offset, group)]
         if chosen is None:
             rows = await reader.rows(_HEADS, found.id, search, partition, limit, offset, None)
         else:
@@ -138,9 +139,10 @@ async def heads(
             rows.sort(key=lambda row: places[row.partition_id])
         groups: dict[UUID, list[PartitionGroup]] = {row.partition_id: [] for row in rows}
         fitting = max_bytes // _GROUP_BYTES // max(1, len(rows))
-        for group in await reader.rows(_GROUPS, list(groups), max(1, min(most_groups, fitting))):
-            groups[group.partition_id].append(group)
-        asked = [one.attempted for found in groups.values() for one in found]
+        most = max(1, min(most_groups, fitting))
+        for one in await reader.rows(_GROUPS, list(groups), most, group, state):
+            groups[one.partition_id].append(one)
+        asked = [one.attempted for of_partition in groups.values() for one in of_partition]
         failed = await attempts.of_heads(reader, asked, max_bytes)
         return [_detail(row, groups[row.partition_id], failed) for row in rows]
 

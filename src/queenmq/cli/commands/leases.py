@@ -38,12 +38,12 @@ def list_(queue: str, group: str | None, limit: int, as_json: bool, server: str)
     """List the partitions of QUEUE that a group holds under a lease, and by whom; the one held longest comes first."""
     with connected(server) as queen:
         require_queue(queen, queue)
-        found = queen.admin.get_partition_heads(queue, state="leased", limit=limit)["partitions"]
+        found = queen.admin.get_partition_heads(queue, state="leased", group=group, limit=limit)["partitions"]
     rows = [
         {"partition": place["name"], "who": consumer(one["heldBy"])} | one
         for place in found
         for one in place["groups"]
-        if one["leaseId"] and group in (None, one["name"])
+        if one["leaseId"]
     ]
     listing(
         rows,

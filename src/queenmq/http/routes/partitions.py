@@ -33,6 +33,7 @@ _WHICH = (
         "Only those in this state, the worst first, instead of by name: most failed attempts, oldest lease, waiting "
         "longest, most dead letters, most unread. search and partition have no effect then.",
     ),
+    Parameter("group", LABEL, "Only the state of this consumer group."),
     *page_parameters(_LIMIT, f"partitions, up to {_MOST}"),
 )
 
@@ -56,6 +57,7 @@ async def partition_heads(request: Request, context: Context) -> Response:
         search=search,
         partition=partition,
         state=state,
+        group=query_name(request.query, "group"),
         limit=limit,
         offset=offset,
         most_groups=min(_MOST_GROUPS, context.settings.limits.max_items),
