@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from queenmq.pipeline.errors import BadOption, DatabaseAway, NoSuchQueue, PipelineError
-from queenmq.pipeline.patience import PATIENCE_S, patiently
+from queenmq.pipeline.patience import patiently
 
 TOKEN_VARIABLE: Final = "QUEEN_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE: Final = "QUEEN_CA_FILE"
@@ -55,7 +55,7 @@ def _read(path: str, name: str) -> str:
 
 
 class Server:
-    """Asks one question after the other over one connection. Once it was reached, and in tasks, a server that is
+    """Asks one question after the other over one connection. Once it has answered, and in tasks, a server that is
     restarted or overloaded is waited for."""
 
     def __init__(self, access: Access, *, reached: bool = False) -> None:
@@ -70,12 +70,18 @@ class Server:
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """The answer. Raises PipelineError if the server refuses, and DatabaseAway if it is away for too long."""
-        found = patiently(
-            lambda: self._once(method, f"{self._address.path}/api/v1/{path}", body),
-            PATIENCE_S if self._reached else 0.0,
-        )
-        self._reached = True
-        return found
+
+        def attempt() -> bytes:
+            return self._once(method, f"{self._address.path}/api/v1/{path}", body)
+
+        if not self._reached:
+            try:
+                return attempt()
+            except DatabaseAway:
+                # One that says that it cannot now is there.
+                if not self._reached:
+                    raise
+        return patiently(attempt)
 
     def _once(self, method: str, path: str, body: bytes | None) -> bytes:
         headers = {"Content-Type": "application/json", "Connection": "keep-alive"}
@@ -86,6 +92,7 @@ class Server:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             content = answer.read()
+            self._reached = True
         except ssl.SSLCertVerificationError as error:
             raise PipelineError(
                 f"the certificate of {self._access.url} is not trusted ({error.verify_message}): name the file of its "
