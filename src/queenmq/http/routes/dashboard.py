@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
 from queenmq.errors import NotFound
-from queenmq.http.compression import BY_ENCODING, PACKED, takes_gzip
+from queenmq.http.compression import BY_ENCODING, CODINGS, chosen, packed_as
 from queenmq.http.login import origin_of
 from queenmq.http.openapi import ANY_STRING, documented
 from queenmq.http.roles import Role
@@ -42,14 +41,23 @@ class PageFile(NamedTuple):
 
     content_type: bytes
     body: bytes
-    tag: bytes
-    packed: bytes
-    packed_tag: bytes
+    digest: bytes
+    forms: dict[bytes, bytes]
 
     @classmethod
     def of(cls, content_type: bytes, body: bytes) -> PageFile:
         digest = hashlib.sha256(body).hexdigest()[:32].encode()
-        return cls(content_type, body, b'"%b"' % digest, gzip.compress(body, mtime=0), b'"%b-gzip"' % digest)
+        return cls(content_type, body, digest, {})
+
+    def packed(self, coding: bytes) -> bytes:
+        """Made when it is asked for, and kept."""
+        if coding not in self.forms:
+            self.forms[coding] = CODINGS[coding].thorough(self.body)
+        return self.forms[coding]
+
+    def tag(self, coding: bytes | None) -> bytes:
+        """Another form has another one."""
+        return b'"%b"' % self.digest if coding is None else b'"%b-%b"' % (self.digest, coding)
 
 
 @documented({200: "text/html"})
@@ -80,13 +88,14 @@ def _answer(request: Request, context: Context, name: str) -> Response:
 def served(request: Request, file: PageFile, provider: str | None = None) -> Response:
     """The file, or that the browser has it already, with what keeps a page from loading anything else, and from asking
     anybody but this server and the OpenID provider."""
-    is_packed = takes_gzip(request)
-    tag = file.packed_tag if is_packed else file.tag
+    coding = chosen(request)
+    tag = file.tag(coding)
     headers = (_policy(provider), *_SECURITY, (b"ETag", tag), BY_ENCODING)
     if request.headers.get(b"if-none-match") == tag:
         return Response(304, headers=headers)
-    if is_packed:
-        return Response(200, body=file.packed, content_type=file.content_type, headers=(*headers, PACKED))
+    if coding is not None:
+        headers = (*headers, packed_as(coding))
+        return Response(200, body=file.packed(coding), content_type=file.content_type, headers=headers)
     return Response(200, body=file.body, content_type=file.content_type, headers=headers)
 
 
