@@ -94,8 +94,8 @@ def served(request: Request, file: PageFile, provider: str | None = None) -> Res
     if request.headers.get(b"if-none-match") == tag:
         return Response(304, headers=headers)
     if coding is not None:
-        headers = (*headers, packed_as(coding))
-        return Response(200, body=file.packed(coding), content_type=file.content_type, headers=headers)
+        packed = (*headers, packed_as(coding))
+        return Response(200, body=file.packed(coding), content_type=file.content_type, headers=packed)
     return Response(200, body=file.body, content_type=file.content_type, headers=headers)
 
 
