@@ -335,6 +335,30 @@ async def test_a_cancelled_consumer_gives_back_what_it_has(queen: Queen) -> None
     assert [message.data for message in await queen.queue("q").batch(2).timeout_millis(5000).pop()] == [1, 2]
 
 
+async def test_a_consumer_that_is_cancelled_while_it_acknowledges_does_so_all_the_same(
+    queen: Queen, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a namespace, of which no lease is finished with the next poll."""
+    await queen.queue("shop.orders").push([1])
+    acking = asyncio.Event()
+    ack = Verbs.ack
+
+    async def cut(self: Verbs, *said: Any) -> Any:
+        if not acking.is_set():
+            acking.set()
+            await asyncio.Event().wait()
+        return await ack(self, *said)
+
+    monkeypatch.setattr(Verbs, "ack", cut)
+    async with queen.queue().namespace("shop").consume(lambda _: None) as consumer:
+        async with asyncio.timeout(30):
+            await acking.wait()
+        consumer.cancel()
+    assert consumer.stats.handled == 1
+    assert await leases(sql) == 0
+    assert await is_empty(queen, "shop.orders")
+
+
 class TestWithTokens:
     @pytest.fixture
     def settings(self) -> Settings:
@@ -502,6 +526,33 @@ class TestOneByOne:
             await running
         left = await queen.queue("q").batch(5).timeout_millis(5000).pop()
         assert [(message.data, message.retry_count) for message in left] == [(2, 0), (3, 0), (4, 0)]
+
+    async def test_cancelling_behind_the_last_handler_acknowledges_what_was_handled(
+        self, queen: Queen, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It comes while what was gathered is still being acknowledged."""
+        await queen.queue("q").push([1, 2])
+        acking, go_on = asyncio.Event(), asyncio.Event()
+        ack = Verbs.ack
+
+        async def slow(self: Verbs, *said: Any) -> Any:
+            acking.set()
+            await go_on.wait()
+            return await ack(self, *said)
+
+        monkeypatch.setattr(Verbs, "ack", slow)
+
+        async def handle(message: Message) -> None:
+            if message.data == 2:
+                await acking.wait()
+
+        async with queen.queue("q").batch(2).each().ack_millis(1).consume(handle) as consumer:
+            await until(lambda: consumer.stats.handled == 2)
+            consumer.cancel()
+            await asyncio.sleep(0)
+            go_on.set()
+        assert await leases(sql) == 0
+        assert await is_empty(queen, "q")
 
 
 class TestABatchOfAnySize:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from queenmq.client.errors import InvalidUse, QueenError, Reject
@@ -48,6 +49,9 @@ class Handled:
         others = {(one.partition_id, one.transaction_id): one for one in self.finish.excepted}
         said = ((m, others.get((m.partition_id, m.transaction_id), self.finish)) for m in self.messages)
         return [to_ack(message, how.status, how.error) for message, how in said]
+
+
+Say = Callable[[], Awaitable[Handled | None]]
 
 
 @dataclass(slots=True)
@@ -195,7 +199,7 @@ class Handling:
             await self.release(messages)
             raise
         worker.has_failed = finish.status != _COMPLETED
-        worker.handled = await self._said(Handled(messages, finish))
+        await self._say(worker, partial(self._said, Handled(messages, finish)))
 
     async def _hand_over_each(self, messages: list[Message], renewal: Renewal, worker: Worker) -> None:
         """One by one. What is completed is acknowledged behind the handler; the last of it ends the lease."""
@@ -217,22 +221,35 @@ class Handling:
                 else:
                     gathered.left.append(message)
             except asyncio.CancelledError:
-                back += messages[place:]
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(RELEASE_S):
-                        worker.handled = await self._end_each(gathered, failed, back)
+                await self._say_soon(worker, partial(self._end_each, gathered, failed, back + messages[place:]))
                 raise
             except BaseException:  # of a callback: the consumer ends with it
                 gathered.close()
                 raise
         if not renewal.lost:
-            worker.handled = await self._end_each(gathered, failed, back)
+            await self._say(worker, partial(self._end_each, gathered, failed, back))
             return
         # Somebody else has it. On a connection this makes room for the next.
         await gathered.end()
         await gathered.flush()
         if self._link is not None:
             self._link.drop(messages)
+
+    async def _say(self, worker: Worker, say: Say) -> None:
+        """Have something said of what was handled: also if the worker is cancelled while that is under way, and nobody
+        knows whether it was done."""
+        try:
+            worker.handled = await say()
+        except asyncio.CancelledError:
+            await self._say_soon(worker, say)
+            raise
+
+    @staticmethod
+    async def _say_soon(worker: Worker, say: Say) -> None:
+        """The same for a worker that was cancelled: what cannot be said in time is left to the end of the lease."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_S):
+                worker.handled = await say()
 
     async def _end_each(self, gathered: Gathered, failed: dict[str, Excepted], back: list[Message]) -> Handled | None:
         """What is to be said of the lease: it is completed, or what is in `back` is given back, or has failed."""
