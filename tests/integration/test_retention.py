@@ -63,6 +63,35 @@ class TestRetention:
         await eviction.work()
         assert await stored(sql, "orders") == 1
 
+    async def test_what_a_group_of_single_partitions_has_not_begun_stays(
+        self, queen: Queen, sql: asyncpg.Connection, retention: Retention
+    ) -> None:
+        """Its next pop of any partition gets it; what it has finished by name is deleted."""
+        await queen.configure("orders", retentionEnabled=True, completedRetentionSeconds=10)
+        await queen.push("orders", "a", partition="ann")
+        await queen.push("orders", "b", partition="bob")
+        await queen.drain("orders", consumerGroup="first")
+        await queen.drain("orders", "ann", consumerGroup="second")
+        await age_messages(sql, "orders", 11)
+        await retention.work()
+        assert await stored(sql, "orders") == 1
+        assert data(await queen.drain("orders", consumerGroup="second")) == ["b"]
+        await retention.work()
+        assert await stored(sql, "orders") == 0
+
+    async def test_what_was_old_when_a_group_of_single_partitions_began_does_not_stay(
+        self, queen: Queen, sql: asyncpg.Connection, retention: Retention
+    ) -> None:
+        await queen.configure("orders", retentionEnabled=True, completedRetentionSeconds=10)
+        await queen.push("orders", "a", partition="ann")
+        await queen.push("orders", "b", partition="bob")
+        await queen.drain("orders", consumerGroup="first")
+        await age_messages(sql, "orders", 11)
+        for name in ("ann", "bob"):
+            assert await queen.pop("orders", name, consumerGroup="second", subscriptionMode="new") == []
+        await retention.work()
+        assert await stored(sql, "orders") == 0
+
     async def test_one_turn_deletes_more_than_one_step(
         self, queen: Queen, sql: asyncpg.Connection, retention: Retention
     ) -> None:

@@ -15,6 +15,7 @@ DECLARE
     v_age   queen.partition_ages;
     v_old   timestamptz;
     v_spent timestamptz;
+    v_begun text[];
     v_step  record;
     v_phase text := coalesce(p_cursor ->> 'phase', 'old');
     v_began timestamptz := coalesce((p_cursor ->> 'began')::timestamptz, clock_timestamp());
@@ -65,7 +66,10 @@ BEGIN
             v_after := '00000000-0000-0000-0000-000000000000';
             CONTINUE;
         END IF;
-        v_step := queen.retain_partition(v_queue, v_age, v_old, v_spent, p_limit - deleted);
+        IF v_spent IS NOT NULL AND v_begun IS NULL THEN
+            v_begun := ARRAY(SELECT g.name FROM queen.groups_of(v_queue.name, NULL) g WHERE g.started AND NOT g.registered);
+        END IF;
+        v_step := queen.retain_partition(v_queue, v_age, v_old, v_spent, v_begun, p_limit - deleted);
         deleted := deleted + v_step.deleted;
         IF NOT v_step.more THEN
             seen := seen + 1;

@@ -1,11 +1,11 @@
 -- Delete what retention asks for in one partition: what is older than p_old, or older than p_spent and read by every group (each if not
--- null), up to about p_limit messages. Of a queue with archiveBeforeDelete only what is archived goes.
+-- null; p_begun as in queen.read_by_all), up to about p_limit messages. Of a queue with archiveBeforeDelete only what is archived goes.
 -- Returns how many were deleted, and whether there is more. What is old enough and has to stay is written down (kept_at). A partition that is
 -- busy is left as it is, for the next run.
 -- Locks: the partition's head, without waiting; rows of groups that are free (SKIP LOCKED); as queen.trim; the partition's row of
 -- partition_ages.
 CREATE OR REPLACE FUNCTION queen.retain_partition(
-    p_queue queen.queues, p_age queen.partition_ages, p_old timestamptz, p_spent timestamptz, p_limit integer,
+    p_queue queen.queues, p_age queen.partition_ages, p_old timestamptz, p_spent timestamptz, p_begun text[], p_limit integer,
     OUT deleted integer, OUT more boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -29,8 +29,8 @@ BEGIN
     END IF;
     v_upto := v_old;
     IF p_spent IS NOT NULL THEN
-        v_upto := greatest(v_old, least(queen.offset_before(p_age.partition_id, p_spent), coalesce(
-            (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = p_age.partition_id), 0)));
+        v_upto := greatest(v_old, least(queen.offset_before(p_age.partition_id, p_spent),
+                                        queen.read_by_all(p_queue.name, p_age.partition_id, p_begun)));
     END IF;
     IF p_queue.archive_before_delete THEN
         v_upto := least(v_upto, queen.archived_upto(p_queue.id, p_age.partition_id));
@@ -49,8 +49,7 @@ BEGIN
     -- Who has dead letters delivered again holds the head: from here on no group comes back to what it has given up.
     SELECT * INTO v_head FROM queen.partition_lookup WHERE partition_id = p_age.partition_id FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND AND p_spent IS NOT NULL THEN
-        v_upto := least(v_upto, greatest(v_old, coalesce(
-            (SELECT min(position) FROM queen.partition_consumers WHERE partition_id = p_age.partition_id), 0)));
+        v_upto := least(v_upto, greatest(v_old, queen.read_by_all(p_queue.name, p_age.partition_id, p_begun)));
     END IF;
     IF v_upto < v_head.first_offset IS NOT FALSE THEN
         RETURN;
