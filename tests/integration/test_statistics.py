@@ -84,6 +84,21 @@ async def test_the_slowest_group_counts(queen: Queen) -> None:
     assert await totals(queen, "orders") == NOTHING | {"total": 3, "pending": 2, "processing": 1}
 
 
+async def test_a_group_of_single_partitions_counts_in_the_others(queen: Queen) -> None:
+    """Its next pop of any partition gets what is there."""
+    await queen.push("orders", 1, 2, partition="a")
+    await queen.push("orders", 3, partition="b")
+    await queen.drain("orders", consumerGroup="fast")
+    await queen.drain("orders", "a", consumerGroup="single")
+    assert await totals(queen, "orders") == NOTHING | {"total": 3, "pending": 1, "completed": 2}
+    described = await get(queen, "resources/queues/orders")
+    assert [(one["name"], one["stats"]["pending"]) for one in described["partitions"]] == [("a", 0), ("b", 1)]
+    [unread] = (await get(queen, "resources/queues", only="unread"))["queues"]
+    assert unread["name"] == "orders"
+    await queen.drain("orders", consumerGroup="single")
+    assert await totals(queen, "orders") == NOTHING | {"total": 3, "completed": 3}
+
+
 async def test_namespaces_and_tasks_are_summed(queen: Queen) -> None:
     await queen.configure("a", namespace="shop", task="mail")
     await queen.configure("b", namespace="shop", task="print")

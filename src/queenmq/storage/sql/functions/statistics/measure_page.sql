@@ -96,7 +96,7 @@ BEGIN
                 SELECT 1 FROM queen.partition_consumers c WHERE c.partition_id = page.partition_id AND c.consumer_group = begun.name)
         ), slowest AS (
             SELECT DISTINCT ON (partition_id) partition_id, unread, least(unread, coalesce(leased, 0)) AS leased
-            FROM standing WHERE started ORDER BY partition_id, unread DESC, coalesce(leased, 0)
+            FROM standing ORDER BY partition_id, unread DESC, coalesce(leased, 0)
         )
         SELECT '' AS consumer_group, count(*) AS partitions, coalesce(sum(page.stored), 0)::bigint AS total,
                coalesce(sum(coalesce(s.unread - s.leased, page.stored)), 0)::bigint AS pending,

@@ -1,10 +1,17 @@
 -- The figures of these partitions as they are now; what each column means is said at queen.queue_statistics. Reads two messages
--- a partition at most; locks nothing.
+-- a partition at most; locks nothing. A group that has begun the queue without being registered is behind in the other partitions, too.
 CREATE OR REPLACE FUNCTION queen.partition_figures(p_partitions uuid[])
 RETURNS TABLE (partition_id uuid, total bigint, pending bigint, processing bigint, completed bigint, failed bigint,
                dead_letters bigint, consumed bigint, leases bigint, last_activity timestamptz,
                oldest_at timestamptz, newest_at timestamptz)
 LANGUAGE sql STABLE AS $$
+    WITH begun AS MATERIALIZED (
+        SELECT q.id AS queue_id, q.name AS queue, g.name
+        FROM (SELECT DISTINCT l.queue_id FROM queen.partition_lookup l WHERE l.partition_id = ANY (p_partitions)) x
+        JOIN queen.queues q ON q.id = x.queue_id
+        CROSS JOIN LATERAL queen.groups_of(q.name, 1000) g
+        WHERE g.started AND NOT g.registered
+    )
     SELECT l.partition_id, l.stored, coalesce(s.unread - s.leased, l.stored), coalesce(s.leased, 0),
            coalesce(l.stored - s.unread, 0), coalesce(g.failed, 0), coalesce(d.letters, 0)::bigint,
            coalesce(g.consumed, 0)::bigint, coalesce(g.leases, 0),
@@ -22,6 +29,15 @@ LANGUAGE sql STABLE AS $$
                                                - queen.count_offsets(c.done))) AS unread,
                    CASE WHEN c.lease_expires_at > clock_timestamp() THEN queen.count_offsets(c.lease_offsets) ELSE 0 END AS leased
             FROM queen.partition_consumers c WHERE c.partition_id = t.id
+            UNION ALL
+            SELECT least(l.stored, l.last_offset - greatest(
+                       l.first_offset - 1, CASE WHEN b.since IS NULL THEN 0 ELSE queen.offset_before(t.id, b.since) END)), 0
+            FROM (
+                SELECT queen.start_of(begun.queue, p.name, begun.name, false, clock_timestamp()) AS since
+                FROM begun JOIN queen.partitions p ON p.id = t.id
+                WHERE begun.queue_id = l.queue_id AND l.stored > 0 AND NOT EXISTS (
+                    SELECT 1 FROM queen.partition_consumers c WHERE c.partition_id = t.id AND c.consumer_group = begun.name)
+            ) b
         ) x ORDER BY x.unread DESC, x.leased LIMIT 1
     ) s ON true
     LEFT JOIN LATERAL (
