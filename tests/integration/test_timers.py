@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from server_settings import settings_with
+from server_settings import changed, settings_with
 
 from integration.queen import Queen, another_server, blocked, data, until
 from queenmq.broker.timers import _MOST_AT_ONCE, _MOST_BYTES
@@ -185,6 +185,18 @@ class TestPushedLater:
         first, second = [(await queen.wait("q", autoAck=True))[0] for _ in range(2)]
         assert (first["data"], second["data"]) == ("now", "later")
         assert (second["id"], second["transactionId"]) == (scheduled["messageId"], "t")
+
+    async def test_nothing_is_kept_of_a_push_that_a_server_without_a_journal_refuses(
+        self, settings: Settings, database_url: str, sql: asyncpg.Connection
+    ) -> None:
+        later, now = {"queue": "q", "payload": "later", "delay": 3600}, {"queue": "q", "payload": "now"}
+        async with another_server(changed(settings, journal={"folder": None}), database_url) as queen:
+            await queen.http.post("/api/v1/system/maintenance", json={"enabled": True})
+            answer = await queen.http.post("/api/v1/push", json={"items": [later, now]})
+            assert (answer.status_code, answer.json()["code"]) == (503, "maintenance")
+            assert await pending(sql) == 0
+            answer = await queen.http.post("/api/v1/push", json={"items": [later]})
+            assert (answer.status_code, await pending(sql)) == (201, 1), "timers wait for the end of it"
 
     async def test_a_repeated_push_is_the_same_timer(
         self, http: httpx.AsyncClient, queen: Queen, sql: asyncpg.Connection

@@ -191,6 +191,10 @@ class Broker:
         """Store `messages`; the outcomes are in their order. When this returns, they are committed or journalled."""
         return self._pusher.push(messages)
 
+    def check_pushes(self) -> None:
+        """Raises InMaintenance where any push would."""
+        self._pusher.check_switched_on()
+
     def push_unless_journalled(self, messages: list[Message]) -> Awaitable[list[Outcome]]:
         """The same for a push that another server has forwarded. Raises WouldJournal instead of journalling it."""
         return self._pusher.push_unless_journalled(messages)

@@ -136,6 +136,11 @@ class Pusher:
                     raise AnswerLost from error  # the database may have it all the same
                 raise
 
+    def check_switched_on(self) -> None:
+        """Raises InMaintenance where any push would: for who has to change something before it."""
+        if self._journal is None:
+            self._maintenance.require_pushes()
+
     async def push_unless_journalled(self, messages: list[Message]) -> list[Outcome]:
         """The same for a push that another server has forwarded, and that would be journalled there if not here.
 

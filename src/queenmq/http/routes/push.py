@@ -105,6 +105,8 @@ async def _push_in_parts(
     after a failure replaces them by the same ones."""
     items = read_push(request).items
     changes = [_to_timer(items[index], messages[index], f"items[{index}]") for index in later]
+    if len(later) + len(misfits) < len(messages) and not request.forwarded:
+        context.broker.check_pushes()  # or a timer would be kept of a request that is refused
     states = await context.broker.timers.change(changes) if changes else []
     results = {index: _misfit(index, messages[index], why) for index, why in misfits.items()}
     results |= {
