@@ -348,6 +348,13 @@ def test_the_probes_ask_for_what_needs_no_token() -> None:
     assert pod["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+def test_pods_stay_ready_while_the_database_is_away() -> None:
+    """Pushes reach their journals then. Those that have never reached it stop a rollout."""
+    [pod] = manifests()["StatefulSet/queen"]["spec"]["template"]["spec"]["containers"]
+    asked = {kind: pod[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+    assert asked == {"startup": "/health", "readiness": "/metrics", "liveness": "/metrics"}
+
+
 def test_every_variable_that_a_file_names_exists() -> None:
     for path in DEPLOY.rglob("*"):
         if path.is_file() and path.suffix != ".json":
