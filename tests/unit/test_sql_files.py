@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from queenmq.storage.statements import FunctionSet, function_set, sql_files, statement, versioned
+from queenmq.storage.statements import FunctionSet, function_set, sql_files, sql_texts, statement, versioned
 from unit.sources import ROOT, SOURCES, modules
 
 SOURCE = SOURCES / "queenmq"
@@ -20,7 +22,7 @@ TESTS = ROOT / "tests"
 NAMED_AT = {"statement": (0,), "rows": (0, 1), "row": (0,), "one": (0,)}
 NAME = re.compile(r"[a-z0-9_]+")
 QUERIES = sql_files("queries")
-FUNCTIONS = {name: file.read_text("utf-8") for name, file in sql_files("functions").items()}
+FUNCTIONS = sql_texts("functions")
 COMMENT = re.compile(r"--.*")
 APPLICATIONS_CALL = "-- Public: applications call it.\n"
 CREATED = re.compile(r"CREATE OR REPLACE FUNCTION queen\.(\w+)")
@@ -164,3 +166,32 @@ class TestFunctionSets:
 
     def test_no_name_is_filled_in_twice(self) -> None:
         assert versioned(statement("pop")) == statement("pop")
+
+
+def test_a_package_that_is_replaced_does_not_change_what_a_server_runs(tmp_path: Path) -> None:
+    """Functions and statements are of one version, also those that are used for the first time after that."""
+    program = """
+import sys
+from pathlib import Path
+from queenmq.storage import statements
+
+statements.files = lambda _: Path(sys.argv[1])
+made = statements.function_set().name
+statements.statement("first")
+for name in ("queries/a/second", "functions/a/work"):
+    file = Path(sys.argv[1]) / "sql" / f"{name}.sql"
+    file.write_text(file.read_text().replace("1", "2"))
+print(statements.statement("second") == f"SELECT queen.work_{made}(1)")
+"""
+    for name, text in {
+        "queries/a/first": "SELECT 1",
+        "queries/a/second": "SELECT queen.work(1)",
+        "functions/a/work": "CREATE OR REPLACE FUNCTION queen.work(integer) RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+    }.items():
+        file = tmp_path / "sql" / f"{name}.sql"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == ("True", "")

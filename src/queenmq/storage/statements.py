@@ -29,7 +29,7 @@ _PUBLIC = re.compile(r"^-- Public: |\) RETURNS trigger ", re.MULTILINE)
 @cache
 def statement(name: str) -> str:
     """The text of `<name>.sql` in one of the folders of `sql/queries`, with the names of this version's functions."""
-    return versioned(sql_files("queries")[name].read_text("utf-8"))
+    return versioned(sql_texts("queries")[name])
 
 
 def versioned(text: str) -> str:
@@ -40,7 +40,7 @@ def versioned(text: str) -> str:
 @cache
 def function_set() -> FunctionSet:
     """The functions of this version."""
-    return FunctionSet({name: file.read_text("utf-8") for name, file in sql_files("functions").items()})
+    return FunctionSet(sql_texts("functions"))
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,13 @@ class FunctionSet:
             for match in _TRIGGER.finditer(text):
                 found.setdefault(match[2], {})[match[1]] = match[0]
         return found
+
+
+@cache
+def sql_texts(folder: str) -> Mapping[str, str]:
+    """The texts of the SQL files of a folder, by name. All are read at once: a running server whose package is replaced
+    goes on with the statements that fit its functions."""
+    return {name: file.read_text("utf-8") for name, file in sql_files(folder).items()}
 
 
 @cache
