@@ -100,6 +100,25 @@ def test_partitions_are_listed(queen: Run, name: str) -> None:
     assert queen("partitions", "--limit", "1").status == 0
 
 
+def test_partitions_may_be_listed_with_the_word_list(queen: Run, name: str) -> None:
+    """As the other listings are; a queue that is called so can be named all the same."""
+    queen("push", name, "1", "--partition", "eu")
+    named = ("partitions", "--json", "list", name)
+    assert [row["name"] for row in queen(*named).json] == ["eu"]
+    assert {row["queue"] for row in queen("partitions", "list", "--json", "--limit", "1000").json} >= {name}
+    missing = queen("partitions", "list", f"{name}-missing")
+    assert (missing.status, f"there is no queue '{name}-missing'" in missing.err) == (3, True)
+    assert queen("partitions", "list", "--state", "failing").status == 2
+    twice = queen("partitions", name, name)
+    assert (twice.status, f"one queue at a time, and {name} and {name} are named" in twice.err) == (2, True)
+    queen("push", "list", "1", "--partition", "of the queue list")
+    try:
+        for words in (["list"], ["list", "list"]):
+            assert [row["name"] for row in queen("partitions", *words, "--json").json] == ["of the queue list"]
+    finally:
+        queen("queues", "delete", "list", "--yes")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,16 +12,21 @@ from queenmq.cli.group import command as command_of
 from queenmq.cli.remote import connected, queue_names, require_queue, server
 from queenmq.cli.show import Column, attempt, listing, moment
 
+if TYPE_CHECKING:
+    from queenmq.client import BlockingQueen
+
+_LIST: Final = "list"  # the subcommand of other listings; here it may also be the name of a queue
 _STATES = ("failing", "leased", "waiting", "dead_letters", "unread")
 
 
 @command_of(
     "partitions",
     "queen partitions orders",
+    "queen partitions list orders",
     "queen partitions orders --state failing",
     "queen partitions --limit 1000 --json",
 )
-@click.argument("queue", required=False, shell_complete=queue_names)
+@click.argument("words", metavar="[QUEUE]", nargs=-1, shell_complete=queue_names)
 @click.option(
     "--state",
     type=click.Choice(_STATES),
@@ -31,15 +36,20 @@ _STATES = ("failing", "leased", "waiting", "dead_letters", "unread")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Number of partitions to skip.")
 @as_json
 @server
-def command(queue: str | None, state: str | None, limit: int, offset: int, as_json: bool, server: str) -> None:
+def command(words: tuple[str, ...], state: str | None, limit: int, offset: int, as_json: bool, server: str) -> None:
     """List partitions with their current numbers of messages: those of QUEUE by name, or those of all queues.
 
     The states: the next message of a group has failed (failing), a group holds a lease (leased), has waited longest
     (waiting), has given messages up (dead_letters) or has not finished something (unread).
+
+    `list` before QUEUE changes nothing, so that this is called like other listings.
     """
-    if state is not None and queue is None:
-        raise click.UsageError("--state needs a queue")
+    queue = _named(words)
     with connected(server) as queen:
+        if words == (_LIST,) and not _exists(queen, _LIST):
+            queue = None
+        if state is not None and queue is None:
+            raise click.UsageError("--state needs a queue")
         if queue is not None:
             require_queue(queen, queue)
         if queue is not None and state is not None:
@@ -59,6 +69,23 @@ def command(queue: str | None, state: str | None, limit: int, offset: int, as_js
         Column("id", minor=True),
         as_json=as_json,
     )
+
+
+def _named(words: tuple[str, ...]) -> str | None:
+    queues = words[1:] if len(words) > 1 and words[0] == _LIST else words
+    if len(queues) > 1:
+        raise click.UsageError(f"one queue at a time, and {' and '.join(queues)} are named")
+    return queues[0] if queues else None
+
+
+def _exists(queen: BlockingQueen, queue: str) -> bool:
+    from queenmq.client import NotFound
+
+    try:
+        queen.admin.get_queue_detail(queue, includePartitions=False)
+    except NotFound:
+        return False
+    return True
 
 
 def _show_heads(found: Iterable[Mapping[str, Any]], state: str, as_json: bool) -> None:
