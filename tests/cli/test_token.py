@@ -61,6 +61,13 @@ def test_bad_input(queen: Run, arguments: tuple[str, ...], complaint: str) -> No
     assert complaint in refused.err
 
 
+def test_the_first_token_where_no_bundled_database_runs(queen: Run) -> None:
+    refused = queen("token", "create", "root", "--role", "admin", "--in-database")
+    assert (refused.status, "start it with 'queen serve'" in refused.err) == (1, True)
+    assert "name its folder with --data-dir or QUEEN_DATA_DIR" in refused.err
+    assert "another database with DATABASE_URL" in refused.err
+
+
 def test_the_first_token_is_made_in_the_database(queen: Run, environment: pytest.MonkeyPatch, running: Running) -> None:
     environment.setenv("DATABASE_URL", running.database_url)
     environment.setenv("QUEEN_URL", "http://127.0.0.1:9")

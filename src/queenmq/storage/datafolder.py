@@ -247,7 +247,10 @@ def running_url(data_dir: Path, *, administrator: bool = False) -> str:
 
 
 def _not_running(folder: DataFolder) -> StartupError:
-    return StartupError(f"no bundled database runs on the data folder {folder.root}; start it with 'queen serve'")
+    return StartupError(
+        f"no bundled database runs on the data folder {folder.root}; start it with 'queen serve', name its folder with "
+        "--data-dir or QUEEN_DATA_DIR, or another database with DATABASE_URL"
+    )
 
 
 def is_alive(pid: int) -> bool:
