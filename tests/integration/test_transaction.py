@@ -112,8 +112,13 @@ class TestNothingIsApplied:
     async def test_if_a_status_means_nothing_here(self, queen: Queen) -> None:
         await queen.push("source", "m")
         [message] = await queen.pop("source")
-        for status in ("retry", "perhaps"):
-            await self.refuse(queen, ack_op(message, status), error="ACK operation failed: Unknown error")
+        told = {
+            "retry": "a transaction has no status 'retry': leave this acknowledgement out, and send it by itself with "
+            "POST /api/v1/ack",
+            "perhaps": "unknown status 'perhaps': a transaction takes completed, failed or dlq",
+        }
+        for status, why in told.items():
+            await self.refuse(queen, ack_op(message, status), error=f"ACK operation failed: {why}")
 
     async def test_if_an_operation_is_unknown(self, queen: Queen) -> None:
         await self.refuse(queen, {"type": "dance"}, error="Unknown operation type: dance")

@@ -10,7 +10,7 @@ import msgspec
 from queenmq.access.permissions import Verb
 from queenmq.broker.broker import Broker
 from queenmq.broker.transaction import Committed, Transaction
-from queenmq.core.acknowledgement import TRANSACTION_STATUSES, Acknowledgement
+from queenmq.core.acknowledgement import STATUSES, TRANSACTION_STATUSES, Acknowledgement
 from queenmq.core.keys import MOST_OPERATIONS
 from queenmq.core.message import Message
 from queenmq.errors import HttpError, InvalidRequest, OffsetConflict
@@ -174,10 +174,19 @@ def _read_operation(operation: Operation, field: str, request: Request) -> list[
         case "ack":
             ack = read_ack(operation, group, f"{field}.")
             if ack.status not in TRANSACTION_STATUSES:
-                raise TransactionRefused("ACK operation failed: Unknown error")
+                raise TransactionRefused(f"ACK operation failed: {_misfit(ack.status)}")
             return [ack]
         case unknown:
             raise TransactionRefused(f"Unknown operation type: {unknown}")
+
+
+def _misfit(status: str) -> str:
+    if status in STATUSES:
+        return (
+            f"a transaction has no status {status!r}: leave this acknowledgement out, and send it by itself with "
+            "POST /api/v1/ack"
+        )
+    return f"unknown status {status!r}: a transaction takes completed, failed or dlq"
 
 
 def _transaction(steps: list[Step], body: TransactionBody) -> Transaction:
