@@ -156,6 +156,11 @@ def test_what_is_in_effect(queen: Run, environment: pytest.MonkeyPatch) -> None:
     assert "TLS to the database with a certificate verified" in found["effective"]["sentence"]
     # The server that runs was started without.
     assert (found["authentication"]["state"], "although" in found["authentication"]["sentence"]) == ("doubtful", True)
+    environment.delenv("JWT_ENABLED")
+    environment.setenv("QUEEN_TOKENS_ENABLED", "true")
+    told = findings(queen)[1]["authentication"]
+    assert (told["state"], "although QUEEN_TOKENS_ENABLED is set here" in told["sentence"]) == ("doubtful", True)
+    assert "QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true" in told["advice"]
     environment.setenv("JWT_ENABLED", "ture")
     status, found = findings(queen)
     assert (status, "JWT_ENABLED" in found["configuration"]["sentence"]) == (1, True)
@@ -238,8 +243,8 @@ def guarded(postgres: Postgres) -> Iterator[Running]:
     asyncio.run(postgres.drop(url))
 
 
-def bearer(role: str, key: str = SECRET) -> str:
-    return jwt.encode({"sub": "alice", "role": role, "exp": time.time() + 86_400}, key, "HS256")
+def bearer(role: str, key: str = SECRET, **claims: Any) -> str:
+    return jwt.encode({"sub": "alice", "role": role, "exp": time.time() + 86_400, **claims}, key, "HS256")
 
 
 def test_tokens(queen: Run, guarded: Running, environment: pytest.MonkeyPatch, name: str) -> None:
@@ -262,6 +267,30 @@ def test_tokens(queen: Run, guarded: Running, environment: pytest.MonkeyPatch, n
     assert queen("tail", name, "--limit", "1").status == 0
     assert states(queen)["peers"] == "good"
     assert states(queen)["journal"] == "doubtful"
+
+
+def test_a_token_that_is_limited_is_valid(
+    queen: Run, guarded: Running, environment: pytest.MonkeyPatch, name: str
+) -> None:
+    environment.setenv("QUEEN_URL", guarded.url)
+    environment.setenv("QUEEN_TOKEN", bearer("admin"))
+    queen("push", name, "1")
+    for role in ("read-only", "admin"):
+        environment.setenv("QUEEN_TOKEN", bearer(role, queen={"queues": [name]}))
+        status, found = findings(queen)
+        assert status == 0, found
+        told = "the token is valid, and limited by grants: some checks are left out"
+        assert (found["token"]["state"], found["token"]["sentence"]) == ("good", told)
+        left_out = "clock of the database, durability, horizon, operations, journal, troubles, peers: "
+        assert (found["not checked"]["state"], found["not checked"]["sentence"]) == (
+            "skipped",
+            f"{left_out}the token is not for them",
+        )
+        assert "without grants" in found["not checked"]["advice"]
+        assert found["work"]["sentence"] == "no group that the token may read is behind"
+        assert not found.keys() & {"durability", "horizon", "operations", "journal", "peers"}
+    environment.setenv("QUEEN_TOKEN", bearer("read-only"))
+    assert "not checked" not in states(queen)
 
 
 def test_maintenance_and_peers_that_are_silent(queen: Run, postgres: Postgres, environment: pytest.MonkeyPatch) -> None:

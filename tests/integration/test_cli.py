@@ -300,7 +300,7 @@ def test_unknown_host(data: Path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_open_host_needs_tokens(data: Path, host: str) -> None:
     sentence = refused(data, HOST=host)
-    assert "JWT_ENABLED" in sentence
+    assert "set QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true" in sentence
     assert "QUEEN_INSECURE" in sentence
     assert not data.exists()
 

@@ -198,7 +198,7 @@ async def test_a_link_that_says_not_where_it_stands_pops_nothing(wire: Wire) -> 
     target = "/api/v1/pop/queue/q?autoAck=true&batch=100"
     answer = await ask(wire, "GET", target, browser, host="192.0.2.7:6632")
     assert (answer.status, answer.json()["code"]) == (403, "forbidden")
-    assert "JWT_ENABLED=true" in answer.json()["error"]
+    assert "require tokens (QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true)" in answer.json()["error"]
     for shown in ("/", "/health", "/api/v1/resources/queues"):
         assert (await ask(wire, "GET", shown, browser, host="192.0.2.7:6632")).status == 200
     own = await ask(wire, "GET", target, browser, "Referer: http://192.0.2.7:6632/", host="192.0.2.7:6632")

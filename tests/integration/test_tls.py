@@ -293,7 +293,7 @@ def test_plain_http_outside_loopback_must_be_asked_for(authority: Authority) -> 
     outside = {"host": "0.0.0.0"}
     for tls in ({"certificate": certificate, "key": key}, {"allow_plain_http": True}):
         require_protection(settings_with(http=outside, auth=tokens, tls=tls))
-        with pytest.raises(StartupError, match="JWT_ENABLED=true"):
+        with pytest.raises(StartupError, match="QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true"):
             require_protection(settings_with(http=outside, tls=tls))
     require_protection(settings_with(http=outside, auth={"insecure": True}))
     require_protection(settings_with(auth=tokens))

@@ -30,7 +30,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:6632"
 
 # What Queen says of a path that it does not serve; others say nothing.
 _NO_SUCH_CALL: Final = "Not found"
-_BY_ROLE: Final = "Insufficient permissions"  # the other refusals say by themselves what the token may not do
+BY_ROLE: Final = "Insufficient permissions"  # the other refusals say by themselves what the token may not do
 
 _COMPLETION_S: Final = 1.0
 _MOST_COMPLETED: Final = 1000
@@ -173,7 +173,7 @@ def failure(error: QueenError, server: str) -> exits.Failed:
             advice = "the token that was given is not valid" if token() else f"set {TOKEN_VARIABLE}"
             return exits.Failed(f"the server requires a token ({error.message}); {advice}", exits.NOT_ALLOWED)
         case errors.Forbidden():
-            of_role = error.message == _BY_ROLE
+            of_role = error.message == BY_ROLE
             return exits.Failed(
                 "the role of the token does not allow this" if of_role else error.message, exits.NOT_ALLOWED
             )

@@ -179,7 +179,8 @@ def require_protection(settings: Settings) -> None:
         return
     raise StartupError(
         f"HOST {settings.http.host} is reachable from other machines, but the server requires no token; "
-        "set JWT_ENABLED=true, listen on 127.0.0.1, or set QUEEN_INSECURE=true if the network is protected"
+        "set QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true, listen on 127.0.0.1, or set QUEEN_INSECURE=true if the "
+        "network is protected"
     )
 
 

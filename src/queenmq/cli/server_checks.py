@@ -13,7 +13,7 @@ import msgspec
 import queenmq
 from queenmq.cli.fetch import Answer, fetch
 from queenmq.cli.finding import Finding, bad, clocks, doubtful, good, skipped
-from queenmq.cli.remote import TOKEN_VARIABLE, URL_VARIABLE, token
+from queenmq.cli.remote import BY_ROLE, TOKEN_VARIABLE, URL_VARIABLE, token
 from queenmq.cli.show import plural, seconds
 from queenmq.cli.standing import MOST_GROUPS, behind_idle_or_paused, counted, unlisted
 from queenmq.clock import SYSTEM
@@ -24,6 +24,7 @@ _OK: Final = 200
 _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
 _UNAVAILABLE: Final = 503
+_DEMAND_TOKENS: Final = ("QUEEN_TOKENS_ENABLED", "JWT_ENABLED")
 # From here on, who keeps dead rows from being removed is named.
 _HELD_LONG_S: Final = 300
 # Reasons for dropping a packet that point to a wrong configuration.
@@ -104,17 +105,52 @@ def _with_token(server: str) -> Iterator[Finding]:
     anonymous = _ask(server, "/api/v1/resources/overview", bearer=False) if token() else overview
     yield _authentication(server, anonymous)
     yield _token(overview, anonymous)
-    if overview.status != _OK:
+    is_limited = _is_limited(overview, anonymous)
+    if overview.status != _OK and not is_limited:
         return
-    at = datetime.fromisoformat(overview.body["timestamp"]).timestamp()
-    # The database's clock is read somewhere within the request.
-    yield clocks("database", at - overview.at, overview.took_s / 2)
-    yield from _postgres(_ask(server, "/api/v1/analytics/postgres-stats"))
-    yield from _horizon(_ask(server, "/api/v1/analytics/horizon"))
-    yield from _operations(_ask(server, "/api/v1/operations/stats"))
-    yield _work(overview.body, _ask(server, f"/api/v1/consumer-groups?only=due&sort=lag&limit={MOST_GROUPS}"))
-    yield from _troubles(_ask(server, "/api/v1/troubles"))
-    yield from _cluster(_ask(server, "/api/v1/system/shared-state"))
+    if not is_limited:
+        at = datetime.fromisoformat(overview.body["timestamp"]).timestamp()
+        # The database's clock is read somewhere within the request.
+        yield clocks("database", at - overview.at, overview.took_s / 2)
+    postgres = _ask(server, "/api/v1/analytics/postgres-stats")
+    yield from _postgres(postgres)
+    horizon = _ask(server, "/api/v1/analytics/horizon")
+    yield from _horizon(horizon)
+    operations = _ask(server, "/api/v1/operations/stats")
+    yield from _operations(operations)
+    groups = _ask(server, f"/api/v1/consumer-groups?only=due&sort=lag&limit={MOST_GROUPS}")
+    yield _work(None if is_limited else overview.body, groups)
+    troubles = _ask(server, "/api/v1/troubles")
+    yield from _troubles(troubles)
+    state = _ask(server, "/api/v1/system/shared-state")
+    if not is_limited or state.status == _OK:
+        yield from _cluster(state)
+    if is_limited:
+        parts = {
+            "clock of the database": overview,
+            "durability": postgres,
+            "horizon": horizon,
+            "operations, journal": operations,
+            "work": groups,
+            "troubles": troubles,
+            "peers": state,
+        }
+        left_out = ", ".join(name for name, reply in parts.items() if reply.status == _FORBIDDEN)
+        yield skipped(
+            "not checked",
+            f"{left_out}: the token is not for them",
+            "use a token with the role admin and without grants",
+        )
+
+
+def _is_limited(overview: _Reply, anonymous: _Reply) -> bool:
+    """Whether the token is valid, but not for everything that its role allows."""
+    is_refused = (overview.status, anonymous.status) == (_FORBIDDEN, _UNAUTHENTICATED)
+    return is_refused and _error_of(overview) != BY_ROLE
+
+
+def _error_of(reply: _Reply) -> Any:
+    return reply.body.get("error") if isinstance(reply.body, dict) else None
 
 
 def _authentication(server: str, anonymous: _Reply) -> Finding:
@@ -124,16 +160,16 @@ def _authentication(server: str, anonymous: _Reply) -> Finding:
     if anonymous.status != _OK:
         return skipped("authentication", f"the server answered {anonymous.status} to a request without a token")
     sentence = "off: everyone who can reach the server can read, push and delete everything"
-    advice = "set JWT_ENABLED=true and restart the server"
-    if os.environ.get("JWT_ENABLED"):
-        return doubtful("authentication", f"{sentence}, although JWT_ENABLED is set here", advice)
+    advice = "set QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true and restart the server"
+    if said := next((name for name in _DEMAND_TOKENS if os.environ.get(name)), None):
+        return doubtful("authentication", f"{sentence}, although {said} is set here", advice)
     if not is_here(server):
         return doubtful("authentication", sentence, advice)
     return good("authentication", sentence)
 
 
 def _token(overview: _Reply, anonymous: _Reply) -> Finding:
-    error = overview.body.get("error") if isinstance(overview.body, dict) else None
+    error = _error_of(overview)
     if overview.status == _OK:
         if anonymous.status == _OK:
             return good("token", "the server requires none")
@@ -147,6 +183,8 @@ def _token(overview: _Reply, anonymous: _Reply) -> Finding:
                 "the JWT_ variables of the server",
             )
         return bad("token", "the server requires one", f"set {TOKEN_VARIABLE}")
+    if _is_limited(overview, anonymous):
+        return good("token", "the token is valid, and limited by grants: some checks are left out")
     if overview.status == _FORBIDDEN:
         return bad("token", f"its role does not allow this: {error}", "use a token with the role read-only")
     if overview.status == _UNAVAILABLE:
@@ -243,23 +281,27 @@ def _journal_problem(journal: dict[str, Any]) -> Finding | None:
     return None
 
 
-def _work(overview: dict[str, Any], groups: _Reply) -> Finding:
-    """Whether the messages are worked off, beside whether the server could do so."""
-    letters: int = overview.get("messages", {}).get("deadLetter", 0)
+def _work(overview: dict[str, Any] | None, groups: _Reply) -> Finding:
+    """Whether the messages are worked off, beside whether the server could do so. Without an overview, dead letters are
+    not counted."""
+    letters: int = (overview or {}).get("messages", {}).get("deadLetter", 0)
     due = groups.body if groups.status == _OK else []
     found = behind_idle_or_paused(due)
+    if overview is None and not found:
+        return good("work", "no group that the token may read is behind")
     if not letters and not found:
         return good("work", "no group is behind, and there are no dead letters")
-    dead = plural(letters, "dead letter")
     if not found:
+        dead = plural(letters, "dead letter")
         return doubtful("work", dead, "`queen dlq` lists them, `queen dlq redrive` delivers them again")
     worst, lag = found[0], seconds(found[0]["maxTimeLag"])
+    dead = "" if overview is None else f"{plural(letters, 'dead letter')}; "
     groups_of = f"groups: {', '.join(counted(found))}"
     if more := unlisted(due):
         groups_of += f", and {more:,} with messages due that have waited less long"
     return doubtful(
         "work",
-        f"{groups_of}; {dead}; {worst['name']} of {worst['queueName']} has waited longest, for {lag}",
+        f"{groups_of}; {dead}{worst['name']} of {worst['queueName']} has waited longest, for {lag}",
         f"`queen explain {worst['queueName']} --group {worst['name']}` says why; `queen status` lists the others",
     )
 

@@ -33,7 +33,7 @@ class HttpSettings:
         "HOST",
         "127.0.0.1",
         "Address to listen on. An address that other machines can reach needs TLS or `QUEEN_ALLOW_PLAIN_HTTP`, and "
-        "`JWT_ENABLED`; or `QUEEN_INSECURE`.",
+        "`QUEEN_TOKENS_ENABLED` or `JWT_ENABLED`; or `QUEEN_INSECURE`.",
     )
     port: int = setting("PORT", 6632, "HTTP port to listen on; 0 lets the system choose one.", parse.port_number)
     max_body_bytes: int = setting(
@@ -96,7 +96,7 @@ class HttpSettings:
         "QUEEN_CORS_ORIGINS",
         (),
         "Origins of web pages that may use this server from a browser, such as `https://shop.example`, separated by "
-        "commas; `*` only with `JWT_ENABLED`. The dashboard needs no entry.",
+        "commas; `*` only with `QUEEN_TOKENS_ENABLED` or `JWT_ENABLED`. The dashboard needs no entry.",
         parse.origins,
     )
     allowed_hosts: tuple[str, ...] = setting(

@@ -62,7 +62,7 @@ class Origins:
         if ANY in configured and not settings.auth.required:
             raise StartupError(
                 "QUEEN_CORS_ORIGINS is * and no token is required, so that every web page could read and delete "
-                "everything; name the origins, or set JWT_ENABLED=true"
+                "everything; name the origins, or set QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true"
             )
         fronts = frozenset(name.lower() for name in settings.http.allowed_hosts)
         names = fronts | {settings.http.host.lower(), socket.gethostname().lower()}
@@ -99,7 +99,7 @@ class Origins:
         if FROM_A_PAGE.isdisjoint(request.headers):
             raise Forbidden(
                 "a browser asks for this and does not say for which page, so it may be one of another site; use a "
-                "client or the dashboard, or require tokens (JWT_ENABLED=true)"
+                "client or the dashboard, or require tokens (QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true)"
             )
 
     def _check_socket(self, headers: dict[bytes, bytes], host: bytes | None) -> None:
@@ -134,7 +134,7 @@ class Origins:
         if not (name in self._names or _cannot_be_foreign(name)):
             raise Forbidden(
                 f"{_shown(host)} is not a known name of this server; if it is one, add it to QUEEN_ALLOWED_HOSTS, "
-                "or require tokens (JWT_ENABLED=true)"
+                "or require tokens (QUEEN_TOKENS_ENABLED=true or JWT_ENABLED=true)"
             )
         if len(self.known_hosts) < _MOST_REMEMBERED:
             self.known_hosts.add(host)
