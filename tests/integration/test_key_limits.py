@@ -15,7 +15,9 @@ from many_partitions import buffers
 from many_partitions import fill as fill_by_sql
 
 from integration.queen import Json, Queen, another_server, expire_leases, parked
+from queenmq.broker.pop import Claim
 from queenmq.config import Settings
+from queenmq.core.names import BEGINNING
 from queenmq.ids import uuid7
 from queenmq.server import Server
 from queenmq.storage.statements import statement, versioned
@@ -54,6 +56,14 @@ async def take_all(queen: Queen, group: str = "g", **params: Any) -> list[Json]:
         missed = 0 if more else missed + 1
         got += more
     return got
+
+
+async def look(server: Server, group: str = "g") -> None:
+    """Return when the server knows which keys are ready."""
+    turns = server.broker.policies.fairness
+    await asyncio.gather(*turns._tasks)
+    turns._looks += 1
+    await turns._look("q", group, turns._places["q", group])
 
 
 def keys(messages: list[Json]) -> Counter[str]:
@@ -308,6 +318,78 @@ class TestWaiting:
             got += keys(out)
             out = [*await take(queen), *await take(queen)]
         assert got["a"] > 40
+
+
+class TestCompany:
+    async def test_pops_of_one_key_do_not_miss_each_other(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server
+    ) -> None:
+        """The row of the key is held by one call at a time: who comes meanwhile goes with the next one."""
+        await fill(queen, each=100, a=10)
+        await limit(http, {"rate": 1_000_000})
+        await take(queen, autoAck=True)
+        await look(server)
+        lane = server.broker._popper.lane
+        for _ in range(20):
+            answers = await asyncio.gather(*(take(queen, autoAck=True) for _ in range(24)))
+            assert [len(answer) for answer in answers] == [1] * 24
+        assert lane.calls > 20
+
+    async def test_only_queues_with_few_keys_that_are_limited_are_popped_by_one_call_at_a_time(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server
+    ) -> None:
+        few = server.broker.policies.fairness.one_at_a_time
+        await fill(queen, each=5, a=1, b=1)
+        await limit(http, {"rate": 1_000_000})
+        await take(queen)
+        await look(server)
+        assert set(few) == {"q"}
+        await fill(queen, each=5, **{f"k{number}": 1 for number in range(10)})
+        await look(server)
+        assert not few
+        await queen.drain("q", consumerGroup="g", batch=100, partitions=100)
+        await look(server)
+        assert set(few) == {"q"}
+        await limit(http, None)
+        await take(queen)
+        await look(server)
+        assert not few
+
+    async def test_what_is_popped_together_uses_few_keys(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server, sql: asyncpg.Connection
+    ) -> None:
+        """And the keys get their shares."""
+        await fill(queen, **{f"k{number}": 40 for number in range(10)})
+        await limit(http, {"leases": 100})
+        await take(queen)
+        await look(server)
+        got: list[Json] = []
+        while await sql.fetchval("SELECT count(*) FROM queen.limit_keys") < 10:
+            got += await take(queen)
+        changes = "SELECT sum(generation) FROM queen.limit_keys"
+        before = await sql.fetchval(changes)
+        alone = len(got)
+        for _ in range(10):
+            claims = [
+                Claim(queue="q", partition=None, group="g", batch=1, partitions=1, auto_ack=False, start=BEGINNING)
+                for _ in range(16)
+            ]
+            for answer in await asyncio.gather(*map(server.broker.pop, claims)):
+                got += [{"partition": run.partition} for run in answer.runs]
+        assert len(got) == 160 + alone
+        assert await sql.fetchval(changes) - before <= 70, "each of them would be a change of its own"
+        assert max(keys(got).values()) - min(keys(got).values()) <= 8
+
+    async def test_a_key_with_little_room_is_not_asked_for_more(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server
+    ) -> None:
+        await fill(queen, **{f"k{number}": 5 for number in range(10)})
+        await limit(http, {"leases": 1})
+        await take(queen)
+        await look(server)
+        answers = await asyncio.gather(*(take(queen) for _ in range(20)))
+        got = [message for answer in answers for message in answer] + await take_all(queen)
+        assert keys(got) == {f"k{number}": 1 for number in range(1, 10)}, "k0 has its lease"
 
 
 async def test_what_a_pop_reads(sql: asyncpg.Connection) -> None:

@@ -132,6 +132,79 @@ def test_if_limits_hold_everybody_back_the_oldest_is_asked_for() -> None:
     assert fair.next(1, now=10.0) is not None
 
 
+def age(turns: Turns, count: int, oldest: str) -> Counter[str]:
+    """One pop after the other that is left to age while it may be; the others get the key whose turn it is."""
+    got: Counter[str] = Counter()
+    for _ in range(count):
+        is_open = turns.left_to_age(1)
+        wanted = None if is_open else turns.next(1)
+        key = oldest if wanted is None else wanted
+        if is_open:
+            turns.closed(1)
+        elif wanted is not None:
+            turns.kept(wanted, 1)
+        turns.got(key, 1)
+        got[key] += 1
+    return got
+
+
+@pytest.mark.parametrize("weight", [1.0, 4.0, 0.25])
+def test_who_is_served_by_age_alone_gets_little_more_than_the_others(weight: float) -> None:
+    fair = turns(b=weight)
+    fair.found(["a", "b", "c"])
+    for count in (100, 1000, 10_000):
+        got = age(fair, count, oldest="a")
+        fair_share = count / (2 + weight)
+        assert abs(got["a"] - fair_share) <= 0.02 * count + 2
+        assert abs(got["b"] - fair_share * weight) <= 0.02 * count + 2 * max(weight, 1 / weight)
+
+
+def test_while_ages_are_fair_nobody_is_preferred() -> None:
+    fair = turns()
+    fair.found(["a", "b"])
+    assert not fair.left_to_age(1)  # not before it has turned out so
+    for number in range(2000):
+        if number > 1600:
+            assert fair.left_to_age(1)
+            fair.closed(1)
+        fair.got("ab"[number % 2], 1)
+    assert [fair.left_to_age(1) for _ in range(40)].index(False) == 32  # all of them could be of one key
+    for _ in range(32):
+        fair.closed(1)
+    assert fair.left_to_age(1)
+    fair.closed(1)
+    assert not fair.left_to_age(100)
+    fair.found(["a", "b", "c"])
+    assert not fair.left_to_age(1)  # who comes has its share from the first message on
+    assert fair.next(1) is not None
+
+
+def test_with_a_key_that_is_held_ages_are_not_relied_on() -> None:
+    fair = turns()
+    fair.found(["a", "b", "c"])
+    for number in range(3000):
+        fair.got("abc"[number % 3], 1)
+    assert fair.left_to_age(1)
+    fair.closed(1)
+    fair.hold("a", until=10.0)
+    assert not fair.left_to_age(1)
+
+
+def test_a_run_of_turns_is_charged() -> None:
+    fair = turns()
+    fair.found(["a", "b"])
+    got: Counter[str] = Counter()
+    for _ in range(100):
+        key = fair.next(1)
+        for more in range(4):
+            wanted = key if more == 0 or key is None else fair.again(key, 1)
+            if wanted is not None:
+                fair.kept(wanted, 1)
+            fair.got(wanted or "a", 1)
+            got[wanted or "a"] += 1
+    assert abs(got["a"] - got["b"]) <= 4
+
+
 def test_keys_and_what_cannot_be_one() -> None:
     policy = FairnessPolicy(separator="::", weights={"a": 2})
     policy.check()

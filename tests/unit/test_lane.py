@@ -282,3 +282,51 @@ async def test_a_full_lane_refuses() -> None:
         await lane.submit("one too many", "k")
     backend.gate.set()
     await asyncio.gather(*tasks)
+
+
+async def test_requests_of_a_key_that_goes_alone_join_no_second_call() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    alone = {"k"}
+    lane = Lane("test", backend.run, POLICY, one_at_a_time=alone)
+    first = [asyncio.create_task(lane.submit(name, "k")) for name in "ab"]
+    await turns()
+    later = [asyncio.create_task(lane.submit(name, "k")) for name in "cdef"]
+    others = [asyncio.create_task(lane.submit(name, "other")) for name in "xyz"]
+    await turns(50)
+    assert [sorted(call) for call in backend.calls] == [["a", "b"], ["x", "y", "z"]]
+    backend.gate.set()
+    assert await asyncio.gather(*first, *later, *others) == list("ABCDEFXYZ")
+    assert [sorted(call) for call in backend.calls[2:]] == [["c", "d", "e", "f"]]
+    alone.clear()
+    backend.gate.clear()
+    rest = [asyncio.create_task(lane.submit(name, "k")) for name in "ab"]
+    await turns()
+    rest += [asyncio.create_task(lane.submit(name, "k")) for name in "cde"]
+    await turns()
+    assert len(backend.calls) == 5, "it goes alone no more"
+    backend.gate.set()
+    await asyncio.gather(*rest, lane.close())
+
+
+async def test_what_has_to_wait_for_a_call_of_its_key_does_not_keep_the_loop_busy() -> None:
+    backend = Backend()
+    backend.gate.clear()
+    lane = Lane("test", backend.run, POLICY, one_at_a_time={"k"})
+    first = asyncio.create_task(lane.submit("a", "k"))
+    await turns()
+    later = [asyncio.create_task(lane.submit(name, "k")) for name in "bcdef"]
+    await turns()
+    tries = 0
+    take = lane._take
+
+    def counted() -> object:
+        nonlocal tries
+        tries += 1
+        return take()
+
+    lane._take = counted  # type: ignore[method-assign,assignment]
+    await turns(100)
+    assert tries == 0
+    backend.gate.set()
+    await asyncio.gather(first, *later)

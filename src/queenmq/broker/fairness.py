@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Collection, Hashable, Sequence
-from typing import Final, Protocol
+from math import inf
+from typing import Final, NamedTuple, Protocol
 
 import asyncpg
 import msgspec
@@ -34,6 +35,13 @@ _LONGEST_LOOK_S: Final = 2.0
 # Of keys that a check has found full: until the next check, also if that begins only with the next probe of a long
 # poll. If they had turns in between, they would have all of them as long as they are full.
 _LONGEST_HOLD_S: Final = 5.0
+# Pops that are merged ask for up to so many messages of a key one after the other: the index is read for it once, and
+# what is used of its limit is written once. Not while keys are full: one may have less left than that.
+_RUN: Final = 4
+_FULL_S: Final = 5.0
+_MEETING_MS: Final = 5.0  # how long a key counts as full of which another pop has the row
+# With fewer keys than that, calls for the queue go one by one: they would meet at the rows of the same keys.
+_FEW_KEYS: Final = 8
 _FORGET_S: Final = 3600.0  # between removals of what limits of keys have kept
 _STEP: Final = 1000
 _PASSES: Final = 20
@@ -61,9 +69,22 @@ class _Place:
     def __init__(self, policy: FairnessPolicy) -> None:
         self.policy = policy
         self.turns = Turns(policy)
+        self.is_limited = False  # there are limits of keys
+        self.full_at = -inf  # when a pop met a key that a limit allowed nothing
         self.look_at = 0.0
         self.look_from = ""  # if there are more keys than one check returns, the next one goes on with the others
         self.looking = False
+
+
+class _Turn(NamedTuple):
+    """Of one claim in a call."""
+
+    place: _Place | None
+    key: str | None  # whose turn it is
+    is_open: bool = False  # it was left to age
+
+
+_NO_TURN: Final = _Turn(None, None)
 
 
 class Fairness:
@@ -71,6 +92,8 @@ class Fairness:
         self._database = database
         self._clock = clock
         self.rules: dict[str, FairnessPolicy] = {}  # by queue; while it is empty, pops do not come here
+        # Queues of whose pops one call should run at a time, with the groups because of which.
+        self.one_at_a_time: dict[Hashable, set[str]] = {}
         self._places: dict[tuple[str, str], _Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._looks = 0
@@ -103,28 +126,31 @@ class Fairness:
     def forget_holds(self, queue: str) -> None:
         """The limits of a queue may have changed."""
         if queue in self.rules:
+            self.one_at_a_time.pop(queue, None)
             for place in [place for place in self._places if place[0] == queue]:
                 del self._places[place]
 
     def close(self) -> None:
         """Check no more."""
         self.rules = {}
+        self.one_at_a_time.clear()
         for task in tuple(self._tasks):
             task.cancel()
 
     async def call(self, name: str, claims: Sequence[Claimed], *arguments: object) -> list[asyncpg.Record]:
         """Run a statement that pops for `claims`, with the keys whose turn it is."""
-        keys = self._keys(claims)
-        if all(key is None for key in keys):
-            rows = await self._database.fetch(statement(name), *arguments)
-            self._settle(claims, keys, rows)
-            return rows
-        rows = []
+        turns = self._turns(claims)
+        keys = [turn.key for turn in turns]
+        has_keys = any(key is not None for key in keys)
+        rows: list[asyncpg.Record] = []
         try:
-            rows = await self._database.fetch(statement(_WITH_KEYS[name]), *arguments, keys)
+            if has_keys:
+                rows = await self._database.fetch(statement(_WITH_KEYS[name]), *arguments, keys)
+            else:
+                rows = await self._database.fetch(statement(name), *arguments)
             return rows
         finally:
-            self._settle(claims, keys, rows)
+            self._settle(claims, turns, rows)
 
     def key_of(self, queue: str, partition: str) -> str | None:
         rule = self.rules.get(queue)
@@ -141,20 +167,37 @@ class Fairness:
         now = self._clock.monotonic()
         return place is not None and all(place.turns.is_held(place.policy.key_of(name), now) for name in partitions)
 
-    def _keys(self, claims: Sequence[Claimed]) -> list[str | None]:
-        keys: list[str | None] = []
+    def _turns(self, claims: Sequence[Claimed]) -> list[_Turn]:
+        now = self._clock.monotonic()
+        found: list[_Turn] = []
+        last, left = _NO_TURN, 0  # of the turn before: messages that its key may get with the next turns
         for claim in claims:
-            place = self._place(claim) if claim.partition is None and claim.queue in self.rules else None
-            keys.append(None if place is None else place.turns.next(claim.batch, self._clock.monotonic()))
-        return keys
+            if claim.partition is not None or claim.queue not in self.rules:
+                found.append(_NO_TURN)
+                continue
+            place = self._place(claim, now)
+            batch = claim.batch
+            if not place.is_limited and place.turns.left_to_age(batch):
+                found.append(_Turn(place, None, True))
+                continue
+            if last.key is not None and place is last.place and batch <= left:
+                key = place.turns.again(last.key, batch)
+                left -= batch
+            else:
+                key = place.turns.next(batch, now)
+                left = _RUN - batch if now - place.full_at > _FULL_S else 0
+            last = _Turn(place, key)
+            found.append(last)
+        return found
 
-    def _place(self, claim: Claimed) -> _Place:
+    def _place(self, claim: Claimed, now: float) -> _Place:
         place = self._places.get((claim.queue, claim.group))
         if place is None:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
+                self.one_at_a_time.clear()
             place = self._places[claim.queue, claim.group] = _Place(self.rules[claim.queue])
-        if not place.looking and self._looks < _MOST_LOOKS and self._clock.monotonic() >= place.look_at:
+        if not place.looking and self._looks < _MOST_LOOKS and now >= place.look_at:
             place.looking = True
             self._looks += 1
             self._start(self._look(claim.queue, claim.group, place))
@@ -171,6 +214,9 @@ class Fairness:
                 (row["fair_key"] for row in rows if row["is_ready"]),
                 {key: now + min(full_for_s, _LONGEST_HOLD_S) for key, full_for_s in full.items()},
             )
+            if rows:
+                place.is_limited = rows[0]["is_limited"]
+            self._count(queue, group, place)
             place.look_from = rows[-1]["fair_key"] if len(rows) == _MOST_KEYS else ""
         except QueenError:
             place.turns.found(())  # what was known may be wrong by now, and is not to be preferred for ever
@@ -182,41 +228,63 @@ class Fairness:
             place.look_at = now + max(least_s, min((now - began) * _LOOK_FACTOR, _LONGEST_LOOK_S))
             place.looking = False
 
-    def _settle(self, claims: Sequence[Claimed], keys: list[str | None], rows: list[asyncpg.Record]) -> None:
+    def _count(self, queue: str, group: str, place: _Place) -> None:
+        """Whether calls for the queue go one by one."""
+        if self._places.get((queue, group)) is not place:
+            return
+        if place.is_limited and len(place.turns.ready) < _FEW_KEYS:
+            self.one_at_a_time.setdefault(queue, set()).add(group)
+        elif groups := self.one_at_a_time.get(queue):
+            groups.discard(group)
+            if not groups:
+                del self.one_at_a_time[queue]
+
+    def _settle(self, claims: Sequence[Claimed], turns: list[_Turn], rows: list[asyncpg.Record]) -> None:
         """What was promised to keys is settled with what they got."""
-        now = self._clock.monotonic()
-        asked: Counter[tuple[str, str, str]] = Counter()
-        for claim, key in zip(claims, keys, strict=True):
-            place = self._places.get((claim.queue, claim.group))
-            if key is not None and place is not None:
-                place.turns.kept(key, claim.batch)
-                asked[claim.queue, claim.group, key] += 1
+        asked: Counter[tuple[_Place, str]] = Counter()
+        for claim, (place, key, is_open) in zip(claims, turns, strict=True):
+            if place is None:
+                continue
+            if key is not None:
+                asked[place, key] += 1
+            elif is_open:
+                place.turns.closed(claim.batch)
+        missing = asked.copy()  # turns of keys that got nothing
         for row in rows:
-            if row["request"] is None:
+            request = row["request"]
+            if request is None:
                 continue
-            claim, wanted = claims[row["request"] - 1], keys[row["request"] - 1]
-            if row["message_count"] == 0 and row["partition_name"] is not None:
-                full = row["partition_name"]
-                del asked[claim.queue, claim.group, full]
-                if place := self._places.get((claim.queue, claim.group)):
-                    # Longer than until the next probe of a long poll, or it would be the same key's turn again.
-                    # A lease that ends elsewhere meanwhile is found by turns without a key.
-                    place.turns.hold(full, now + min(row["ready_in_ms"] / 1000, _LONGEST_LOOK_S))
+            place, wanted, _ = turns[request - 1]
+            if place is None and (place := self._place_of(claims[request - 1])) is None:
                 continue
-            if not row["message_count"]:
-                # A limit, or a call that is full, says nothing about the key.
-                if wanted is not None and (row["message_count"] == 0 or (row["ready_in_ms"] or 0) < 0):
-                    asked[claim.queue, claim.group, wanted] -= 1
-                continue
-            place = self._places.get((claim.queue, claim.group))
-            if place is not None:
+            count = row["message_count"]
+            if count:
                 key = place.policy.key_of(row["partition_name"])
-                place.turns.got(key, row["message_count"])
-                asked[claim.queue, claim.group, key] -= 1
+                place.turns.got(key, count)
+                if missing:
+                    missing[place, key] -= 1
+            elif count == 0 and (full := row["partition_name"]) is not None:
+                del missing[place, full]
+                now = self._clock.monotonic()
+                if row["ready_in_ms"] > _MEETING_MS:
+                    place.full_at = now
+                # Longer than until the next probe of a long poll, or it would be the same key's turn again.
+                # A lease that ends elsewhere meanwhile is found by turns without a key.
+                place.turns.hold(full, now + min(row["ready_in_ms"] / 1000, _LONGEST_LOOK_S))
+            elif wanted is not None and (count == 0 or (row["ready_in_ms"] or 0) < 0):
+                # A limit, or a call that is full, says nothing about the key.
+                missing[place, wanted] -= 1
+        for claim, (place, key, _) in zip(claims, turns, strict=True):
+            if place is not None and key is not None:
+                place.turns.kept(key, claim.batch)
         if rows:
-            for queue, group, key in (what for what, missing in asked.items() if missing > 0):
-                if place := self._places.get((queue, group)):
-                    place.turns.exhausted(key)
+            for what, turns_left in missing.items():
+                # Of a run, it may have had something for some.
+                if turns_left == asked[what] > 0:
+                    what[0].turns.exhausted(what[1])
+
+    def _place_of(self, claim: Claimed) -> _Place | None:
+        return self._places.get((claim.queue, claim.group))
 
     async def _read(self) -> list[tuple[str, str | None]]:
         """Take the rules as the database has them. Returns the queues whose keys are still to be written, each with
@@ -232,6 +300,7 @@ class Fairness:
         rules = {row["name"]: _decoder.decode(row["given"]) for row in rows if row["given"] is not None}
         for place in [place for place in self._places if rules.get(place[0]) != self.rules.get(place[0])]:
             del self._places[place]
+            self.one_at_a_time.pop(place[0], None)
         self.rules = rules
         return [(row["name"], row["fair_separator"]) for row in rows if not row["filled"]]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -56,6 +56,7 @@ class Waiting(Generic[Request, Result]):
     weight: int
     answer: asyncio.Future[Result]
     since: float
+    key: Hashable = None
     ticket: Ticket | None = None  # once it had to wait for a locked row
     is_unknown: bool = False  # the answer of a try got lost, which may have been committed
 
@@ -67,9 +68,10 @@ class Lane(Generic[Request, Result]):
     """One kind of operation. `run` gets requests and the lock_timeout for their call, and returns the results in order.
 
     `orphaned` gets every result whose caller has gone. `admission` makes, for each call, the test that a request
-    must pass to join it; those that fail wait for a later call. With `repeat_for_s`, a call that found the database
-    unavailable is repeated for that long: only for what may be done twice. `when_locked` is the result of a request
-    which alone finds something locked; without it, such a request fails. After a lost answer, neither an error
+    must pass to join it; those that fail wait for a later call. Of a key that is `one_at_a_time`, no request joins a
+    call while another one runs that has some: they would only meet there. With `repeat_for_s`, a call that found the
+    database unavailable is repeated for that long: only for what may be done twice. `when_locked` is the result of a
+    request which alone finds something locked; without it, such a request fails. After a lost answer, neither an error
     nor a result that `refuses` says that nothing was kept.
     """
 
@@ -82,6 +84,7 @@ class Lane(Generic[Request, Result]):
         concurrency: Vegas | None = None,
         orphaned: Callable[[Result], None] | None = None,
         admission: Callable[[], Callable[[Request], bool]] | None = None,
+        one_at_a_time: Collection[Hashable] = (),
         repeat_for_s: float = 0.0,
         when_locked: Callable[[Request], Result] | None = None,
         refuses: Callable[[Result], bool] = lambda _result: False,
@@ -96,6 +99,8 @@ class Lane(Generic[Request, Result]):
         self._concurrency = concurrency
         self._orphaned = orphaned
         self._admission = admission
+        self._one_at_a_time = one_at_a_time
+        self._taken_alone: set[Hashable] = set()  # those of such keys that a call runs for
         self._repeat_for_s = repeat_for_s
         self._when_locked = when_locked
         self._refuses = refuses
@@ -137,7 +142,7 @@ class Lane(Generic[Request, Result]):
         if len(self._waiting) >= self._policy.max_pending:
             raise Overloaded(f"too many {self.name} requests are waiting for a database connection (ECONNREFUSED)")
         answer = asyncio.get_running_loop().create_future()
-        waiting: Waiting[Request, Result] = Waiting(request, weight, answer, self._clock.monotonic())
+        waiting: Waiting[Request, Result] = Waiting(request, weight, answer, self._clock.monotonic(), key)
         if not ((self._locked or self._catching_up) and self._steps_aside(waiting)):
             if not self._waiting:
                 self._taken_at = waiting.since
@@ -194,15 +199,19 @@ class Lane(Generic[Request, Result]):
             task = asyncio.get_running_loop().create_task(self._execute(batch))
             self._running.add(task)
             self._busy += len(batch)
-            task.add_done_callback(partial(self._finished, len(batch)))
-        if self._waiting:
-            self._schedule()
+            alone = self._alone(batch)
+            self._taken_alone.update(alone)
+            task.add_done_callback(partial(self._finished, len(batch), alone))
+            if self._waiting:
+                self._schedule()
 
     def _take(self) -> Batch[Request, Result]:
         admit = None
         if self._admission is not None:
             admitted = self._admission()
             admit = lambda waiting: admitted(waiting.request)  # noqa: E731
+        elif self._taken_alone:
+            admit = lambda waiting: waiting.key not in self._taken_alone  # noqa: E731
         while True:
             taken = self._waiting.take(self._policy.max_requests, self._policy.max_weight, admit)
             if not taken:
@@ -216,7 +225,14 @@ class Lane(Generic[Request, Result]):
             if taken:
                 return taken
 
-    def _finished(self, requests: int, task: asyncio.Task[None]) -> None:
+    def _alone(self, batch: Batch[Request, Result]) -> Collection[Hashable]:
+        """The keys of them of which no other call may run meanwhile."""
+        if not self._one_at_a_time:
+            return ()
+        return {waiting.key for waiting in batch if waiting.key in self._one_at_a_time}
+
+    def _finished(self, requests: int, alone: Collection[Hashable], task: asyncio.Task[None]) -> None:
+        self._taken_alone.difference_update(alone)
         self._running.discard(task)
         self._busy -= requests
         if self._waiting:

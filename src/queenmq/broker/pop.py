@@ -142,6 +142,7 @@ class Popper:
             concurrency=concurrency,
             orphaned=self.give_back,
             when_locked=lambda claim: Delivered(claim, ready_in_s=_LOCKED_S),
+            one_at_a_time=self.fairness.one_at_a_time,
             clock=clock,
         )
 

@@ -1,17 +1,23 @@
--- Take what the limits of keys allow a pop of a group that has locked partitions with these keys and wants up to p_messages of each, under leases if
--- p_leased: `messages` has a number for each of them, in their order, which is 0 if it has to be left, and `taken` is their sum. What is not used of it is to be returned with
--- queen.return_key_tokens; a lease that is not made does not count. `full_keys` are the keys that allow nothing more, `waits` says in how many milliseconds
--- that may change, and `by_rate` whether the end of a lease changes nothing about it. p_limits_…: what queen.limits_for has returned as key_….
+-- Take what the limits of keys allow a pop of a group that has locked partitions (p_versions: their rows) and wants up to p_messages of each, under leases if
+-- p_leased: `keys` has the key of each of them, in their order, `messages` a number, which is 0 if it has to be left, and `taken` is the sum of these. What is not used of
+-- it is to be returned with queen.return_key_tokens; a lease that is not made does not count. `full_keys` are the keys that allow nothing more, `waits` says in how many
+-- milliseconds that may change, and `by_rate` whether the end of a lease changes nothing about it. p_scopes and so on: what queen.limits_for has returned as key_….
+-- Of one limit, what is taken of keys that allow everything is taken together; other keys, and those of two limits, are examined one by one.
 -- Locks: rows of limit_keys, or an advisory lock if one is still to be made; never waiting.
 CREATE OR REPLACE FUNCTION queen.limit_keys_for(
-    p_queue uuid, p_group text, p_partitions uuid[], p_keys text[], p_messages integer, p_leased boolean,
+    p_queue uuid, p_group text, p_separator text, p_partitions uuid[], p_versions tid[], p_messages integer, p_leased boolean,
     p_scopes text[], p_leases integer[], p_rates double precision[], p_bursts double precision[],
-    OUT messages integer[], OUT taken bigint, OUT full_keys text[], OUT waits double precision[], OUT by_rate boolean[])
+    OUT keys text[], OUT messages integer[], OUT taken bigint, OUT full_keys text[], OUT waits double precision[], OUT by_rate boolean[])
 LANGUAGE plpgsql AS $$
 DECLARE
     k          record;
     s          record;
     a          record;
+    v_granted  text[];      -- keys that need not be examined any more
+    v_count    integer;
+    v_keys     text[];      -- those whose rows are locked, and what is in these
+    v_used     integer[];
+    v_refilled timestamptz[];
     v_now      timestamptz;
     v_found    boolean;
     v_leases   integer;     -- partitions of the key, and messages of all of them
@@ -25,8 +31,63 @@ DECLARE
     v_at       timestamptz[];
 BEGIN
     taken := 0;
-    messages := array_fill(0, ARRAY[cardinality(p_keys)]);
-    FOR k IN SELECT t.key, array_agg(t.i::integer) AS places FROM unnest(p_keys) WITH ORDINALITY AS t (key, i) GROUP BY t.key LOOP
+    messages := array_fill(0, ARRAY[cardinality(p_partitions)]);
+    SELECT array_agg(c.fair_key ORDER BY t.i) INTO keys
+    FROM unnest(p_versions) WITH ORDINALITY AS t (version, i) JOIN queen.partition_consumers c ON c.ctid = t.version;
+    IF array_position(keys, NULL) IS NOT NULL THEN
+        SELECT array_agg(coalesce(t.key, queen.fair_key(p.name, p_separator)) ORDER BY t.i) INTO keys
+        FROM unnest(keys, p_partitions) WITH ORDINALITY AS t (key, id, i) JOIN queen.partitions p ON p.id = t.id;
+    END IF;
+    IF cardinality(p_scopes) = 1 THEN
+        v_found := p_leased AND p_leases[1] IS NOT NULL;
+        -- The time is read under the locks: with an earlier one, what another pop has refilled meanwhile would be refilled again.
+        SELECT array_agg(y.key), array_agg(y.version), array_agg(y.partitions), array_agg(y.tokens), array_agg(y.refilled_at), array_agg(clock_timestamp())
+        INTO v_keys, v_versions, v_used, v_tokens, v_refilled, v_at
+        FROM (
+            SELECT x.key, x.ctid AS version, cardinality(x.partitions) AS partitions, x.tokens, x.refilled_at FROM queen.limit_keys x
+            WHERE x.ctid = ANY (ARRAY(
+                SELECT n.version FROM (SELECT DISTINCT u.key FROM unnest(keys) AS u (key)) w
+                CROSS JOIN LATERAL (
+                    SELECT z.ctid AS version FROM queen.limit_keys z
+                    WHERE z.queue_id = p_queue AND z.scope = p_scopes[1] AND z.key = w.key ORDER BY z.generation DESC LIMIT 1
+                ) n))
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) y;
+        FOR n IN 1 .. coalesce(cardinality(v_keys), 0) LOOP
+            v_count := cardinality(array_positions(keys, v_keys[n]));
+            v_tokens[n] := queen.tokens_at(v_tokens[n], p_rates[1], p_bursts[1], v_refilled[n], v_at[n]) - v_count::bigint * p_messages;
+            IF v_tokens[n] < 0 OR (v_found AND (v_used[n] + v_count > p_leases[1] OR (v_used[n] >= 16 AND random() * v_used[n] < 4))) THEN
+                v_versions[n] := NULL;
+            ELSE
+                taken := taken + v_count;
+                v_granted := v_granted || v_keys[n];
+            END IF;
+        END LOOP;
+        IF taken > 0 THEN
+            IF v_found THEN
+                UPDATE queen.limit_keys x
+                SET partitions = x.partitions || ARRAY(SELECT t.id FROM unnest(keys, p_partitions) AS t (key, id) WHERE t.key = x.key),
+                    groups = x.groups || array_fill(p_group, ARRAY[cardinality(array_positions(keys, x.key))]),
+                    tokens = u.tokens, refilled_at = u.refilled_at, generation = x.generation + 1
+                FROM unnest(v_versions, v_tokens, v_at) AS u (version, tokens, refilled_at) WHERE x.ctid = u.version;
+            ELSE
+                UPDATE queen.limit_keys x SET tokens = u.tokens, refilled_at = u.refilled_at, generation = x.generation + 1
+                FROM unnest(v_versions, v_tokens, v_at) AS u (version, tokens, refilled_at) WHERE x.ctid = u.version;
+            END IF;
+            IF taken = cardinality(keys) THEN
+                taken := taken * p_messages;
+                messages := array_fill(p_messages, ARRAY[cardinality(keys)]);
+                RETURN;
+            END IF;
+            taken := taken * p_messages;
+            SELECT array_agg(CASE WHEN t.key = ANY (v_granted) THEN p_messages ELSE 0 END ORDER BY t.i) INTO messages
+            FROM unnest(keys) WITH ORDINALITY AS t (key, i);
+        END IF;
+    END IF;
+    FOR k IN
+        SELECT t.key, array_agg(t.i::integer) AS places FROM unnest(keys) WITH ORDINALITY AS t (key, i)
+        WHERE v_granted IS NULL OR t.key <> ALL (v_granted) GROUP BY t.key
+    LOOP
         v_leases := cardinality(k.places);
         v_messages := v_leases::bigint * p_messages;
         v_wait := 1;
@@ -62,7 +123,7 @@ BEGIN
             v_version := s.version;
             -- Those that have ended are removed when it matters, and now and then.
             IF p_leased AND (cardinality(s.partitions) + v_leases > p_leases[n]
-                             OR (cardinality(s.partitions) >= 8 AND random() * cardinality(s.partitions) < 4)) THEN
+                             OR cardinality(s.partitions) >= 16) THEN
                 a := queen.living_leases(s.partitions, s.groups, v_now);
                 IF cardinality(a.partitions) < cardinality(s.partitions) THEN
                     UPDATE queen.limit_keys x SET partitions = a.partitions, groups = a.groups, generation = x.generation + 1

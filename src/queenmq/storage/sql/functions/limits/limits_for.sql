@@ -27,7 +27,7 @@ BEGIN
         SELECT x.consumer_group AS scope, x.leases, x.rate, x.burst, x.shards, x.key_leases, x.key_rate, x.key_burst FROM queen.limits x
         WHERE x.queue_id = p_queue AND x.consumer_group IN ('', p_group) ORDER BY x.consumer_group
     LOOP
-        IF l.key_leases IS NOT NULL OR l.key_rate IS NOT NULL THEN
+        IF (l.key_leases IS NOT NULL AND p_leases > 0) OR l.key_rate IS NOT NULL THEN
             key_scopes := key_scopes || l.scope;
             key_leases := key_leases || l.key_leases;
             key_rates := key_rates || l.key_rate;

@@ -80,7 +80,6 @@ DECLARE
     v_rates    boolean[];
     v_by_key   boolean;     -- there are limits of keys
     v_keys     record;      -- what the limits of keys allow
-    v_names    text[];      -- the keys of the partitions
     v_taken    bigint;      -- messages that they have allowed
     v_granted  uuid[];      -- the partitions for which they were asked
     v_shares   integer[];   -- with limits of keys: messages of each partition
@@ -296,12 +295,8 @@ BEGIN
             EXIT WHEN v_ids IS NULL;
             v_found := cardinality(v_ids);
             IF v_by_key THEN
-                SELECT array_agg(coalesce(c.fair_key, queen.fair_key(p.name, v_queue.fair_separator)) ORDER BY t.i) INTO v_names
-                FROM unnest(v_versions) WITH ORDINALITY AS t (version, i)
-                JOIN queen.partition_consumers c ON c.ctid = t.version
-                LEFT JOIN queen.partitions p ON p.id = c.partition_id AND c.fair_key IS NULL;
                 v_keys := queen.limit_keys_for(
-                    v_queue.id, r.grp, v_ids, v_names, v_most, NOT r.auto_ack,
+                    v_queue.id, r.grp, v_queue.fair_separator, v_ids, v_versions, v_most, NOT r.auto_ack,
                     v_allowed.key_scopes, v_allowed.key_leases, v_allowed.key_rates, v_allowed.key_bursts);
                 v_granted := v_ids;
                 v_taken := v_keys.taken;
@@ -362,7 +357,7 @@ BEGIN
                     FROM unnest(v_ids, v_upto, v_fitting, v_shares) WITH ORDINALITY AS t (id, upto, fitting, share, i) WHERE t.fitting > 0;
                     IF v_ids IS NULL THEN
                         IF v_by_key THEN
-                            PERFORM queen.return_key_tokens(v_queue.id, v_allowed.key_scopes, v_granted, v_names, v_keys.messages, '{}', '{}');
+                            PERFORM queen.return_key_tokens(v_queue.id, v_allowed.key_scopes, v_granted, v_keys.keys, v_keys.messages, '{}', '{}');
                         END IF;
                         EXIT WHEN v_only IS NOT NULL OR clock_timestamp() >= v_until;
                         CONTINUE;
@@ -621,7 +616,7 @@ BEGIN
             END IF;
             IF v_by_key AND v_rows < v_taken THEN
                 PERFORM queen.return_key_tokens(
-                    v_queue.id, v_allowed.key_scopes, v_granted, v_names, v_keys.messages, v_leased[v_before + 1:], v_counts[v_before + 1:]);
+                    v_queue.id, v_allowed.key_scopes, v_granted, v_keys.keys, v_keys.messages, v_leased[v_before + 1:], v_counts[v_before + 1:]);
             END IF;
             IF r.parts = 1 THEN
                 v_next := v_next + cardinality(v_ids) - v_unserved;
@@ -650,7 +645,7 @@ BEGIN
             WHERE b.queue_id = v_queue.id AND b.consumer_group = r.grp;
         END IF;
         IF v_queue.has_limits THEN
-            IF v_used > 0 THEN
+            IF v_used > 0 AND (v_allowed.slots IS NOT NULL OR v_allowed.shards IS NOT NULL) THEN
                 PERFORM queen.use_limits(
                     r.grp, v_allowed.slots, v_allowed.queue_slots, v_allowed.shards, v_allowed.tokens, v_allowed.queue_shards, v_allowed.at,
                     v_leased, v_leases, v_used);

@@ -1,5 +1,5 @@
 -- The keys of a queue ($1), from $4 on, that have rows of a group ($2) awake, up to $3 of them, which of them have something ready, and for how many seconds
--- limits allow nothing to these (null: they do; see queen.key_full_for). Jumps from key to key, so its cost is by keys and not by partitions. What lies below the floor (see queen.move_ready_floor) are old versions, which are not visited.
+-- limits allow nothing to these (null: they do; see queen.key_full_for); is_limited: there are limits of keys. Jumps from key to key, so its cost is by keys and not by partitions. What lies below the floor (see queen.move_ready_floor) are old versions, which are not visited.
 WITH RECURSIVE place AS MATERIALIZED (
     SELECT q.id, clock_timestamp() AS now, coalesce((
         SELECT CASE WHEN f.floor <= clock_timestamp() AND f.moved_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() THEN f.floor END
@@ -21,7 +21,7 @@ WITH RECURSIVE place AS MATERIALIZED (
         WHERE x.queue_id = p.id AND x.consumer_group = $2 AND x.fair_key > k.fair_key AND x.ready_at >= p.floor ORDER BY x.fair_key LIMIT 1
     ) c
 )
-SELECT k.fair_key, r.is_ready, CASE WHEN p.limited AND r.is_ready THEN queen.key_full_for(p.id, $2, k.fair_key, true) END AS full_for_s
+SELECT k.fair_key, r.is_ready, CASE WHEN p.limited AND r.is_ready THEN queen.key_full_for(p.id, $2, k.fair_key, true) END AS full_for_s, p.limited AS is_limited
 FROM (SELECT fair_key FROM keys LIMIT $3) k CROSS JOIN place p
 CROSS JOIN LATERAL (
     SELECT EXISTS (
