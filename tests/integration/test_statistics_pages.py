@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import asyncpg
@@ -12,6 +13,7 @@ from versioned_sql import VersionedSession
 
 from queenmq.broker.activity import Activity
 from queenmq.broker.statistics import Statistics
+from queenmq.clock import SYSTEM, Clock, ManualClock
 from queenmq.config import DatabaseSettings, StatisticsSettings
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement
@@ -25,9 +27,15 @@ COUNTED = """
 
 @pytest.fixture
 async def statistics(database_url: str) -> AsyncIterator[Statistics]:
+    async with _reckoned_by(SYSTEM, database_url) as reckoned:
+        yield reckoned
+
+
+@asynccontextmanager
+async def _reckoned_by(clock: Clock, database_url: str) -> AsyncIterator[Statistics]:
     database = Database(DatabaseSettings(), database_url)
     await database.open()
-    yield Statistics(database, Activity(), StatisticsSettings(), "s", most_known=100, at_once=100)
+    yield Statistics(database, Activity(), StatisticsSettings(), "s", clock, most_known=100, at_once=100)
     await database.close()
 
 
@@ -79,6 +87,62 @@ async def test_a_turn_is_bounded_and_the_next_ones_go_on(
     assert seen == [8, 10, 12, 12]
     await sql.execute("UPDATE queen.queue_statistics SET cost_ms = 0")
     assert await statistics.refresh() == 0
+
+
+class _Slow(ManualClock):
+    """Each time that it is read, so many seconds have passed."""
+
+    step_s = 0.0
+
+    def monotonic(self) -> float:
+        self.advance(self.step_s)
+        return super().monotonic()
+
+
+async def _freshened(sql: asyncpg.Connection, statistics: Statistics, clock: _Slow, step_s: float) -> int:
+    """The messages that are known of after a push and an answer, to which a measurement takes twice as long."""
+    await _push_to_all(sql)
+    statistics._activity.pushed("orders", 1, 1)
+    clock.advance(1.0)
+    clock.step_s = step_s
+    await statistics.freshen()
+    clock.step_s = 0.0
+    known: int = await sql.fetchval("SELECT total FROM queen.queue_statistics")
+    return known
+
+
+async def test_one_slow_measurement_does_not_make_a_queue_large(
+    sql: asyncpg.Connection, queue: UUID, database_url: str
+) -> None:
+    """The first one is, because PostgreSQL has not planned it yet, and on a busy machine others are."""
+    async with _reckoned_by(clock := _Slow(), database_url) as statistics:
+        await _add(sql, queue, "a")
+        assert await _freshened(sql, statistics, clock, 0.004) == 2
+        assert await _freshened(sql, statistics, clock, 0.004) == 3
+        assert [await _freshened(sql, statistics, clock, 0.001) for _ in range(3)] == [4, 5, 6]
+
+
+async def test_answers_do_not_wait_for_queues_that_always_take_long(
+    sql: asyncpg.Connection, queue: UUID, database_url: str
+) -> None:
+    async with _reckoned_by(clock := _Slow(), database_url) as statistics:
+        await _add(sql, queue, "a")
+        assert [await _freshened(sql, statistics, clock, 0.004) for _ in range(5)] == [2, 3, 4, 4, 4]
+        await sql.execute("UPDATE queen.queue_statistics SET cost_ms = 0")
+        assert await statistics.refresh() == 1, "they have their turns"
+        assert await _freshened(sql, statistics, clock, 0.001) == 7, "and this one was short"
+
+
+async def test_answers_do_not_measure_queues_of_several_pages(
+    sql: asyncpg.Connection, queue: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one page that would be measured is not always the one in which something was done."""
+    monkeypatch.setattr("queenmq.broker.statistics._PAGE", 2)
+    async with _reckoned_by(clock := _Slow(), database_url) as statistics:
+        await _add(sql, queue, *"abcdef")
+        assert await statistics.refresh() == 1
+        known = [await _freshened(sql, statistics, clock, 0.001) for _ in range(6)]
+        assert known[2:] == [known[2]] * 4, "three were tried"
 
 
 async def test_what_is_done_meanwhile_is_measured_too(

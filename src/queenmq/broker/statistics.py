@@ -33,6 +33,7 @@ _LEAST_PAUSES = 20  # between two turns of a queue, in durations of the last one
 _QUIET_PAUSES = 1000  # of a queue in which nothing seems to have happened: what psql did to it, say
 _MOST_OF_THE_TIME = 0.1  # that a turn may take; what is left over comes first in the next one
 _CHEAP_MS = 5.0
+_TRIES = 3  # of which one must be cheap: the first measurement is slow, and so are some on a busy machine
 _AT_ONCE = 20
 _FRESH_S = 0.25
 _MOST_NAMED = 20_000
@@ -67,7 +68,7 @@ class Statistics:
         self._clock = clock
         self._most_known = most_known
         self._at_once = at_once
-        self._cost_ms: dict[str, float] = {}
+        self._costs_ms: dict[str, tuple[float, ...]] = {}  # the last ones of each queue
         self._behind: dict[str, datetime] = {}  # queues with pages that were last measured before that moment
         self._fresh_at = float("-inf")
         self._errors = 0
@@ -100,7 +101,7 @@ class Statistics:
                 await self._measure(row, began or row["now"], end, is_busy=row["is_busy"])
                 done += 1
             # What is too costly just now has its turn later. What does not exist any more is forgotten.
-            self._activity.touched |= {name for name in touched if name in self._cost_ms}
+            self._activity.touched |= {name for name in touched if name in self._costs_ms}
             return done
 
     async def refresh_within(self, seconds: float) -> int | None:
@@ -141,7 +142,7 @@ class Statistics:
     async def freshen(self) -> None:
         """Before an answer: update the queues that were touched here and that take no time."""
         now = self._clock.monotonic()
-        cheap = [name for name in self._activity.touched if self._cost_ms.get(name, 0.0) < _CHEAP_MS]
+        cheap = [name for name in self._activity.touched if self._is_cheap(name)]
         if not cheap or now - self._fresh_at < _FRESH_S or self._one_at_a_time.locked():
             return
         self._fresh_at = now
@@ -149,6 +150,10 @@ class Statistics:
             for row in await self._database.fetch(statement("queue_ids"), cheap[:_AT_ONCE], repeatable=True):
                 self._activity.touched.discard(row["name"])
                 await self._measure(row, row["now"], now, is_busy=True)
+
+    def _is_cheap(self, name: str) -> bool:
+        costs_ms = self._costs_ms.get(name, ())
+        return len(costs_ms) < _TRIES or min(costs_ms) < _CHEAP_MS
 
     async def _measure(self, queue: asyncpg.Record, before: datetime, end: float, *, is_busy: bool) -> None:
         """Measure pages that were last measured before that moment, and sum.
@@ -171,10 +176,13 @@ class Statistics:
         cost_ms = (self._clock.monotonic() - started) * 1000
         if pages:
             await self._database.fetchval(statement("sum_statistics"), queue["id"], cost_ms, _KEPT, repeatable=True)
-        if len(self._cost_ms) > self._most_known:
-            self._cost_ms.clear()
+        if len(self._costs_ms) > self._most_known:
+            self._costs_ms.clear()
             self._behind.clear()
-        self._cost_ms[queue["name"]] = cost_ms
+        before_ms = self._costs_ms.setdefault(queue["name"], ())
+        if pages:
+            # One that is measured in several turns is large, however short they are.
+            self._costs_ms[queue["name"]] = (*before_ms, float("inf") if more else cost_ms)[-_TRIES:]
         self._behind.pop(queue["name"], None)
         if more and is_busy:
             self._behind[queue["name"]] = before
