@@ -375,6 +375,34 @@ class TestWithTokens:
         assert not complaints
         assert (caught.value.status, caught.value.code) == (403, "forbidden")
 
+    @pytest.mark.parametrize(
+        ("grants", "is_told"),
+        [
+            ([{"queues": ["orders.*"], "groups": ["billing"], "allow": ["pop", "ack"]}], False),
+            ([{"queues": ["mails"]}, {"queues": ["orders.*"], "allow": ["pop", "ack"]}], False),
+            ([{"queues": ["orders.*"], "groups": ["billing"], "allow": ["pop", "ack", "read"]}], True),
+            ([{"queues": ["orders.*"], "groups": ["billing"]}], True),
+            (None, True),
+        ],
+    )
+    async def test_nothing_is_asked_that_the_token_may_not_read(
+        self,
+        url: str,
+        server: Server,
+        sql: asyncpg.Connection,
+        caplog: pytest.LogCaptureFixture,
+        grants: list[dict[str, list[str]]] | None,
+        is_told: bool,
+    ) -> None:
+        """Each start of a consumer would be a refusal in the audit log."""
+        claims = {"sub": "worker", "role": "read-write"} | ({} if grants is None else {"queen": grants})
+        token = jwt.encode(claims, SECRET)
+        async with Queen(url, bearer_token=token) as worker:
+            await worker.queue("orders.new").group("billing").idle_millis(50).consume(print)
+        assert bool(said(caplog)) == is_told
+        await server._audit.flush()
+        assert await sql.fetch("SELECT action, error FROM queen.audit_log WHERE status = 403") == []
+
 
 async def test_what_was_handled_is_acknowledged_although_no_poll_follows(queen: Queen, sql: asyncpg.Connection) -> None:
     await queen.queue("q").push([1, 2, 3])
