@@ -4,7 +4,7 @@ import { Refused, get, may, path, post, remove } from "./api.js";
 import { bar } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, number, plural } from "./format.js";
-import { ask, badge, button, code, copy, empty, heading, input, moment, pager, panel, searchField, table, toolbar } from "./ui.js";
+import { ask, badge, button, code, copy, empty, heading, input, moment, openDialog, pager, panel, searchField, table, toolbar } from "./ui.js";
 
 const PAGE = 50;
 const MOST_TOKENS = 200;
@@ -97,9 +97,7 @@ function showOnce({ name, token }) {
   const field = h("input", { readonly: true, value: token, spellcheck: "false" });
   const form = h("form", { method: "dialog" }, h("h2", {}, `The token ${name}`), h("p", {}, "It is shown only now. Give it to its users."), h("label", { class: "field" }, h("span", {}, "Token"), field), h("div", { class: "actions" }, button("Copy", () => copy(token)), button("Close", null, { kind: "primary", type: "submit" })));
   const dialog = h("dialog", { class: "token", "aria-label": `The token ${name}` }, form);
-  dialog.onclose = () => dialog.remove();
-  document.body.append(dialog);
-  dialog.showModal();
+  openDialog(dialog, { stays: true }); // whoever goes on by mistake would never see the token again
   field.select();
 }
 

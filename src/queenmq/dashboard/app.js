@@ -18,7 +18,7 @@ import { declared, pipeline } from "./pipeline.js";
 import { queue, queues } from "./queues.js";
 import { trace, traces } from "./traces.js";
 import { search, suggestions } from "./search.js";
-import { badge, button, empty, problem } from "./ui.js";
+import { badge, button, closeDialogs, empty, forgetTyping, openDialog, problem, toast } from "./ui.js";
 
 const ROUTES = [
   [/^$/, overview],
@@ -59,7 +59,7 @@ const SUN = "M12 7a5 5 0 1 1 0 10 5 5 0 0 1 0-10M11 1h2v4h-2zm0 18h2v4h-2zM1 11h
 const MOON = "M20.500 14.500A9 9 0 0 1 9.500 3.500a9 9 0 1 0 11 11";
 const STEPS = { live: ["good", "Live"], connecting: ["calm", "Connecting"], away: ["bad", "Not connected"], paused: ["calm", "Paused"] };
 
-const state = { route: null, page: null, data: null, problem: null, lost: false, menu: false };
+const state = { address: null, route: null, page: null, data: null, problem: null, lost: false, menu: false };
 let main;
 let frame;
 let timer = 0;
@@ -97,6 +97,9 @@ const page = {
 async function navigate() {
   if (location.hash === "#main") return;
   const route = routeOf(location.hash);
+  const left = state.address !== location.hash && closeDialogs();
+  state.address = location.hash;
+  suggestions.close(drawFrame);
   const same = route && state.page === route.page && JSON.stringify(state.route?.params) === JSON.stringify(route.params);
   state.route = route;
   state.page = route?.page ?? null;
@@ -104,10 +107,12 @@ async function navigate() {
   if (!same) {
     state.data = null;
     state.problem = null;
+    forgetTyping();
     scrollTo(0, 0);
   }
   document.title = route ? `${route.page.title(route)} · Queen` : "Queen";
   draw();
+  if (left) main.focus({ preventScroll: true });
   if (!same && document.activeElement !== document.body && !document.activeElement?.closest("dialog")) main.focus({ preventScroll: true });
   if (route) await load();
 }
@@ -128,7 +133,10 @@ async function load() {
     if (mine !== turn) return;
     state.problem = error instanceof Refused ? error.message : `This page has failed: ${error.message}`;
     state.lost = error instanceof Refused && error.status === 0;
-    if (error instanceof Refused && error.status === 404) state.data = null;
+    if (error instanceof Refused && error.status === 404) {
+      state.data = null;
+      if (closeDialogs({ idle: true })) toast("What the dialog was about is gone.", "warn");
+    }
     if (!(error instanceof Refused)) console.error(error);
   }
   draw();
@@ -227,9 +235,7 @@ function showHelp() {
   if (document.querySelector("dialog.help")) return;
   const keys = [["/", "Search"], ["g then a letter", NAVIGATION.map(([key, name]) => `${key} ${name.toLowerCase()}`).join(", ")], ["j and k", "Next and previous row"], ["Enter", "Open it"], ["r", "Reload now"], ["t", "Dark or light"], ["?", "This help"], ["Esc", "Close"]];
   const dialog = h("dialog", { class: "help", "aria-label": "Keyboard" }, h("h2", {}, "Keyboard"), h("dl", { class: "keys" }, keys.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)))), h("div", { class: "actions" }, button("Close", () => dialog.close(), { kind: "primary" })));
-  dialog.onclose = () => dialog.remove();
-  document.body.append(dialog);
-  dialog.showModal();
+  openDialog(dialog);
 }
 
 // Keyboard
@@ -243,7 +249,7 @@ function pressed(event) {
     if (event.target.matches?.("input")) event.target.blur();
     return;
   }
-  if (event.target.closest?.("input, select, textarea, dialog[open]")) return;
+  if (event.target.closest?.("input, select, textarea") || document.querySelector("dialog[open]")) return;
   if (jumping) {
     jumping = false;
     const entry = NAVIGATION.find(([key]) => key === event.key);
@@ -298,9 +304,7 @@ async function askForToken(sentence, failure) {
     begin();
   };
   dialog.oncancel = (event) => event.preventDefault();
-  dialog.onclose = () => dialog.remove();
-  document.body.append(dialog);
-  dialog.showModal();
+  openDialog(dialog, { stays: true });
 }
 
 function signOut() {

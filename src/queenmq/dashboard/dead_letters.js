@@ -31,15 +31,15 @@ export const deadLetters = {
     if (answer.total && offset >= answer.total) return deadLetters.load({ query: { ...query, offset: answer.total - 1 - ((answer.total - 1) % PAGE) } });
     const shown = new Set(answer.messages.map(keyOf));
     for (const key of selected) if (!shown.has(key)) selected.delete(key);
-    return { rows: answer.messages, total: answer.total, offset };
+    return { rows: answer.messages, total: answer.total, offset, asked: query };
   },
 
-  view({ rows, total, offset }, { query }, page) {
+  view({ rows, total, offset, asked }, { query }, page) {
     const narrowed = query.queue || query.group || query.partition || query.error || query.span || query.fingerprint;
     return [
       heading("Dead letters", {
         note: total ? `${plural(total, "message")} failed, newest first. Fix the consumer, then redrive.` : "Messages that fail more often than their queue allows.",
-        actions: rows.length > 0 && may("read-write") && [selectionButtons(rows, page), total > 1 && button(`Redrive all ${number(total)}`, () => redriveAll(total, query, page), { kind: "primary" })],
+        actions: rows.length > 0 && may("read-write") && [selectionButtons(rows, page), total > 1 && button(`Redrive all ${number(total)}`, () => redriveAll(total, asked, page), { kind: "primary" })],
       }),
       toolbar(
         searchField({ label: "Queue", value: query.queue, placeholder: "Every queue", onsearch: (queue) => page.set({ queue, offset: "" }) }),

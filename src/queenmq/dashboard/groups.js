@@ -253,6 +253,6 @@ function forget(name, queue) {
       const answer = await remove(path`/api/v1/consumer-groups/${name}/queues/${queue}`);
       return answer.operationId ? answer : "The group was deleted.";
     },
-    done: () => (location.hash = "#/groups"),
+    next: () => "#/groups",
   });
 }

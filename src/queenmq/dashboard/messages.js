@@ -199,7 +199,8 @@ function bury(key, told, page) {
   });
 }
 
-export function erase(key, told, done = () => (location.hash = to.partition(told.queue, told.partition))) {
+/** With `done` the page stays; without, that of the partition follows. */
+export function erase(key, told, done) {
   ask({
     title: "Delete this message?",
     text: `Message ${told.transactionId} is deleted with its traces and dead letters. This cannot be undone.`,
@@ -207,5 +208,6 @@ export function erase(key, told, done = () => (location.hash = to.partition(told
     danger: true,
     act: async () => (await remove(key)).message,
     done,
+    next: done ? undefined : () => to.partition(told.queue, told.partition),
   });
 }

@@ -78,7 +78,7 @@ export function createQueue() {
       await post("/api/v1/configure", { queue: made, namespace: form.get("namespace"), task: form.get("task"), options: givenSettings(form, null) });
       return `The queue ${made} was created.`;
     },
-    done: () => (location.hash = to.queue(made)),
+    next: () => to.queue(made),
   });
 }
 

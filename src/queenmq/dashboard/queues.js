@@ -322,6 +322,6 @@ function drop(name) {
       const answer = await remove(path`/api/v1/resources/queues/${name}`);
       return answer.operationId ? answer : "The queue was deleted.";
     },
-    done: () => (location.hash = "#/queues"),
+    next: () => "#/queues",
   });
 }

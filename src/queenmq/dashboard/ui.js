@@ -128,6 +128,11 @@ export function pager({ offset, limit, shown, more, go }) {
 
 let typing = 0;
 
+/** What is being typed into the search fields of a page is of no interest on the next one. */
+export function forgetTyping() {
+  clearTimeout(typing);
+}
+
 /** A field that searches while one types. */
 export function searchField({ value, label, placeholder, onsearch }) {
   return h(
@@ -175,13 +180,32 @@ export function input(name, label, more = {}) {
   return h("label", { class: "field" }, h("span", {}, label), h(kind, { name, autocomplete: "off", spellcheck: "false", ...more }));
 }
 
+/** Show a dialog until it is closed. One that `stays` is about no page: it is still there when another one is shown. */
+export function openDialog(dialog, { stays = false } = {}) {
+  dialog.toggleAttribute("data-stays", stays);
+  dialog.onclose = () => dialog.remove();
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+/**
+ * Close the dialogs of a page: nobody must confirm what belongs to a page that is not seen any more. Those that are `idle` are those in
+ * which nothing has been confirmed yet. Returns how many were closed.
+ */
+export function closeDialogs({ idle = false } = {}) {
+  const closed = [...document.querySelectorAll("dialog[open]")].filter((dialog) => !("stays" in dialog.dataset) && !(idle && "busy" in dialog.dataset));
+  for (const dialog of closed) dialog.close();
+  return closed.length;
+}
+
 /**
  * Ask before something is changed. `act` gets what was typed into `fields` and returns the sentence of success; what it throws is
  * shown in the dialog. An answer with an operationId is followed until it is done. With `ready` false nothing can be confirmed until the
  * function that comes back is called with true; with `typed`, not until that name is typed. `act` may report how far it is, and is told
- * whether it should go on: not if the dialog was closed.
+ * whether it should go on: not if the dialog was closed. `done` comes after success; `next`, the address of a page, only if the person is
+ * still where they were asked.
  */
-export function ask({ title, text, action, danger = false, fields = [], act, done, ready = true, typed }) {
+export function ask({ title, text, action, danger = false, fields = [], act, done, next, ready = true, typed }) {
   const says = h("p", { class: "says", role: "alert" });
   const progress = h("div", { class: "progress", hidden: true }, h("progress", { max: 1 }), h("span", {}));
   const confirm = button(action, null, { kind: danger ? "danger" : "primary", type: "submit" });
@@ -191,23 +215,26 @@ export function ask({ title, text, action, danger = false, fields = [], act, don
   const dialog = h("dialog", { "aria-label": title }, form);
   form.onsubmit = async (event) => {
     event.preventDefault();
+    const asked = location.hash;
     confirm.disabled = true;
     says.textContent = "";
+    dialog.toggleAttribute("data-busy", true);
     try {
       const answer = await act(new FormData(form), (share, words) => (report(progress, share, words), dialog.open));
       const sentence = answer?.operationId ? await follow(answer.operationId, progress) : answer;
       dialog.close();
       toast(typeof sentence === "string" ? sentence : "Done.");
       done?.();
+      if (next && location.hash === asked) location.hash = next();
     } catch (error) {
+      if (!dialog.open) toast(`${title.replace(/\?$/, "")}: ${error.message}`, "bad");
       says.textContent = error.message;
       confirm.disabled = false;
+      dialog.toggleAttribute("data-busy", false);
     }
   };
-  dialog.onclose = () => dialog.remove();
-  document.body.append(dialog);
   confirm.disabled = !ready || Boolean(typed);
-  dialog.showModal();
+  openDialog(dialog);
   return (now) => (confirm.disabled = !now);
 }
 
