@@ -269,6 +269,31 @@ async def test_a_request_whose_caller_left_before_its_turn_is_not_run() -> None:
     assert backend.calls == [["a"]]
 
 
+async def test_who_may_not_share_a_call_with_one_that_has_left_gets_the_next() -> None:
+    backend = Backend()
+    backend.gate.clear()
+
+    def one_of_each() -> Callable[[str], bool]:
+        taken: set[str] = set()
+
+        def admit(request: str) -> bool:
+            return request[0] not in taken and not taken.add(request[0])
+
+        return admit
+
+    lane = Lane("test", backend.run, POLICY, admission=one_of_each)
+    first = asyncio.create_task(lane.submit("a", "k"))
+    await turns()
+    gone, other = (asyncio.create_task(lane.submit(name, "k")) for name in ("b1", "b2"))
+    await turns()
+    gone.cancel()
+    backend.gate.set()
+    await first
+    await turns()
+    assert backend.calls == [["a"], ["b2"]]
+    assert await other == "B2"
+
+
 async def test_a_full_lane_refuses() -> None:
     backend = Backend()
     backend.gate.clear()

@@ -202,8 +202,8 @@ class Lane(Generic[Request, Result]):
             alone = self._alone(batch)
             self._taken_alone.update(alone)
             task.add_done_callback(partial(self._finished, len(batch), alone))
-            if self._waiting:
-                self._schedule()
+        if self._waiting and (batch or not self._running):  # else they wait for a call that runs
+            self._schedule()
 
     def _take(self) -> Batch[Request, Result]:
         admit = None
