@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import asyncpg
 import httpx
 import pytest
 from server_settings import settings_with
 
-from cli.conftest import Run, Running, serving
+from cli.conftest import QUEEN, Run, Running, serving
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_a_token_is_made_listed_and_revoked(queen: Run, running: Running) -> None:
@@ -59,6 +67,19 @@ def test_bad_input(queen: Run, arguments: tuple[str, ...], complaint: str) -> No
     refused = queen("token", "create", "x", *arguments)
     assert refused.status == 2
     assert complaint in refused.err
+
+
+def test_the_first_token_as_the_guide_makes_it_beside_systemd(running: Running, tmp_path: Path) -> None:
+    guide = (DOCS / "how-to" / "deploy.md").read_text().replace("\\\n", " ")
+    [line] = re.findall(r"^\$ (\(.*--in-database.*\))", guide, re.MULTILINE)
+    settings = tmp_path / "queen.env"
+    example = (DOCS.parent / "deploy" / "systemd" / "queen.env").read_text()
+    settings.write_text(f"{example}DATABASE_URL={running.database_url}\n")
+    typed = line.replace("/etc/queen/queen.env", str(settings)).replace("/var/lib/queen", str(tmp_path))
+    typed = typed.replace("create root", "create of-the-guide").replace("/opt/queen/bin/queen", f"{sys.executable} -c {shlex.quote(QUEEN)}")
+    ended = subprocess.run(["/bin/sh", "-c", typed], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True)
+    assert ended.stdout.startswith(b"queen_"), ended.stderr
+    assert b"has the role admin" in ended.stderr
 
 
 def test_the_first_token_where_no_bundled_database_runs(queen: Run) -> None:
