@@ -76,7 +76,9 @@ def test_the_first_token_as_the_guide_makes_it_beside_systemd(running: Running, 
     example = (DOCS.parent / "deploy" / "systemd" / "queen.env").read_text()
     settings.write_text(f"{example}DATABASE_URL={running.database_url}\n")
     typed = line.replace("/etc/queen/queen.env", str(settings)).replace("/var/lib/queen", str(tmp_path))
-    typed = typed.replace("create root", "create of-the-guide").replace("/opt/queen/bin/queen", f"{sys.executable} -c {shlex.quote(QUEEN)}")
+    typed = typed.replace("create root", "create of-the-guide").replace(
+        "/opt/queen/bin/queen", f"{sys.executable} -c {shlex.quote(QUEEN)}"
+    )
     ended = subprocess.run(["/bin/sh", "-c", typed], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True)
     assert ended.stdout.startswith(b"queen_"), ended.stderr
     assert b"has the role admin" in ended.stderr
