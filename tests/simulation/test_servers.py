@@ -26,8 +26,8 @@ from integration.test_twins_of_code import (
 
 from queenmq.broker import long_polls
 from queenmq.broker.ack import AckRequest
-from queenmq.broker.lane import Waiting
 from queenmq.broker.locking_lane import LockingLane
+from queenmq.broker.merging import Waiting
 from queenmq.core.push_call import Outcome as Pushed
 from queenmq.errors import ServerStopping
 from queenmq.httpserver.refusals import error_response

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import uvloop
 from passing_time import pass_time
 
-from queenmq.broker.lane import Lane, Policy
+from queenmq.broker.lane import Lane
+from queenmq.broker.merging import Policy
 from queenmq.clock import ManualClock
 from queenmq.errors import DatabaseUnavailable, InternalError, InvalidRequest, Overloaded
 from queenmq.storage.failures import AnswerLost, RowLocked, TryAgain
@@ -277,7 +279,9 @@ async def test_who_may_not_share_a_call_with_one_that_has_left_gets_the_next() -
         taken: set[str] = set()
 
         def admit(request: str) -> bool:
-            return request[0] not in taken and not taken.add(request[0])
+            is_first = request[0] not in taken
+            taken.add(request[0])
+            return is_first
 
         return admit
 
@@ -313,7 +317,7 @@ async def test_requests_of_a_key_that_goes_alone_join_no_second_call() -> None:
     backend = Backend()
     backend.gate.clear()
     alone = {"k"}
-    lane = Lane("test", backend.run, POLICY, one_at_a_time=alone)
+    lane = Lane("test", backend.run, replace(POLICY, one_at_a_time=alone))
     first = [asyncio.create_task(lane.submit(name, "k")) for name in "ab"]
     await turns()
     later = [asyncio.create_task(lane.submit(name, "k")) for name in "cdef"]
@@ -337,7 +341,7 @@ async def test_requests_of_a_key_that_goes_alone_join_no_second_call() -> None:
 async def test_what_has_to_wait_for_a_call_of_its_key_does_not_keep_the_loop_busy() -> None:
     backend = Backend()
     backend.gate.clear()
-    lane = Lane("test", backend.run, POLICY, one_at_a_time={"k"})
+    lane = Lane("test", backend.run, replace(POLICY, one_at_a_time={"k"}))
     first = asyncio.create_task(lane.submit("a", "k"))
     await turns()
     later = [asyncio.create_task(lane.submit(name, "k")) for name in "bcdef"]

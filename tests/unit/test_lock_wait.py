@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from passing_time import pass_time
 
-from queenmq.broker.lane import Policy, Waiting
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row, head
 from queenmq.broker.locking_lane import LockingLane
+from queenmq.broker.merging import Policy, Waiting
 from queenmq.clock import ManualClock
 from queenmq.errors import DatabaseUnavailable, Overloaded, ServerStopping
 from queenmq.storage.failures import RowLocked

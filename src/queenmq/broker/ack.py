@@ -8,9 +8,10 @@ from itertools import chain, islice
 
 import asyncpg
 
-from queenmq.broker.lane import Policy, Vegas
+from queenmq.broker.lane import Vegas
 from queenmq.broker.locked_rows import Row, lease, position
 from queenmq.broker.locking_lane import LockingLane
+from queenmq.broker.merging import Policy
 from queenmq.broker.parts import Parts
 from queenmq.core.acknowledgement import COMPLETED, Acknowledgement, Run
 from queenmq.errors import InternalError, QueenError, UnavailableError

@@ -98,9 +98,8 @@ class Broker:
             ready=partitions_ready(database, cluster),
         )
         targets = Targets(database, self.caches, self._options, clock, cached=settings.cache.enabled)
-        self._leases = Leases(
-            database, policy_of(settings, settings.lanes.renew_lease), self.long_polls, locks=self.locks
-        )
+        renewing = policy_of(settings, settings.lanes.renew_lease)
+        self._leases = Leases(database, renewing, self.long_polls, locks=self.locks)
         parts = Parts(database, self.activity, self.long_polls, self.locks)
         self._pusher = Pusher(
             parts,
@@ -113,6 +112,7 @@ class Broker:
             journal=self.journal,
             wait_behind_s=settings.journal.wait_ms / 1000,
         )
+        self.check_pushes = self._pusher.check_switched_on
         self.conditional_pusher = ConditionalPusher(
             parts,
             policy_of(settings, settings.lanes.push),
@@ -190,10 +190,6 @@ class Broker:
     def push(self, messages: list[Message]) -> Awaitable[list[Outcome]]:
         """Store `messages`; the outcomes are in their order. When this returns, they are committed or journalled."""
         return self._pusher.push(messages)
-
-    def check_pushes(self) -> None:
-        """Raises InMaintenance where any push would."""
-        self._pusher.check_switched_on()
 
     def push_unless_journalled(self, messages: list[Message]) -> Awaitable[list[Outcome]]:
         """The same for a push that another server has forwarded. Raises WouldJournal instead of journalling it."""

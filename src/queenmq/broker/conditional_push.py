@@ -14,11 +14,11 @@ from itertools import islice
 import asyncpg
 
 from queenmq.broker.encryption import PayloadEncryption
-from queenmq.broker.lane import Policy
 from queenmq.broker.load import LoadWatch
 from queenmq.broker.load_manager import Choice
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.merging import Policy
 from queenmq.broker.parts import Parts
 from queenmq.broker.push import Targets, heads
 from queenmq.broker.wake_ups import by_queue

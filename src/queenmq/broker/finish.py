@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from queenmq.broker.lane import Policy, Vegas
+from queenmq.broker.lane import Vegas
 from queenmq.broker.locked_rows import lease
 from queenmq.broker.locking_lane import LockingLane
+from queenmq.broker.merging import Policy
 from queenmq.broker.parts import Parts
 from queenmq.broker.pop import Claim, Delivered, Popper
 from queenmq.core.acknowledgement import Finish

@@ -12,13 +12,13 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Generic, TypeVar
 
 from queenmq.broker.locked_rows import Row
-from queenmq.broker.waiting_for_rows import AGAIN_TIMEOUT, FIRST_TIMEOUT, NEXT_TIMEOUT, Ticket
+from queenmq.broker.merging import Batch, Policy, Request, Result, Waiting
+from queenmq.broker.waiting_for_rows import AGAIN_TIMEOUT, FIRST_TIMEOUT, NEXT_TIMEOUT
 from queenmq.clock import SYSTEM, Clock, Timer
 from queenmq.config import ConcurrencySettings
 from queenmq.errors import DatabaseUnavailable, InternalError, Overloaded, QueenError, UnavailableError
@@ -27,8 +27,6 @@ from queenmq.storage.failures import AnswerLost, RowLocked, TryAgain
 
 log = logging.getLogger(__name__)
 
-Request = TypeVar("Request")
-Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 TRIES = 6  # of a call that meets a deadlock or the like
@@ -38,40 +36,13 @@ _HOLD_SHARE = 0.2
 _AVERAGE_WEIGHT = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a lane merges."""
-
-    preferred: int  # waiting requests that are worth another call while one runs
-    max_hold_s: float  # longest time that a request waits for company while a call runs; less if calls are quick
-    max_requests: int
-    max_weight: int  # most items (messages, acknowledgements) of one call; a single larger request goes alone
-    max_concurrent: int
-    max_pending: int
-
-
-@dataclass(slots=True, eq=False)
-class Waiting(Generic[Request, Result]):
-    request: Request
-    weight: int
-    answer: asyncio.Future[Result]
-    since: float
-    key: Hashable = None
-    ticket: Ticket | None = None  # once it had to wait for a locked row
-    is_unknown: bool = False  # the answer of a try got lost, which may have been committed
-
-
-Batch = list[Waiting[Request, Result]]
-
-
 class Lane(Generic[Request, Result]):
     """One kind of operation. `run` gets requests and the lock_timeout for their call, and returns the results in order.
 
     `orphaned` gets every result whose caller has gone. `admission` makes, for each call, the test that a request
-    must pass to join it; those that fail wait for a later call. Of a key that is `one_at_a_time`, no request joins a
-    call while another one runs that has some: they would only meet there. With `repeat_for_s`, a call that found the
-    database unavailable is repeated for that long: only for what may be done twice. `when_locked` is the result of a
-    request which alone finds something locked; without it, such a request fails. After a lost answer, neither an error
+    must pass to join it; those that fail wait for a later call. With `repeat_for_s`, a call that found the database
+    unavailable is repeated for that long: only for what may be done twice. `when_locked` is the result of a request
+    which alone finds something locked; without it, such a request fails. After a lost answer, neither an error
     nor a result that `refuses` says that nothing was kept.
     """
 
@@ -84,7 +55,6 @@ class Lane(Generic[Request, Result]):
         concurrency: Vegas | None = None,
         orphaned: Callable[[Result], None] | None = None,
         admission: Callable[[], Callable[[Request], bool]] | None = None,
-        one_at_a_time: Collection[Hashable] = (),
         repeat_for_s: float = 0.0,
         when_locked: Callable[[Request], Result] | None = None,
         refuses: Callable[[Result], bool] = lambda _result: False,
@@ -99,7 +69,6 @@ class Lane(Generic[Request, Result]):
         self._concurrency = concurrency
         self._orphaned = orphaned
         self._admission = admission
-        self._one_at_a_time = one_at_a_time
         self._taken_alone: set[Hashable] = set()  # those of such keys that a call runs for
         self._repeat_for_s = repeat_for_s
         self._when_locked = when_locked
@@ -142,7 +111,7 @@ class Lane(Generic[Request, Result]):
         if len(self._waiting) >= self._policy.max_pending:
             raise Overloaded(f"too many {self.name} requests are waiting for a database connection (ECONNREFUSED)")
         answer = asyncio.get_running_loop().create_future()
-        waiting: Waiting[Request, Result] = Waiting(request, weight, answer, self._clock.monotonic(), key)
+        waiting: Waiting[Request, Result] = Waiting(request, weight, answer, self._clock.monotonic(), key=key)
         if not ((self._locked or self._catching_up) and self._steps_aside(waiting)):
             if not self._waiting:
                 self._taken_at = waiting.since
@@ -227,9 +196,9 @@ class Lane(Generic[Request, Result]):
 
     def _alone(self, batch: Batch[Request, Result]) -> Collection[Hashable]:
         """The keys of them of which no other call may run meanwhile."""
-        if not self._one_at_a_time:
+        if not self._policy.one_at_a_time:
             return ()
-        return {waiting.key for waiting in batch if waiting.key in self._one_at_a_time}
+        return {waiting.key for waiting in batch if waiting.key in self._policy.one_at_a_time}
 
     def _finished(self, requests: int, alone: Collection[Hashable], task: asyncio.Task[None]) -> None:
         self._taken_alone.difference_update(alone)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from queenmq.broker.lane import Policy
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import lease
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.long_polls import LongPolls
+from queenmq.broker.merging import Policy
 from queenmq.errors import QueenError
 from queenmq.storage.database import Database
 from queenmq.storage.statements import statement

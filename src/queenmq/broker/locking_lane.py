@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from queenmq.broker.lane import Batch, Lane, Policy, Request, Result, Vegas, Waiting
+from queenmq.broker.lane import Lane, Vegas
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row
+from queenmq.broker.merging import Batch, Policy, Request, Result, Waiting
 from queenmq.broker.waiting_for_rows import Ticket
 from queenmq.errors import DatabaseUnavailable, UnavailableError
 from queenmq.storage.failures import RowLocked

@@ -8,9 +8,10 @@ from typing import Any
 
 from queenmq.broker.activity import Activity
 from queenmq.broker.caches import CacheBounds
-from queenmq.broker.lane import Lane, Policy, Vegas
+from queenmq.broker.lane import Lane, Vegas
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.long_polls import LongPolls
+from queenmq.broker.merging import Policy
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.clock import Clock
 from queenmq.config import ConcurrencySettings, LaneSettings, Settings

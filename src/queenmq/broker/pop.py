@@ -14,10 +14,11 @@ import asyncpg
 from queenmq.broker.conflation import Conflation
 from queenmq.broker.encryption import PayloadEncryption
 from queenmq.broker.fairness import Fairness
-from queenmq.broker.lane import Lane, Policy, Vegas
+from queenmq.broker.lane import Lane, Vegas
 from queenmq.broker.lease import Leases
 from queenmq.broker.long_polls import LongPolls
 from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.merging import Policy
 from queenmq.broker.parts import Parts
 from queenmq.broker.pauses import ASK_AGAIN_S, KnownPauses
 from queenmq.broker.queue_options import QueueOptions
@@ -128,9 +129,8 @@ class Popper:
         self._database = parts.database
         self._encryption = encryption
         self._leases = leases
-        self.subscriptions = Subscriptions(
-            parts.database, parts.locks, parts.long_polls.wake, settings.limits.max_groups
-        )
+        most_groups = settings.limits.max_groups
+        self.subscriptions = Subscriptions(parts.database, parts.locks, parts.long_polls.wake, most_groups)
         self._max_weight = policy.max_weight
         self.pauses = KnownPauses(clock)
         self.conflation = Conflation(parts.database, parts.long_polls.wake)
@@ -138,11 +138,10 @@ class Popper:
         self.lane: Lane[Claim, Delivered] = Lane(
             "pop",
             self._run,
-            policy,
+            replace(policy, one_at_a_time=self.fairness.one_at_a_time),
             concurrency=concurrency,
             orphaned=self.give_back,
             when_locked=lambda claim: Delivered(claim, ready_in_s=_LOCKED_S),
-            one_at_a_time=self.fairness.one_at_a_time,
             clock=clock,
         )
 

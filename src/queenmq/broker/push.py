@@ -14,12 +14,13 @@ import msgspec
 
 from queenmq.broker.caches import Caches
 from queenmq.broker.encryption import PayloadEncryption
-from queenmq.broker.lane import Policy, Vegas
+from queenmq.broker.lane import Vegas
 from queenmq.broker.load import LoadWatch
 from queenmq.broker.load_manager import Choice, Decision
 from queenmq.broker.locked_rows import Row, head
 from queenmq.broker.locking_lane import LockingLane
 from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.merging import Policy
 from queenmq.broker.parts import Parts
 from queenmq.broker.queue_options import QueueOptions
 from queenmq.broker.wake_ups import by_queue

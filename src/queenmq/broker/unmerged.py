@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from queenmq.broker.encryption import PayloadEncryption
-from queenmq.broker.lane import PAUSES, TRIES, Policy
+from queenmq.broker.lane import PAUSES, TRIES
 from queenmq.broker.lock_wait import LockWait
 from queenmq.broker.locked_rows import Row
 from queenmq.broker.maintenance import Maintenance
+from queenmq.broker.merging import Policy
 from queenmq.broker.push import Targets
 from queenmq.core.message import Message
 from queenmq.errors import InternalError, Overloaded, UnavailableError
