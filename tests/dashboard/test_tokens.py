@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from conftest import Postgres
 
 LOOKS = {"light": {}, "dark": {"dark": True}, "phone": {"phone": True}}
+# Of a server that does not say what the token is for.
+SESSION = {"tokens": True, "subject": "alice", "role": "read-write"}
 SECRET = "a secret of more than thirty-two bytes"
 
 
-def token(people: Provider, role: str) -> str:
+def token(people: Provider, role: str, *grants: dict[str, list[str]]) -> str:
     """Of a service, beside those of the provider: the same issuer is demanded of all."""
     claims = {"sub": "alice", "role": role, "iss": people.url, "aud": CLIENT, "exp": time.time() + 86_400}
-    return jwt.encode(claims, SECRET, "HS256")
+    return jwt.encode(claims | ({"queen": grants} if grants else {}), SECRET, "HS256")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,10 @@ def sign_in(page: Page, given: str) -> None:
 
 def test_a_token_is_asked_for_and_kept_in_the_tab_only(page: Page, people: Provider) -> None:
     page.goto("/")
-    expect(page.get_by_role("dialog")).to_contain_text("This server requires a token")
+    asked = page.get_by_role("dialog")
+    expect(asked).to_contain_text("This server requires a token: one that Queen has made (queen_…), or a JWT (eyJ…).")
+    expect(asked.get_by_label("Token")).to_have_attribute("placeholder", "queen_… or eyJ…")
+    expect(page.get_by_text("This page has lost its server.")).to_have_count(0)  # it has only not let anybody in
     expect(page.locator(".who")).to_have_text("")
     sign_in(page, "nonsense")
     expect(page.get_by_role("dialog")).to_contain_text("The server says: Malformed token")
@@ -129,6 +134,65 @@ def test_a_token_sees_the_buttons_that_it_may_press(
     page.goto("/#/cluster")
     expect(page.get_by_role("region", name="Maintenance")).to_be_visible()
     expect(page.get_by_role("button", name="Switch on")).to_have_count(2 * clears)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["told by the session", "told by the stream"])
+def test_a_token_for_some_queues_gets_no_live_figures(page: Page, people: Provider, known: bool) -> None:
+    """They are about all queues. That is no failure: what the token may see is there, and the rest says why not."""
+    limited = token(people, "read-write", {"queues": ["ord*"], "groups": ["billing"]})
+    if not known:
+        page.route("**/api/v1/session", lambda route: route.fulfill(json=SESSION))
+    page.goto("/")
+    sign_in(page, limited)
+    expect(page.locator(".live")).to_have_text("No live figures")
+    expect(page.locator(".live")).to_have_attribute(
+        "title", "Your token gets no live figures: it is for some queues, and they are about all."
+    )
+    main = page.get_by_role("main")
+    if known:
+        expect(main).to_contain_text("The overview is about all queues, and your token is only for some.")
+        expect(main).to_contain_text("It is for queues ord*; groups billing.")
+        assert serious_findings(page) == []
+    expect_no_trouble(page)
+    for where, shown in (
+        ("queues", "orders"),
+        ("queues/orders", "billing"),
+        ("queues/orders/partitions/eu", "Leased"),
+        ("groups", "billing"),
+        ("groups/billing?queue=orders", "orders"),
+        ("messages?queue=orders", "eu"),
+        ("dead-letters?queue=orders", "No dead letter matches."),
+        ("access", "Quotas"),
+    ):
+        page.goto(f"/#/{where}")
+        expect(main).to_contain_text(shown)
+        expect_no_trouble(page)
+    for where in ("messages", "dead-letters", "traces", "cluster"):
+        page.goto(f"/#/{where}")
+        expect(main).to_contain_text("Your token may not see this page.")
+        expect(main).to_contain_text("The token may not read all queues: name one that it is for.")
+        expect_no_trouble(page)
+    assert serious_findings(page) == []
+    main.get_by_role("link", name="Queues").click()
+    expect(main).to_contain_text("orders")
+
+
+def test_another_token_for_all_queues_gets_live_figures(page: Page, people: Provider) -> None:
+    """The restricted one has ended, and its person gives another."""
+    page.goto("/")
+    sign_in(page, token(people, "read-write", {"queues": ["ord*"]}))
+    expect(page.locator(".live")).to_have_text("No live figures")
+    page.evaluate("sessionStorage.setItem('queen.token', 'nonsense')")
+    page.goto("/#/queues")
+    sign_in(page, token(people, "read-only", {"groups": ["billing"]}))  # Reading is not by group.
+    expect(page.locator(".live")).to_have_text("Live")
+    page.goto("/#/")
+    expect(page.get_by_text("Unread messages")).to_be_visible()
+
+
+def expect_no_trouble(page: Page) -> None:
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".stale")).to_have_count(0)
 
 
 def test_an_administrator_sees_tokens_quotas_and_the_audit_log(page: Page, guarded: str, people: Provider) -> None:

@@ -3,7 +3,7 @@
 import { Refused, get, may, path, post, remove } from "./api.js";
 import { bar } from "./chart.js";
 import { h } from "./dom.js";
-import { bytes, number, plural } from "./format.js";
+import { bytes, grantsInWords, number, plural } from "./format.js";
 import { ask, badge, button, code, copy, empty, heading, input, moment, openDialog, pager, panel, searchField, table, toolbar } from "./ui.js";
 
 const PAGE = 50;
@@ -106,15 +106,9 @@ function stateOf(token) {
   return token.revokedAt ? badge("bad", "Revoked") : badge("warn", "Expired");
 }
 
-function grantOf(grant) {
-  return Object.entries(grant)
-    .map(([name, values]) => `${name} ${values.join(", ")}`)
-    .join("; ");
-}
-
 function restrictionsOf({ grants, limits }) {
   const told = [
-    grants.map(grantOf).join(" or "),
+    grantsInWords(grants),
     limits.requestsPerSecond && `${plural(limits.requestsPerSecond, "request")} a second`,
     limits.messagesPerSecond && `${plural(limits.messagesPerSecond, "message")} a second`,
     limits.longPolls && plural(limits.longPolls, "long poll"),

@@ -17,11 +17,17 @@ export class Exact {
 }
 
 // Whether tokens are demanded is null until the server has said it.
-export const session = { role: "admin", subject: null, tokens: null };
+export const session = { role: "admin", subject: null, tokens: null, grants: null };
 const RANKS = ["read-only", "read-write", "admin"];
 
 export function may(role) {
   return RANKS.indexOf(session.role) >= RANKS.indexOf(role);
+}
+
+/** Whether the token reads all queues. The server decides; this only spares it what it would refuse. */
+export function readsEverything() {
+  const isForAll = ({ queues = [], namespaces = [], allow = ["read"] }) => allow.includes("read") && (queues.length + namespaces.length === 0 || [...queues, ...namespaces].includes("*"));
+  return !session.grants || session.grants.some(isForAll);
 }
 
 export const token = {

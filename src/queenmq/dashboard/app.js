@@ -5,7 +5,7 @@ import { Refused, get, session, token, whenTokenIsWanted } from "./api.js";
 import { cluster } from "./cluster.js";
 import { deadLetters } from "./dead_letters.js";
 import { h, show } from "./dom.js";
-import { time } from "./format.js";
+import { sentence, time } from "./format.js";
 import { group, groups } from "./groups.js";
 import { keys } from "./keys.js";
 import { again, keepWatching, listen, live } from "./live.js";
@@ -18,7 +18,7 @@ import { declared, pipeline } from "./pipeline.js";
 import { queue, queues } from "./queues.js";
 import { trace, traces } from "./traces.js";
 import { search, suggestions } from "./search.js";
-import { badge, button, closeDialogs, empty, forgetTyping, openDialog, problem, toast } from "./ui.js";
+import { badge, button, closeDialogs, empty, forgetTyping, link, openDialog, problem, toast } from "./ui.js";
 
 const ROUTES = [
   [/^$/, overview],
@@ -57,9 +57,9 @@ const NAVIGATION = [
 ];
 const SUN = "M12 7a5 5 0 1 1 0 10 5 5 0 0 1 0-10M11 1h2v4h-2zm0 18h2v4h-2zM1 11h4v2H1zm18 0h4v2h-4zM4.200 5.600l1.400-1.400 2.800 2.800L7 8.400zm11.400 11.400 1.400-1.400 2.800 2.800-1.400 1.400zM18.400 4.200l1.400 1.400L17 8.400 15.600 7zM7 15.600 8.400 17l-2.800 2.800-1.400-1.400z";
 const MOON = "M20.500 14.500A9 9 0 0 1 9.500 3.500a9 9 0 1 0 11 11";
-const STEPS = { live: ["good", "Live"], connecting: ["calm", "Connecting"], away: ["bad", "Not connected"], paused: ["calm", "Paused"] };
+const STEPS = { live: ["good", "Live"], connecting: ["calm", "Connecting"], away: ["bad", "Not connected"], paused: ["calm", "Paused"], refused: ["calm", "No live figures"] };
 
-const state = { address: null, route: null, page: null, data: null, problem: null, lost: false, menu: false };
+const state = { address: null, route: null, page: null, data: null, problem: null, refused: null, lost: false, menu: false };
 let main;
 let frame;
 let timer = 0;
@@ -107,6 +107,7 @@ async function navigate() {
   if (!same) {
     state.data = null;
     state.problem = null;
+    state.refused = null;
     forgetTyping();
     scrollTo(0, 0);
   }
@@ -128,10 +129,14 @@ async function load() {
     if (mine !== turn) return;
     state.data = data;
     state.problem = null;
+    state.refused = null;
     state.lost = false;
   } catch (error) {
     if (mine !== turn) return;
-    state.problem = error instanceof Refused ? error.message : `This page has failed: ${error.message}`;
+    const refused = error instanceof Refused && error.status === 403;
+    if (refused) state.data = null;
+    state.refused = refused ? sentence(error.message) : null;
+    state.problem = refused ? null : error instanceof Refused ? error.message : `This page has failed: ${error.message}`;
     state.lost = error instanceof Refused && error.status === 0;
     if (error instanceof Refused && error.status === 404) {
       state.data = null;
@@ -150,11 +155,16 @@ function draw() {
     show(main, empty("There is no such page.", h("a", { href: "#/" }, "Go to the overview")));
     return;
   }
-  const content = data ? shown.view(data, route, page) : state.problem ? [] : [h("div", { class: "loading", role: "status" }, "Loading…")];
+  const content = data ? shown.view(data, route, page) : state.refused ? notForToken(state.refused) : state.problem ? [] : [h("div", { class: "loading", role: "status" }, "Loading…")];
   // What a lost server has said last is shown, but not as if it were the present.
-  const lost = live.state === "away" && problem(`This page has lost its server. ${live.sentence} What is shown below is from ${time(live.since)}.`);
+  const lost = live.state === "away" && problem(`This page has lost its server. ${sentence(live.sentence)} What is shown below is from ${time(live.since)}.`);
   const stale = h("div", { class: live.state === "away" || state.lost ? "page-content stale" : "page-content" }, content);
   show(main, h("div", { class: "page", "data-key": route.where }, lost, !lost && state.problem && problem(state.problem, state.problem && button("Try again", () => load())), stale));
+}
+
+/** The server is well, and has refused: nothing to try again, and nothing that is out of date. */
+function notForToken(says) {
+  return empty("Your token may not see this page.", says, " ", link("#/queues", "Queues"), " has those that it is for, with links to their messages and dead letters.");
 }
 
 function drawFrame() {
@@ -171,7 +181,7 @@ function drawFrame() {
       h("kbd", { "aria-hidden": "true" }, "/"),
       suggestions.view(drawFrame),
     ),
-    h("span", { class: "live", role: "status", title: live.sentence || "Figures are updated every second" }, badge(tone, text)),
+    h("span", { class: "live", role: "status", title: sentence(live.sentence) || "Figures are updated every second" }, badge(tone, text)),
     button(themeMark(), switchTheme, { kind: "icon", title: "Dark or light" }),
     button("?", showHelp, { kind: "icon help-button", title: "Keyboard" }),
     session.tokens && button("Sign out", signOut, { kind: "quiet" }),
@@ -278,18 +288,18 @@ function step(by) {
 
 let asking = false;
 
-async function askForToken(sentence, failure) {
+async function askForToken(words, failure) {
   if (asking) return;
   asking = true;
   const held = token.get();
   const known = await provider().catch(() => null);
-  const says = h("p", { class: "says", role: "alert" }, failure ?? (held && `The server says: ${sentence}.`));
-  const field = h("input", { type: "password", name: "token", required: true, autocomplete: "off", spellcheck: "false", "aria-label": "Token", placeholder: "eyJhbGciOi…" });
+  const says = h("p", { class: "says", role: "alert" }, failure ?? (held && `The server says: ${sentence(words)}`));
+  const field = h("input", { type: "password", name: "token", required: true, autocomplete: "off", spellcheck: "false", "aria-label": "Token", placeholder: "queen_… or eyJ…" });
   const form = h(
     "form",
     { method: "dialog" },
     h("h2", {}, "Your token"),
-    h("p", {}, "This server requires a token (JWT). It is kept in this tab only, and deleted when you close it."),
+    h("p", {}, "This server requires a token: one that Queen has made (queen_…), or a JWT (eyJ…). It is kept in this tab only, and deleted when you close it."),
     says,
     known && [button(`Sign in at ${new URL(known.issuer).host}`, () => signIn(known).catch((error) => (says.textContent = error.message)), { kind: "primary" }), h("p", { class: "note" }, "or give a token:")],
     h("label", { class: "field" }, h("span", {}, "Token"), field),
@@ -314,7 +324,7 @@ function signOut() {
 
 async function begin() {
   try {
-    Object.assign(session, await get("/api/v1/session"));
+    Object.assign(session, { grants: null }, await get("/api/v1/session"));
   } catch (error) {
     if (error.status === 401) return;
     if (error.status === 403) session.role = "read-only";
@@ -339,7 +349,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawFrame)
 let told = live.state;
 listen(() => {
   const changed = told !== live.state;
-  if (told === "away" && live.state === "live") load();
+  if (told === "away" && (live.state === "live" || live.state === "refused")) load();
   told = live.state;
   if (state.data && (changed || state.page?.live)) draw();
   else drawFrame();

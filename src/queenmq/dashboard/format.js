@@ -13,6 +13,20 @@ export function number(value) {
   return value === null || value === undefined ? NONE : whole.format(value);
 }
 
+/** What a server says in a few words, as a sentence. */
+export function sentence(words) {
+  return words && words[0].toUpperCase() + words.slice(1) + (/[.!?…]$/.test(words) ? "" : ".");
+}
+
+/** What a token is for, in a few words. */
+export function grantsInWords(grants) {
+  const one = (grant) =>
+    Object.entries(grant)
+      .map(([name, values]) => `${name} ${values.join(", ")}`)
+      .join("; ");
+  return grants.map(one).join(" or ");
+}
+
 /** As somebody has set it, not rounded. */
 export function setting(value) {
   return exact.format(value);

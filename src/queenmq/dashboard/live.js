@@ -1,9 +1,10 @@
 // The live stream as the pages see it: the newest snapshot, the rates of the last minutes, and whether it is coming in.
 
-import { Refused, watch } from "./api.js";
+import { Refused, readsEverything, watch } from "./api.js";
 
 const KEPT = 120;
 const PAUSES_MS = [500, 1000, 2000, 5000, 10000];
+const REFUSED_MS = 60000; // a token that may not see the figures will hardly be allowed to soon
 const COUNTED = ["pushed", "popped", "acked", "failed", "deadLettered", "databaseErrors"];
 
 export const live = { state: "connecting", sentence: "", now: null, history: [], since: null };
@@ -51,7 +52,7 @@ function took(snapshot) {
 /** A connection that is open and silent is as bad as none: give it up, and say so. */
 function listenForSilence() {
   const quiet = heard > asked ? Date.now() - heard > SILENT_MS : Date.now() - asked > UNANSWERED_MS;
-  if (document.hidden || !quiet) return;
+  if (document.hidden || live.state === "refused" || !quiet) return;
   if (live.state !== "away") say("away", "No data for some seconds; trying again.");
   stream?.abort();
 }
@@ -61,6 +62,28 @@ function say(state, sentence = "") {
   live.state = state;
   live.sentence = sentence;
   tell();
+}
+
+/** The server is there, but its figures are not for this token: nor are those that it has shown to another. */
+function refused() {
+  live.now = null;
+  live.history.length = 0;
+  say("refused", "Your token gets no live figures: it is for some queues, and they are about all.");
+}
+
+/** How it is said that the stream has ended with this error. */
+function sayWhy(error) {
+  const status = error instanceof Refused ? error.status : 0;
+  if (status === 403) refused();
+  else if (status === 401) say("connecting", error.message); // a token is being asked for
+  else say("away", status ? error.message : "The server cannot be reached; trying again.");
+}
+
+function sleep(milliseconds) {
+  return new Promise((resolve) => {
+    wake = resolve;
+    setTimeout(resolve, milliseconds);
+  });
 }
 
 /** Watch for as long as the page is open and visible, and come again whenever the stream ends. */
@@ -73,6 +96,11 @@ export async function keepWatching() {
       say("paused");
       await new Promise((resolve) => (wake = resolve));
     }
+    if (!readsEverything()) {
+      refused();
+      await sleep(REFUSED_MS);
+      continue;
+    }
     stream = new AbortController();
     asked = Date.now();
     try {
@@ -81,17 +109,17 @@ export async function keepWatching() {
         took(snapshot);
       }, stream.signal);
     } catch (error) {
-      if (!document.hidden && live.state !== "away") {
-        say("away", error instanceof Refused && error.status ? error.message : "The server cannot be reached; trying again.");
-      }
+      // Whoever has given up a silent stream has said so.
+      if (!document.hidden && error.name !== "AbortError") sayWhy(error);
     }
     if (document.hidden) continue;
+    if (live.state === "refused") {
+      await sleep(REFUSED_MS);
+      continue;
+    }
     const pause = PAUSES_MS[Math.min(failures, PAUSES_MS.length - 1)];
     failures += 1;
-    await new Promise((resolve) => {
-      wake = resolve;
-      setTimeout(resolve, pause);
-    });
+    await sleep(pause);
   }
 }
 

@@ -1,9 +1,9 @@
 // The first page: is it well, and if not, where to look.
 
-import { get } from "./api.js";
+import { get, readsEverything, session } from "./api.js";
 import { lines, spark } from "./chart.js";
 import { h } from "./dom.js";
-import { bytes, compact, duration, groupName, number, percent, plural, rate } from "./format.js";
+import { bytes, compact, duration, grantsInWords, groupName, number, percent, plural, rate } from "./format.js";
 import { history, rangeButtons, rangeTitle } from "./history.js";
 import { isCurrent, live } from "./live.js";
 import { badge, button, code, copy, empty, heading, link, moment, panel, prose, table, tile, tiles, to } from "./ui.js";
@@ -18,11 +18,13 @@ export const overview = {
   live: true,
 
   async load({ query }) {
+    if (!readsEverything()) return { grants: session.grants };
     const [status, lagging, { troubles }] = await Promise.all([get("/api/v1/status"), get("/api/v1/consumer-groups/lagging", { minLagSeconds: LAGGING_S, limit: 6 }), get("/api/v1/troubles")]);
     return { status, lagging, troubles, past: await history(query.range, { hour: status }) };
   },
 
-  view({ status, lagging, troubles, past }, { query }, page) {
+  view({ grants, status, lagging, troubles, past }, { query }, page) {
+    if (grants) return [heading("Overview"), empty("The overview is about all queues, and your token is only for some.", "It is for ", code(grantsInWords(grants)), ". ", link("#/queues", "Queues"), " and ", link("#/groups", "Groups"), " have the figures of what it may read.")];
     const now = live.now;
     const { points } = past;
     const range = rangeTitle(query.range).toLowerCase();
