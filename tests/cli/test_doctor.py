@@ -273,8 +273,6 @@ def test_a_token_that_is_limited_is_valid(
     queen: Run, guarded: Running, environment: pytest.MonkeyPatch, name: str
 ) -> None:
     environment.setenv("QUEEN_URL", guarded.url)
-    environment.setenv("QUEEN_TOKEN", bearer("admin"))
-    queen("push", name, "1")
     for role in ("read-only", "admin"):
         environment.setenv("QUEEN_TOKEN", bearer(role, queen={"queues": [name]}))
         status, found = findings(queen)
