@@ -1,6 +1,6 @@
 -- Up to which offset every group of a queue has finished the messages of a partition; 0 if no group reads it, or one has read nothing.
 -- p_begun are groups that have popped only partitions by name. Where they have no place yet they have read nothing: their next pop of any
--- partition gets what is there. Looks at them one after the other until one has read nothing; locks nothing.
+-- partition gets what is there. They are examined one after the other until one has read nothing. Locks nothing.
 CREATE OR REPLACE FUNCTION queen.read_by_all(p_queue text, p_partition uuid, p_begun text[]) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_upto  bigint := coalesce((SELECT min(c.position) FROM queen.partition_consumers c WHERE c.partition_id = p_partition), 0);
