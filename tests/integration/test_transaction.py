@@ -118,7 +118,7 @@ class TestNothingIsApplied:
             "perhaps": "unknown status 'perhaps': a transaction takes completed, failed or dlq",
         }
         for status, why in told.items():
-            await self.refuse(queen, ack_op(message, status), error=f"ACK operation failed: {why}")
+            await self.refuse(queen, ack_op(message, status), error=f"ACK operation failed: Unknown error: {why}")
 
     async def test_if_an_operation_is_unknown(self, queen: Queen) -> None:
         await self.refuse(queen, {"type": "dance"}, error="Unknown operation type: dance")

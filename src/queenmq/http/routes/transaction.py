@@ -174,7 +174,7 @@ def _read_operation(operation: Operation, field: str, request: Request) -> list[
         case "ack":
             ack = read_ack(operation, group, f"{field}.")
             if ack.status not in TRANSACTION_STATUSES:
-                raise TransactionRefused(f"ACK operation failed: {_misfit(ack.status)}")
+                raise TransactionRefused(f"ACK operation failed: Unknown error: {_misfit(ack.status)}")
             return [ack]
         case unknown:
             raise TransactionRefused(f"Unknown operation type: {unknown}")
