@@ -208,6 +208,13 @@ def test_the_overview_leads_to_failing_heads_and_to_dead_letters_of_one_cause(pa
     expect(page.locator(".letter")).to_have_count(3)
 
 
+def test_the_overview_names_what_it_counts_as_errors(page: Page) -> None:
+    """A consumer that reports a failure has made no error: what counts is what the server refused."""
+    page.goto("/#/")
+    tile = page.locator(".tile", has_text="Errors in the last hour")
+    expect(tile).to_contain_text(re.compile(r"\d+ database errors?, [\d,]+ refused acks?, [\d,]+ dead letters?"))
+
+
 def test_one_field_finds_queues_partitions_groups_and_messages(page: Page, served: Served) -> None:
     queue, shop = fresh("haystack"), served.shop
     shop.push(queue, "needle-7", 1, name="needle-message")

@@ -122,7 +122,7 @@ function figures(now, status) {
     tile("Oldest due", backlog ? duration(backlog.lagSeconds) : "–", { note: backlog ? `at most ${plural(backlog.lagMessages, "message")} behind` : "not known", tone: backlog?.lagSeconds > LATE_S ? "warn" : "", href: "#/groups" }),
     tile("Waiting consumers", compact(now.waiters), { note: "long polls", extra: spark(history.map((beat) => beat.waiters), "four") }),
     tile("Dead letters", compact(backlog?.deadLetters), { note: backlog?.deadLetters ? "look at them" : "none", tone: backlog?.deadLetters ? "warn" : "", href: "#/dead-letters" }),
-    tile("Errors in the last hour", compact(errors), { note: `${plural(status.errors.dbErrors, "database error")}, ${plural(status.errors.ackFailed, "failed ack")}, ${plural(status.errors.dlqMessages, "dead letter")}`, tone: errors ? "warn" : "" }),
+    tile("Errors in the last hour", compact(errors), { note: `${plural(status.errors.dbErrors, "database error")}, ${plural(status.errors.ackFailed, "refused ack")}, ${plural(status.errors.dlqMessages, "dead letter")}`, tone: errors ? "warn" : "" }),
     tile("Stored messages", compact(backlog?.total), { note: backlog ? `${compact(backlog.partitions)} partitions, ${plural(backlog.queues, "queue")}` : "not known" }),
     tile("Operations waiting", compact(now.operationsWaiting), { note: now.journal ? `${number(now.journal)} messages in the journal` : "journal empty", tone: now.journal ? "warn" : "", href: "#/operations" }),
     tile("Processor", percent(history.at(-1)?.processor ?? 0), { note: `${bytes(now.server.memoryBytes)} memory`, extra: spark(history.map((beat) => beat.processor), "one") }),

@@ -343,7 +343,7 @@ def _cluster(page: Exposition, row: Totals) -> None:
     for result, acknowledgements in (("success", row.ack_success), ("failed", row.ack_failed)):
         page.counter(
             "queen_cluster_ack_total",
-            "Acknowledgements on all servers, by result.",
+            "Acknowledgements on all servers, by result: success if they were applied, failed if they were refused.",
             acknowledgements,
             result=result,
             **_CLUSTER,
@@ -369,7 +369,8 @@ def _queue(page: Exposition, row: QueueMinute) -> None:
     for result, acknowledgements in (("success", row.ack_success), ("failed", row.ack_failed)):
         page.gauge(
             "queen_queue_ack_per_minute",
-            "Acknowledgements in the last whole minute, on all servers, by result.",
+            "Acknowledgements in the last whole minute, on all servers, by result: success if they were applied, "
+            "failed if they were refused.",
             acknowledgements,
             **queue,
             result=result,
