@@ -145,7 +145,8 @@ async function load() {
     if (!(error instanceof Refused)) console.error(error);
   }
   draw();
-  if (shown.every) timer = setTimeout(() => (document.hidden ? null : load()), shown.every);
+  // What a token may not see is not asked for again and again: refusals are in the audit log.
+  if (shown.every && !state.refused) timer = setTimeout(() => (document.hidden ? null : load()), shown.every);
 }
 
 function draw() {

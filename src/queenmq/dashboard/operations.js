@@ -1,6 +1,6 @@
 // Operations: pushes that wait under load, and long administration, with their progress.
 
-import { get, may, path, post } from "./api.js";
+import { get, may, path, post, readsEverything } from "./api.js";
 import { bar } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, duration, number, percent } from "./format.js";
@@ -41,22 +41,14 @@ export const operations = {
 
   async load({ query }) {
     const offset = Number(query.offset ?? 0);
-    const [stats, listed] = await Promise.all([get("/api/v1/operations/stats"), get("/api/v1/operations", { status: query.status, limit: PAGE + 1, offset })]);
+    const [stats, listed] = await Promise.all([readsEverything() ? get("/api/v1/operations/stats") : null, get("/api/v1/operations", { status: query.status, limit: PAGE + 1, offset })]);
     return { stats, rows: listed.operations.slice(0, PAGE), more: listed.operations.length > PAGE, offset };
   },
 
   view({ stats, rows, more, offset }, { query }, page) {
-    const count = (status) => stats.stats.filter((row) => row.status === status).reduce((sum, row) => sum + row.count, 0);
-    const { systemHealth: load, journal } = stats;
     return [
       heading("Operations", { note: "Work that was accepted and runs later: deferred pushes and long administration." }),
-      tiles(
-        tile("Waiting", number(count("pending") + count("processing") + count("blocked")), { note: load.drainRate ? `${number(load.drainRate)} a second are done` : "nothing is being done" }),
-        tile("Blocked or failed", number(count("blocked") + count("failed")), { tone: count("blocked") + count("failed") ? "bad" : "" }),
-        tile("Connections in use", percent(load.poolUtilization), { note: `${number(load.poolWaiting)} calls wait` }),
-        tile("Wait of pushes", duration(load.pushWaitSeconds), { note: `${number(load.queued)} queued, ${number(load.rejected)} refused` }),
-        tile("Journal", journal ? number(journal.messages) : "none", { note: journal ? `messages, ${bytes(journal.bytes)}${journal.healthy ? "" : ", cannot be written"}${journal.stuck ? `, ${number(journal.stuck)} pushes cannot be stored for now` : ""}${journal.waitingForKey ? `, ${number(journal.waitingForKey)} pushes wait for their key` : ""}${journal.quarantined ? `, ${number(journal.quarantined)} records set aside` : ""}` : "no folder for it", tone: journal && (!journal.healthy || journal.stuck || journal.waitingForKey || journal.quarantined) ? "bad" : journal?.messages ? "warn" : "" }),
-      ),
+      stats && figures(stats),
       toolbar(choice({ label: "State", value: query.status, options: [["", "Every state"], ...Object.entries(STATES).map(([name, [, text]]) => [name, text])], onchoose: (status) => page.set({ status, offset: "" }) })),
       table({
         label: "Operations",
@@ -109,3 +101,15 @@ export const operation = {
     ];
   },
 };
+
+/** What all servers and queues have to do: not for a token that is for some queues. */
+function figures({ stats, systemHealth: load, journal }) {
+  const count = (status) => stats.filter((row) => row.status === status).reduce((sum, row) => sum + row.count, 0);
+  return tiles(
+    tile("Waiting", number(count("pending") + count("processing") + count("blocked")), { note: load.drainRate ? `${number(load.drainRate)} a second are done` : "nothing is being done" }),
+    tile("Blocked or failed", number(count("blocked") + count("failed")), { tone: count("blocked") + count("failed") ? "bad" : "" }),
+    tile("Connections in use", percent(load.poolUtilization), { note: `${number(load.poolWaiting)} calls wait` }),
+    tile("Wait of pushes", duration(load.pushWaitSeconds), { note: `${number(load.queued)} queued, ${number(load.rejected)} refused` }),
+    tile("Journal", journal ? number(journal.messages) : "none", { note: journal ? `messages, ${bytes(journal.bytes)}${journal.healthy ? "" : ", cannot be written"}${journal.stuck ? `, ${number(journal.stuck)} pushes cannot be stored for now` : ""}${journal.waitingForKey ? `, ${number(journal.waitingForKey)} pushes wait for their key` : ""}${journal.quarantined ? `, ${number(journal.quarantined)} records set aside` : ""}` : "no folder for it", tone: journal && (!journal.healthy || journal.stuck || journal.waitingForKey || journal.quarantined) ? "bad" : journal?.messages ? "warn" : "" }),
+  );
+}
