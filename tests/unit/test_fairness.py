@@ -179,6 +179,16 @@ def test_while_ages_are_fair_nobody_is_preferred() -> None:
     assert fair.next(1) is not None
 
 
+def test_what_is_only_promised_makes_nobody_even() -> None:
+    fair = turns()
+    fair.found(["a", "b"])
+    assert [fair.next(1) for _ in range(4)] == ["a", "b", "a", "b"]
+    assert not fair.left_to_age(1)  # all of it could be of one key, which was promised as much as the other
+    fair.got("a", 2)
+    fair.kept("a", 2)
+    assert not fair.left_to_age(1)
+
+
 def test_with_a_key_that_is_held_ages_are_not_relied_on() -> None:
     fair = turns()
     fair.found(["a", "b", "c"])

@@ -62,7 +62,8 @@ class Turns:
         # The ready ones. An entry that is too low is corrected when it comes up.
         self._heap: list[tuple[float, str]] = []
         self._listed: dict[str, float] = {}  # the lowest entry of each
-        self._front = 0.0  # the time of the one that is furthest ahead, or was when it had something
+        # The time of the one that is furthest ahead, with what is promised to it, or was when it had something.
+        self._front = 0.0
         self._delivered = 0  # messages since a key came
         self._open = 0  # messages under way that may be of any key
         self._heaviest = max([1.0, *policy.weights.values()])
@@ -93,7 +94,7 @@ class Turns:
         heapify(self._releases)
         if len(self._times) > _MOST_REMEMBERED:
             self._times = {key: self._times[key] for key in ready}
-        self._front = max((self._times[key] for key in ready), default=0.0)
+        self._front = max(map(self._time, ready), default=0.0)
         self._list()
 
     def hold(self, key: str, until: float) -> None:
@@ -167,6 +168,7 @@ class Turns:
     def _promise(self, key: str, messages: int) -> None:
         self._now = max(self._now, self._times[key])
         self._promised[key] = self._promised.get(key, 0.0) + messages / self._weight(key)
+        self._front = max(self._front, self._time(key))
 
     def _lowest(self) -> str | None:
         """Who is furthest behind."""
