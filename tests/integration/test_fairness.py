@@ -80,6 +80,23 @@ class TestShares:
         answers = await asyncio.gather(*(take(queen) for _ in range(16)))
         assert tenants([message for answer in answers for message in answer])["small"] in (7, 8, 9)
 
+    async def test_keys_of_one_partition_have_their_turns_in_merged_pops(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server
+    ) -> None:
+        await fill(queen, big=100)
+        await fill(queen, each=20, **{f"small{n}": 1 for n in range(16)})
+        await fair(http)
+        await take(queen)
+        await look(server)
+        got: Counter[str] = Counter()
+        for _ in range(6):
+            answers = await asyncio.gather(*(take(queen) for _ in range(16)))
+            batch = [message for answer in answers for message in answer]
+            got += tenants(batch)
+            await queen.ack_batch(batch)
+            await look(server)
+        assert got["big"] <= 18, got
+
     async def test_weights(self, http: httpx.AsyncClient, queen: Queen, server: Server) -> None:
         await fill(queen, a=60, b=60)
         await fair(http, RULE | {"weights": {"b": 3}})
@@ -154,7 +171,7 @@ async def test_what_a_pop_reads(sql: asyncpg.Connection) -> None:
     plain = [await read("pop_leased") for _ in range(8)]
     fair = [await read("pop_leased_fair", ["few", "many", "few", "many"]) for _ in range(8)]
     assert median(fair) < 1.25 * median(plain)
-    ready = await buffers(sql, statement("fair_keys_ready"), "q", "g", 100, "")
+    ready = await buffers(sql, statement("fair_keys_ready"), "q", "g", 100, "", 4)
     assert ready < 60, "PostgreSQL 16 reads ten more than 14 and 18"
 
 

@@ -36,7 +36,8 @@ _LONGEST_LOOK_S: Final = 2.0
 # poll. If they had turns in between, they would have all of them as long as they are full.
 _LONGEST_HOLD_S: Final = 5.0
 # Pops that are merged ask for up to so many messages of a key one after the other: the index is read for it once, and
-# what is used of its limit is written once. Not while keys are full: one may have less left than that.
+# what is used of its limit is written once. Not while keys are full: one may have less left than that; and not of a key
+# with fewer partitions that are ready: what it has not goes to the oldest of any key.
 _RUN: Final = 4
 _FULL_S: Final = 5.0
 _MEETING_MS: Final = 5.0  # how long a key counts as full of which another pop has the row
@@ -69,6 +70,7 @@ class _Place:
     def __init__(self, policy: FairnessPolicy) -> None:
         self.policy = policy
         self.turns = Turns(policy)
+        self.narrow: set[str] = set()  # keys with fewer partitions ready than a run may want
         self.is_limited = False  # there are limits of keys
         self.full_at = -inf  # when a pop met a key that a limit allowed nothing
         self.look_at = 0.0
@@ -185,7 +187,8 @@ class Fairness:
                 left -= batch
             else:
                 key = place.turns.next(batch, now)
-                left = _RUN - batch if now - place.full_at > _FULL_S else 0
+                may_run = key not in place.narrow and now - place.full_at > _FULL_S
+                left = _RUN - batch if may_run else 0
             last = _Turn(place, key)
             found.append(last)
         return found
@@ -206,14 +209,15 @@ class Fairness:
     async def _look(self, queue: str, group: str, place: _Place) -> None:
         began = self._clock.monotonic()
         try:
-            asked = (statement("fair_keys_ready"), queue, group, _MOST_KEYS, place.look_from)
+            asked = (statement("fair_keys_ready"), queue, group, _MOST_KEYS, place.look_from, _RUN)
             rows = await self._database.fetch(*asked, repeatable=True)
             now = self._clock.monotonic()
             full = {row["fair_key"]: row["full_for_s"] for row in rows if row["full_for_s"] is not None}
             place.turns.found(
-                (row["fair_key"] for row in rows if row["is_ready"]),
+                (row["fair_key"] for row in rows if row["ready"]),
                 {key: now + min(full_for_s, _LONGEST_HOLD_S) for key, full_for_s in full.items()},
             )
+            place.narrow = {row["fair_key"] for row in rows if row["ready"] < _RUN}
             if rows:
                 place.is_limited = rows[0]["is_limited"]
             self._count(queue, group, place)
@@ -241,15 +245,14 @@ class Fairness:
 
     def _settle(self, claims: Sequence[Claimed], turns: list[_Turn], rows: list[asyncpg.Record]) -> None:
         """What was promised to keys is settled with what they got."""
-        asked: Counter[tuple[_Place, str]] = Counter()
+        missing: Counter[tuple[_Place, str]] = Counter()  # turns of keys that got nothing
         for claim, (place, key, is_open) in zip(claims, turns, strict=True):
             if place is None:
                 continue
             if key is not None:
-                asked[place, key] += 1
+                missing[place, key] += 1
             elif is_open:
                 place.turns.closed(claim.batch)
-        missing = asked.copy()  # turns of keys that got nothing
         for row in rows:
             request = row["request"]
             if request is None:
@@ -278,10 +281,9 @@ class Fairness:
             if place is not None and key is not None:
                 place.turns.kept(key, claim.batch)
         if rows:
-            for what, turns_left in missing.items():
-                # Of a run, it may have had something for some.
-                if turns_left == asked[what] > 0:
-                    what[0].turns.exhausted(what[1])
+            for (place, key), turns_left in missing.items():
+                if turns_left > 0:
+                    place.turns.exhausted(key)
 
     def _place_of(self, claim: Claimed) -> _Place | None:
         return self._places.get((claim.queue, claim.group))
