@@ -355,6 +355,23 @@ class TestCompany:
         await look(server)
         assert not few
 
+    async def test_a_group_that_pops_no_more_does_not_keep_others_to_one_call(
+        self, http: httpx.AsyncClient, queen: Queen, server: Server
+    ) -> None:
+        fairness = server.broker.policies.fairness
+        await fill(queen, **{f"k{number}": 1 for number in range(10)})
+        await limit(http, {"rate": 1_000_000})
+        await take(queen)
+        await look(server)
+        await queen.drain("q", consumerGroup="g", batch=100, partitions=100)
+        await look(server)
+        await queen.pop("q", consumerGroup="other")
+        await look(server, "other")
+        assert fairness.one_at_a_time == {"q": {"g"}}
+        fairness._places["q", "g"].look_at -= 60
+        await look(server, "other")
+        assert not fairness.one_at_a_time
+
     async def test_what_is_popped_together_uses_few_keys(
         self, http: httpx.AsyncClient, queen: Queen, server: Server, sql: asyncpg.Connection
     ) -> None:

@@ -43,6 +43,7 @@ _FULL_S: Final = 5.0
 _MEETING_MS: Final = 5.0  # how long a key counts as full of which another pop has the row
 # With fewer keys than that, calls for the queue go one by one: they would meet at the rows of the same keys.
 _FEW_KEYS: Final = 8
+_GONE_S: Final = 10.0  # a group that does not pop for so long has no say in that
 _FORGET_S: Final = 3600.0  # between removals of what limits of keys have kept
 _STEP: Final = 1000
 _PASSES: Final = 20
@@ -236,12 +237,19 @@ class Fairness:
         """Whether calls for the queue go one by one."""
         if self._places.get((queue, group)) is not place:
             return
+        long_ago = self._clock.monotonic() - _GONE_S
+        groups = {
+            one
+            for one in self.one_at_a_time.get(queue, ())
+            if (its := self._places.get((queue, one))) is not None and its.look_at > long_ago
+        }
+        groups.discard(group)
         if place.is_limited and len(place.turns.ready) < _FEW_KEYS:
-            self.one_at_a_time.setdefault(queue, set()).add(group)
-        elif groups := self.one_at_a_time.get(queue):
-            groups.discard(group)
-            if not groups:
-                del self.one_at_a_time[queue]
+            groups.add(group)
+        if groups:
+            self.one_at_a_time[queue] = groups
+        else:
+            self.one_at_a_time.pop(queue, None)
 
     def _settle(self, claims: Sequence[Claimed], turns: list[_Turn], rows: list[asyncpg.Record]) -> None:
         """What was promised to keys is settled with what they got."""
