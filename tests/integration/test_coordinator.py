@@ -801,3 +801,17 @@ async def test_a_push_of_a_partition_that_the_other_server_has_journalled_is_ser
         a.coordinator.producer_route = lambda queue, now, tried=(): None if tried else to_b
         answer = await a.push("q", {"partition": "p", "payload": 2})
         assert (answer.status_code, fate(answer)) == (201, ("a", None, "true"))
+
+
+async def test_nothing_is_kept_of_a_push_that_the_other_server_would_refuse(
+    database_url: str, sql: asyncpg.Connection
+) -> None:
+    """It has items for later, of which it would make timers before."""
+    async with cluster(database_url, "ab", journal={"folder": None}) as (a, b):
+        to_b = a.coordinator.tracker.of("b")
+        a.coordinator.producer_route = lambda queue, now, tried=(): None if tried else to_b
+        await b.http.post("/api/v1/system/maintenance", json={"enabled": True})
+        await until(lambda: not a.server.broker.maintenance.switches.pushes_allowed)
+        answer = await a.push("q", {"payload": "later", "delay": 3600}, {"payload": "now"})
+        assert (answer.status_code, answer.json()["code"]) == (503, "maintenance")
+        assert await sql.fetchval("SELECT count(*) FROM queen.timers") == 0

@@ -113,6 +113,7 @@ class Broker:
             wait_behind_s=settings.journal.wait_ms / 1000,
         )
         self.check_pushes = self._pusher.check_switched_on
+        self.check_forwarded_pushes = self._pusher.check_forwarded
         self.conditional_pusher = ConditionalPusher(
             parts,
             policy_of(settings, settings.lanes.push),

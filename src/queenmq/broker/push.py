@@ -142,6 +142,13 @@ class Pusher:
         if self._journal is None:
             self._maintenance.require_pushes()
 
+    def check_forwarded(self, messages: list[Message]) -> None:
+        """Raises WouldJournal where a push that was forwarded would, before it is tried."""
+        journal = self._journal
+        may_store = self._database.is_open and self._maintenance.switches.pushes_allowed
+        if not may_store or (journal is not None and journal.holds(messages)):
+            raise WouldJournal
+
     async def push_unless_journalled(self, messages: list[Message]) -> list[Outcome]:
         """The same for a push that another server has forwarded, and that would be journalled there if not here.
 
@@ -150,10 +157,7 @@ class Pusher:
         """
         if not messages:
             return []
-        journal = self._journal
-        may_store = self._database.is_open and self._maintenance.switches.pushes_allowed
-        if not may_store or (journal is not None and journal.holds(messages)):
-            raise WouldJournal
+        self.check_forwarded(messages)
         try:
             return await self._submit(messages)
         except TryAgain:

@@ -105,14 +105,17 @@ async def _push_in_parts(
     after a failure replaces them by the same ones."""
     items = read_push(request).items
     changes = [_to_timer(items[index], messages[index], f"items[{index}]") for index in later]
-    if len(later) + len(misfits) < len(messages) and not request.forwarded:
-        context.broker.check_pushes()  # or a timer would be kept of a request that is refused
+    now = [index for index in range(len(messages)) if index not in misfits and not is_later(items[index])]
+    if now:  # or a timer would be kept of a request that is refused
+        if request.forwarded:
+            context.broker.check_forwarded_pushes([messages[index] for index in now])
+        else:
+            context.broker.check_pushes()
     states = await context.broker.timers.change(changes) if changes else []
     results = {index: _misfit(index, messages[index], why) for index, why in misfits.items()}
     results |= {
         index: _scheduled(index, change, state) for index, change, state in zip(later, changes, states, strict=True)
     }
-    now = [index for index in range(len(messages)) if index not in results]
     push = context.broker.push_unless_journalled if request.forwarded else context.broker.push
     with after_commit(bool(states)):
         outcomes = await push([messages[index] for index in now])
