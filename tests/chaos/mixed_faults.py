@@ -322,6 +322,7 @@ class Faults:
 
 def listens(process: psutil.Process) -> bool:
     try:
-        return any(one.status == psutil.CONN_LISTEN for one in process.net_connections("tcp"))
+        tcp, udp = process.net_connections("tcp"), process.net_connections("udp")
+        return bool(udp) or any(one.status == psutil.CONN_LISTEN for one in tcp)
     except psutil.NoSuchProcess:
         return False

@@ -59,6 +59,14 @@ SCARCE = """
 """
 
 
+# Under a lease, also of a consumer that has not got the answer, or in a pause after a lease that has expired: what
+# nobody can get is no share of anybody.
+HELD = """
+    SELECT count(*) FROM queen.partition_consumers c JOIN queen.queues q ON q.id = c.queue_id
+    WHERE q.name = $1 AND c.consumer_group = $2 AND c.ready_at > clock_timestamp()
+"""
+
+
 async def fill(load: Load, stock: Stock) -> None:
     """Push to each partition what was consumed."""
     chance = load.chance(f"stock-{stock.queue}")
@@ -102,7 +110,10 @@ async def measure(url: str, load: Load) -> None:
             # What nobody holds any more can be had again, and servers have asked which keys have something.
             await asyncio.sleep(LEASE_S)
             while True:
-                while await sql.fetchval(SCARCE, SHARED, SHARER, ENOUGH):
+                while (
+                    await sql.fetchval(SCARCE, SHARED, SHARER, ENOUGH)
+                    or await sql.fetchval(HELD, SHARED, SHARER) > SHARES.consumers
+                ):
                     await asyncio.sleep(0.1)
                 ledger.sharing = Counter()
                 while ledger.sharing.total() < COUNTED:
