@@ -42,7 +42,7 @@ from queenmq.access.permissions import Permissions
 from queenmq.cluster.imbalance import BALANCED_BELOW
 from queenmq.cluster.node import Siblings
 from queenmq.core.message import Message
-from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError
+from queenmq.errors import DatabaseUnavailable, Overloaded, StartupError, WouldJournal
 from queenmq.http.forwarder import Forwarder
 from queenmq.http.peer_connection import PeerAnswer
 from queenmq.http.plans import LEASE, give_back, lease_header
@@ -815,3 +815,25 @@ async def test_nothing_is_kept_of_a_push_that_the_other_server_would_refuse(
         answer = await a.push("q", {"payload": "later", "delay": 3600}, {"payload": "now"})
         assert (answer.status_code, answer.json()["code"]) == (503, "maintenance")
         assert await sql.fetchval("SELECT count(*) FROM queen.timers") == 0
+
+
+async def test_timers_that_the_other_server_has_made_are_not_called_refused(
+    database_url: str, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database went away there before the rest was stored, and here nothing can be stored either."""
+
+    async def would_journal(*_: object) -> Never:
+        raise WouldJournal
+
+    async def overloaded(*_: object) -> Never:
+        raise Overloaded("too much waits here", 1)
+
+    async with cluster(database_url, "ab", journal={"folder": None}) as (a, b):
+        to_b = a.coordinator.tracker.of("b")
+        a.coordinator.producer_route = lambda queue, now, tried=(): None if tried else to_b
+        monkeypatch.setattr(b.server.broker, "push_unless_journalled", would_journal)
+        monkeypatch.setattr(a.server.broker, "check_pushes", lambda: None)
+        monkeypatch.setattr(a.server.broker.timers, "change", overloaded)
+        answer = await a.push("q", {"payload": "later", "delay": 3600}, {"payload": "now"})
+        assert await sql.fetchval("SELECT count(*) FROM queen.timers") == 1
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")

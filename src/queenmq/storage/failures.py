@@ -68,8 +68,10 @@ def after_commit(anything: bool = True) -> Iterator[None]:
     try:
         yield
     except (UnavailableError, InternalError) as error:
-        if not anything or isinstance(error, WouldJournal):
+        if not anything:
             raise
+        if isinstance(error, WouldJournal):  # the server that asked has to go on, and must know
+            raise WouldJournal(is_unknown=True) from error
         raise AnswerLost from error
 
 
