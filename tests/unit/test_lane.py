@@ -313,6 +313,24 @@ async def test_a_full_lane_refuses() -> None:
     await asyncio.gather(*tasks)
 
 
+@pytest.mark.parametrize("fault", ["cancelled", "too few results"])
+async def test_a_fault_that_nobody_has_foreseen_keeps_nobody_waiting(fault: str) -> None:
+    async def run(requests: list[str], _lock_timeout: str) -> list[str]:
+        if requests == ["again"]:
+            return requests
+        if fault == "cancelled":
+            raise asyncio.CancelledError
+        return requests[1:]
+
+    lane = Lane("test", run, replace(POLICY, one_at_a_time={"k"}))
+    for task in [asyncio.create_task(lane.submit(name, "k")) for name in "ab"]:
+        with pytest.raises(AnswerLost):
+            await asyncio.wait_for(task, 5)
+    assert await lane.submit("again", "k") == "again"
+    await lane.close()
+    assert lane.outstanding == 0
+
+
 async def test_requests_of_a_key_that_goes_alone_join_no_second_call() -> None:
     backend = Backend()
     backend.gate.clear()

@@ -170,7 +170,7 @@ class Lane(Generic[Request, Result]):
             self._busy += len(batch)
             alone = self._alone(batch)
             self._taken_alone.update(alone)
-            task.add_done_callback(partial(self._finished, len(batch), alone))
+            task.add_done_callback(partial(self._finished, batch, alone))
         if self._waiting and (batch or not self._running):  # else they wait for a call that runs
             self._schedule()
 
@@ -200,10 +200,15 @@ class Lane(Generic[Request, Result]):
             return ()
         return {waiting.key for waiting in batch if waiting.key in self._policy.one_at_a_time}
 
-    def _finished(self, requests: int, alone: Collection[Hashable], task: asyncio.Task[None]) -> None:
+    def _finished(self, batch: Batch[Request, Result], alone: Collection[Hashable], task: asyncio.Task[None]) -> None:
         self._taken_alone.difference_update(alone)
         self._running.discard(task)
-        self._busy -= requests
+        self._busy -= len(batch)
+        if task.cancelled() or task.exception() is not None:
+            # Nobody has foreseen that. Nobody may wait for ever, or be told that nothing was kept.
+            for waiting in batch:
+                waiting.is_unknown = True
+            self._fail(batch, RuntimeError("the call was cancelled") if task.cancelled() else task.exception())
         if self._waiting:
             self._dispatch_soon()  # there is room for a call: what waits need not be held any longer
 
@@ -285,7 +290,7 @@ class Lane(Generic[Request, Result]):
         await self._execute(batch[:middle])
         await self._execute(batch[middle:])
 
-    def _fail(self, batch: Batch[Request, Result], error: Exception) -> None:
+    def _fail(self, batch: Batch[Request, Result], error: BaseException | None) -> None:
         if not isinstance(error, QueenError):
             log.error("%s failed", self.name, exc_info=error)
             error = InternalError()
@@ -295,7 +300,7 @@ class Lane(Generic[Request, Result]):
                 waiting.answer.set_exception(AnswerLost() if is_denial and waiting.is_unknown else error)
 
     def _deal(self, batch: Batch[Request, Result], results: list[Result]) -> None:
-        for waiting, result in zip(batch, results, strict=True):
+        for waiting, result in tuple(zip(batch, results, strict=True)):
             if waiting.is_unknown and self._refuses(result):
                 self._fail([waiting], AnswerLost())
             elif not waiting.answer.done():
