@@ -438,6 +438,30 @@ async def test_what_a_pop_reads(sql: asyncpg.Connection) -> None:
     assert median(limited) < median(plain) + 300  # the leases that live are looked up, and no partition that is left
 
 
+async def test_what_a_pop_reads_of_two_limits(sql: asyncpg.Connection) -> None:
+    """The leases of a key are not examined by each pop, also if the queue and the group limit them."""
+    await fill_by_sql(sql, "q", 1000)
+    await sql.execute(versioned("SELECT queen.subscribe('q', NULL, 'g', 'all', NULL)"))
+    await sql.execute("UPDATE queen.queues SET fair_separator = '0'")
+    await sql.execute("UPDATE queen.partition_consumers SET fair_key = 'k'")
+    await sql.execute("UPDATE queen.partitions SET name = 'k0' || name")
+    await sql.execute("VACUUM ANALYZE queen.partition_consumers, queen.partitions")
+
+    async def read(count: int) -> int:
+        asked = (["q"] * count, [None] * count, ["g"] * count, [1] * count, [1] * count, [False] * count)
+        leases = [str(uuid7()) for _ in range(count)]
+        return await buffers(sql, statement("pop_leased"), *asked, leases, 2**24, 2**25, "1s")
+
+    id = await sql.fetchval("SELECT id FROM queen.queues WHERE name = 'q'")
+    set_limit = versioned("SELECT queen.set_limits($1, $2, NULL, '{}', NULL, NULL, NULL, 1000, NULL, NULL)")
+    await sql.execute(set_limit, id, "")
+    await read(150)
+    one = [await read(1) for _ in range(9)]
+    await sql.execute(set_limit, id, "g")
+    two = [await read(1) for _ in range(9)]
+    assert median(two) < median(one) + 100
+
+
 class TestSetting:
     async def test_they_need_keys(self, http: httpx.AsyncClient, queen: Queen) -> None:
         await fill(queen, a=1)

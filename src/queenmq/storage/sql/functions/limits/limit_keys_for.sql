@@ -121,9 +121,10 @@ BEGIN
             v_now := clock_timestamp();
             v_at := v_at || v_now;
             v_version := s.version;
-            -- Those that have ended are removed when it matters, and now and then.
+            -- Those that have ended are removed when it matters, and now and then: whether it is then was decided above if there is one limit.
             IF p_leased AND (cardinality(s.partitions) + v_leases > p_leases[n]
-                             OR cardinality(s.partitions) >= 16) THEN
+                             OR (cardinality(s.partitions) >= 16
+                                 AND (cardinality(p_scopes) = 1 OR random() * cardinality(s.partitions) < 4))) THEN
                 a := queen.living_leases(s.partitions, s.groups, v_now);
                 IF cardinality(a.partitions) < cardinality(s.partitions) THEN
                     UPDATE queen.limit_keys x SET partitions = a.partitions, groups = a.groups, generation = x.generation + 1
