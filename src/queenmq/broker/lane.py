@@ -205,7 +205,7 @@ class Lane(Generic[Request, Result]):
         self._running.discard(task)
         self._busy -= len(batch)
         if task.cancelled() or task.exception() is not None:
-            # Nobody has foreseen that. Nobody may wait for ever, or be told that nothing was kept.
+            # Nobody has foreseen that. Nobody may wait for ever, or get the answer that nothing was kept.
             for waiting in batch:
                 waiting.is_unknown = True
             self._fail(batch, RuntimeError("the call was cancelled") if task.cancelled() else task.exception())
