@@ -170,7 +170,7 @@ class Lane(Generic[Request, Result]):
             self._busy += len(batch)
             alone = self._alone(batch)
             self._taken_alone.update(alone)
-            task.add_done_callback(partial(self._finished, batch, alone))
+            task.add_done_callback(partial(self._finished, len(batch), alone))
         if self._waiting and (batch or not self._running):  # else they wait for a call that runs
             self._schedule()
 
@@ -200,20 +200,26 @@ class Lane(Generic[Request, Result]):
             return ()
         return {waiting.key for waiting in batch if waiting.key in self._policy.one_at_a_time}
 
-    def _finished(self, batch: Batch[Request, Result], alone: Collection[Hashable], task: asyncio.Task[None]) -> None:
+    def _finished(self, requests: int, alone: Collection[Hashable], task: asyncio.Task[None]) -> None:
         self._taken_alone.difference_update(alone)
         self._running.discard(task)
-        self._busy -= len(batch)
-        if task.cancelled() or task.exception() is not None:
-            # Nobody has foreseen that. Nobody may wait for ever, or get the answer that nothing was kept.
-            for waiting in batch:
-                waiting.is_unknown = True
-            self._fail(batch, RuntimeError("the call was cancelled") if task.cancelled() else task.exception())
+        self._busy -= requests
         if self._waiting:
             self._dispatch_soon()  # there is room for a call: what waits need not be held any longer
 
     async def _execute(self, batch: Batch[Request, Result], *, has_waited: bool = False) -> None:
         """Have a call made for them and answer each. `has_waited`: all of them have waited for rows."""
+        try:
+            await self._make_call(batch, has_waited=has_waited)
+        except BaseException as error:
+            # Nobody has foreseen that. Nobody may wait for ever, or get the answer that nothing was kept.
+            for waiting in batch:
+                waiting.is_unknown = True
+            self._fail(batch, error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _make_call(self, batch: Batch[Request, Result], *, has_waited: bool) -> None:
         is_doubted = False
         while batch:
             lock_timeout = AGAIN_TIMEOUT if has_waited else NEXT_TIMEOUT if self._locked else FIRST_TIMEOUT
@@ -290,7 +296,7 @@ class Lane(Generic[Request, Result]):
         await self._execute(batch[:middle])
         await self._execute(batch[middle:])
 
-    def _fail(self, batch: Batch[Request, Result], error: BaseException | None) -> None:
+    def _fail(self, batch: Batch[Request, Result], error: BaseException) -> None:
         if not isinstance(error, QueenError):
             log.error("%s failed", self.name, exc_info=error)
             error = InternalError()
