@@ -62,11 +62,12 @@ async def schedule(load: Load, number: int) -> None:
             load.ledger.timers[name] = at
             if chance.random() < 0.25:
                 await asyncio.sleep(chance.uniform(0, 1))
-                tries, result = await _until_answered(load, client, "cancel", "DELETE", f"/api/v1/timers/{LATER}/{key}")
-                if result["status"] == "cancelled":
+                again, result = await _until_answered(load, client, "cancel", "DELETE", f"/api/v1/timers/{LATER}/{key}")
+                if result["status"] == "cancelled" and tries == 1:
                     load.ledger.cancelled.add(name)
-                elif tries > 1:
-                    # It was pushed, or an earlier try has cancelled it.
+                elif result["status"] == "cancelled" or again > 1:
+                    # It was pushed, or an earlier try has cancelled it; or what an earlier try has made was pushed before
+                    # the last one made it again.
                     del load.ledger.timers[name]
                     load.ledger.uncertain.add(name)
             await asyncio.sleep(chance.uniform(0, 0.1))
