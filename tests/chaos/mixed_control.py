@@ -66,8 +66,8 @@ async def schedule(load: Load, number: int) -> None:
                 if result["status"] == "cancelled" and tries == 1:
                     load.ledger.cancelled.add(name)
                 elif result["status"] == "cancelled" or again > 1:
-                    # It was pushed, or an earlier try has cancelled it; or what an earlier try has made was pushed before
-                    # the last one made it again.
+                    # It was pushed, or an earlier try has cancelled it; or what an earlier try has made was pushed
+                    # before the last one made it again.
                     del load.ledger.timers[name]
                     load.ledger.uncertain.add(name)
             await asyncio.sleep(chance.uniform(0, 0.1))
