@@ -16,6 +16,7 @@ from many_partitions import fill as fill_by_sql
 from integration.queen import Json, Queen, another_server
 from queenmq.broker import fairness
 from queenmq.config import Settings
+from queenmq.core.fairness import Turns
 from queenmq.errors import DatabaseUnavailable
 from queenmq.ids import uuid7
 from queenmq.server import Server
@@ -53,6 +54,17 @@ async def take(queen: Queen, **params: Any) -> list[Json]:
 
 def tenants(messages: list[Json]) -> Counter[str]:
     return Counter(message["partition"].partition(":")[0] for message in messages)
+
+
+async def test_messages_are_delivered_though_turns_cannot_be_counted(
+    http: httpx.AsyncClient, queen: Queen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are finished by then: what is not delivered now is lost."""
+    await fill(queen, a=1, b=1)
+    await fair(http)
+    monkeypatch.setattr(Turns, "got", lambda *_: 1 / 0)
+    got = [message for _ in range(2) for message in await take(queen, autoAck="true")]
+    assert tenants(got) == {"a": 1, "b": 1}
 
 
 class TestShares:

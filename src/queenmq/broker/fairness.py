@@ -153,7 +153,13 @@ class Fairness:
                 rows = await self._database.fetch(statement(name), *arguments)
             return rows
         finally:
-            self._settle(claims, turns, rows)
+            try:
+                self._settle(claims, turns, rows)
+            except Exception:
+                # The messages are delivered: they must not be lost because turns could not be counted.
+                log.exception("turns of keys could not be counted, and begin anew")
+                self._places.clear()
+                self.one_at_a_time.clear()
 
     def key_of(self, queue: str, partition: str) -> str | None:
         rule = self.rules.get(queue)
