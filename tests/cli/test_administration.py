@@ -147,6 +147,29 @@ def test_a_queue_that_is_not_there(queen: Run, client: BlockingQueen, name: str,
     assert wrong.err == f"queen: there is no queue {name[:-1]!r}; did you mean {name!r}?\n"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["push", "{}", "1", "--partition", ""],
+        ["push", "", "1"],
+        ["pop", "{}", "--partition", ""],
+        ["pop", "{}", "--group", ""],
+        ["queues", "clear", "{}", "--partition", "", "--yes"],
+        ["seek", "{}", "--group", "g", "--partition", "", "--to", "end", "--yes"],
+        ["queues", "pause", "{}", "--group", ""],
+        ["queues", "show", ""],
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_an_empty_name_is_not_all_there_is(queen: Run, client: BlockingQueen, name: str, arguments: list[str]) -> None:
+    """Such as that of a variable which nobody has set."""
+    client.queue(name).partition("eu").push([1])
+    wrong = queen(*(argument.format(name) for argument in arguments))
+    assert (wrong.status, wrong.out) == (2, "")
+    assert "the name is empty" in wrong.err
+    assert queen("queues", "show", name, "--json").json["totals"]["total"] == 1
+
+
 def test_a_queue_that_has_only_timers(queen: Run, name: str) -> None:
     queen("push", name, "1", "2", "--delay", "1h")
     wrong = queen("pop", name)

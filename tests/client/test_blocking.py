@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import signal
 import sys
@@ -21,6 +22,7 @@ from queenmq.client import (
     ClientClosed,
     ConsumerStats,
     InvalidRequest,
+    InvalidUse,
     Item,
     Message,
     Queen,
@@ -123,6 +125,30 @@ async def test_a_failing_handler_and_a_refused_consumer(url: str, queen: Queen) 
 
     await in_thread(work)
     assert [dead.error_message for dead in await queen.queue("q").dlq().get()] == ["no good"]
+
+
+async def test_an_async_handler_is_refused(url: str, queen: Queen) -> None:
+    """Nobody would run what it returns, and the messages would be acknowledged."""
+    await queen.queue("q").config(retry_limit=0).create()
+    await queen.queue("q").push([1])
+
+    async def handle(message: Message) -> None:
+        raise AssertionError("it is never called")
+
+    class Handler:
+        async def __call__(self, message: Message) -> None:
+            raise AssertionError("it is never called")
+
+    def work() -> None:
+        with BlockingQueen(url) as client:
+            for handler in (handle, Handler(), functools.partial(handle)):
+                with pytest.raises(InvalidUse, match="async function"):
+                    client.queue("q").limit(1).consume(handler)
+            assert client.queue("q").limit(1).consume(lambda message: handle(message)).failed == 1
+
+    await in_thread(work)
+    [dead] = await queen.queue("q").dlq().get()
+    assert "returned a coroutine" in (dead.error_message or "")
 
 
 async def test_a_signal_and_a_background_consumer(url: str, queen: Queen) -> None:

@@ -214,3 +214,15 @@ async def test_what_cannot_be_a_token_is_refused_and_not_shown(wrong: Any) -> No
     async with Queen(NOBODY, bearer_token=lambda: wrong) as queen:
         with pytest.raises(InvalidUse, match="bearer_token must be text"):
             await queen.queue("shop").push(1)
+
+
+def test_an_empty_name_is_refused() -> None:
+    """It is neither all partitions nor the default one."""
+    queen = BlockingQueen("http://127.0.0.1:1")
+    with pytest.raises(InvalidUse, match="the name of a partition"):
+        queen.queue("q").partition("")
+    with pytest.raises(InvalidUse, match="the name of a group"):
+        queen.queue("q").group("")
+    with pytest.raises(InvalidUse, match="the name of a queue"):
+        queen.queue("")
+    queen.close()

@@ -18,6 +18,9 @@ HELP: Final = ("-h", "--help")
 OF_SERVERS: Final = {"--server": "QUEEN_URL", "--token": "QUEEN_TOKEN", "--cacert": "QUEEN_CA_FILE"}
 
 
+_NAMES: Final = frozenset({"queue", "queues", "partition", "partitions", "group"})
+
+
 class Formatter(click.HelpFormatter):
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         super().write_usage(prog, args, "usage: " if prefix is None else prefix)
@@ -53,6 +56,11 @@ class Command(_WithExamples):
             if variable in ctx.meta and option not in own:
                 why = "--host and --port say where it listens" if "--port" in own else "it does not talk to a server"
                 raise click.UsageError(f"`{ctx.command_path}` takes no {option}: {why}.", ctx)
+        for param in self.params:
+            given = ctx.params.get(param.name or "") if param.name in _NAMES else None
+            if given == "" or (isinstance(given, tuple) and "" in given):
+                # Such as "$CUSTOMER" where nobody has set it: not all partitions are meant, nor the default one.
+                raise click.BadParameter("the name is empty.", ctx, param)
         return super().invoke(ctx)
 
 

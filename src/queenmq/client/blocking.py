@@ -19,7 +19,7 @@ from queenmq.client.admin import BlockingAdmin
 from queenmq.client.client import Context, Queen
 from queenmq.client.consumer import Consumer
 from queenmq.client.dead_letters import DeadLetterFilter
-from queenmq.client.handling import ConsumerStats, check_handler
+from queenmq.client.handling import ConsumerStats, check_handler, check_result
 from queenmq.client.items import Item
 from queenmq.client.keys import Keys
 from queenmq.client.models import (
@@ -63,7 +63,7 @@ class BlockingConsumer:
         loop = asyncio.get_running_loop()
 
         async def in_thread(given: Any) -> object:
-            return await loop.run_in_executor(self._threads, handler, given)
+            return check_result(await loop.run_in_executor(self._threads, handler, given))
 
         self._consumer = queue.consume(in_thread, handle_signals=False)
         return await self._consumer
@@ -187,7 +187,7 @@ class BlockingQueue(QueueSpec[Handed]):
 
     def start_consumer(self, handler: Callable[[Handed], object]) -> BlockingConsumer:
         """The same in the background. Signals are left alone: use it as a context manager, or `stop` and `join` it."""
-        check_handler(handler)
+        check_handler(handler, is_blocking=True)
         return BlockingConsumer(self._portal, self._queue, handler, self._said.consumer.concurrency)
 
     def flush_buffer(self) -> None:

@@ -362,8 +362,9 @@ def _text(error: Exception) -> str:
     return (str(error) or type(error).__name__).replace("\0", "")[:_LONGEST_ERROR]
 
 
-def check_handler(handler: object) -> None:
-    """Raises InvalidUse unless it takes one argument: else every message would fail, and become a dead letter."""
+def check_handler(handler: object, *, is_blocking: bool = False) -> None:
+    """Raises InvalidUse unless it takes one argument: else every message would fail, and become a dead letter. One that
+    `is_blocking` must not be a coroutine function: nobody would run what it returns."""
     if not callable(handler):
         raise InvalidUse(f"a handler is a function that is called with what was popped, not {handler!r}")
     try:
@@ -372,3 +373,13 @@ def check_handler(handler: object) -> None:
         raise InvalidUse(f"the handler cannot be called with what was popped, one argument: {error}") from None
     except ValueError:
         pass  # written in C: it does not say what it takes
+    if is_blocking and any(inspect.iscoroutinefunction(one) for one in (handler, type(handler).__call__)):
+        raise InvalidUse("the handler is an async function: use Queen instead of BlockingQueen, or a plain function")
+
+
+def check_result(result: object) -> object:
+    """What a blocking handler has returned. Raises InvalidUse for a coroutine, which has done nothing yet."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise InvalidUse("the handler returned a coroutine: use Queen instead of BlockingQueen, or a plain function")
+    return result

@@ -183,6 +183,13 @@ def _at_least(name: str, value: int, least: int) -> None:
         raise InvalidUse(f"{name} must be at least {least} and finite, not {value!r}")
 
 
+def named(what: str, name: str) -> str:
+    """Raises InvalidUse for a name that is empty: what is meant is something else than all, or the default."""
+    if not isinstance(name, str) or not name:
+        raise InvalidUse(f"the name of a {what} is a text that is not empty, not {name!r}")
+    return name
+
+
 def check_names(options: Options) -> None:
     """Raises InvalidUse if one of them is not an option of a client."""
     for name in options.keys() - Options.__annotations__.keys():

@@ -23,7 +23,7 @@ from queenmq.client.handling import check_handler
 from queenmq.client.items import Item, to_push_items
 from queenmq.client.link import Link
 from queenmq.client.models import DEFAULT_PARTITION, Json, Message, TakeResult
-from queenmq.client.options import RENEW_MILLIS, QueueOptions, SubscriptionMode, timestamp
+from queenmq.client.options import RENEW_MILLIS, QueueOptions, SubscriptionMode, named, timestamp
 from queenmq.client.payload import Payload
 from queenmq.client.polls import Polls
 from queenmq.client.push import Push
@@ -43,7 +43,7 @@ Handed = TypeVar("Handed")
 class QueueSpec(Generic[Handed]):
     def __init__(self, session: Session, name: str | None = None, said: Said | None = None) -> None:
         self._session = session
-        self._said = said or Said(queue=name)
+        self._said = said or Said(queue=None if name is None else named("queue", name))
 
     # What it is
 
@@ -73,7 +73,7 @@ class QueueSpec(Generic[Handed]):
 
     def partition(self, name: str) -> Self:
         """The partition to push to (`Default` if none is named) or to pop from (any)."""
-        self._said.partition = name
+        self._said.partition = named("partition", name)
         return self
 
     def buffer(
@@ -100,7 +100,7 @@ class QueueSpec(Generic[Handed]):
 
     def group(self, name: str) -> Self:
         """Read as this consumer group; without one, all readers share the queue."""
-        self._said.group = name
+        self._said.group = named("group", name)
         return self
 
     def subscription_mode(self, mode: SubscriptionMode) -> Self:
