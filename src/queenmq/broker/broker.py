@@ -112,8 +112,7 @@ class Broker:
             journal=self.journal,
             wait_behind_s=settings.journal.wait_ms / 1000,
         )
-        self.check_pushes = self._pusher.check_switched_on
-        self.check_forwarded_pushes = self._pusher.check_forwarded
+        self.check_pushes, self.check_forwarded_pushes = self._pusher.check_switched_on, self._pusher.check_forwarded
         self.conditional_pusher = ConditionalPusher(
             parts,
             policy_of(settings, settings.lanes.push),

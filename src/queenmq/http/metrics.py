@@ -369,8 +369,7 @@ def _queue(page: Exposition, row: QueueMinute) -> None:
     for result, acknowledgements in (("success", row.ack_success), ("failed", row.ack_failed)):
         page.gauge(
             "queen_queue_ack_per_minute",
-            "Acknowledgements in the last whole minute, on all servers, by result: success if they were applied, "
-            "failed if they were refused.",
+            "Acknowledgements in the last whole minute, on all servers: success if applied, failed if refused.",
             acknowledgements,
             **queue,
             result=result,
